@@ -45,7 +45,19 @@ pub struct Constant {
     pub value: i64,
 }
 
-/// Declares the types and constants of a module. To be used once in each module.
+/// A type for which all zeros is a valid value. Programs rely on zeros in the fields that a verb
+/// does not set, because rdma-core allocates with `calloc`.
+///
+/// # Safety
+/// The type consists of integers, raw pointers, `Option`s of function pointers, and arrays of these.
+pub(crate) unsafe trait Zeroed: Sized {
+    fn zeroed() -> Self {
+        // SAFETY: all zeros is a valid value (`# Safety` above).
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+/// Declares the types and constants of a module, once in each module.
 ///
 /// ```text
 /// mirror! {
@@ -98,6 +110,8 @@ macro_rules! mirror {
                     pub $field: $type,
                 )*
             }
+            // SAFETY: the types of C fields are those that `Zeroed` permits.
+            unsafe impl crate::abi::Zeroed for $name {}
             const _: () = {
                 assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
                 $(assert!(

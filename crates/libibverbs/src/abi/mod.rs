@@ -18,6 +18,7 @@
 #[macro_use]
 mod mirror;
 
+pub(crate) use mirror::Zeroed;
 pub use mirror::{Constant, Field, Structure};
 
 /// Declares the modules, and functions that list the content of all modules, so that no module is

@@ -38,23 +38,10 @@ unsafe impl<F> Send for AbiHeader<F> {}
 unsafe impl<F> Sync for AbiHeader<F> {}
 
 impl<F> AbiHeader<F> {
-    /// Wraps a C structure.
     pub(crate) fn new(contents: F) -> AbiHeader<F> {
         AbiHeader(UnsafeCell::new(contents))
     }
 
-    /// Returns a C structure of zeros. Programs rely on zeros in the fields that a verb does not
-    /// set, because rdma-core allocates with `calloc`.
-    ///
-    /// # Safety
-    /// All zeros must be a valid `F`, as they are for integers, raw pointers, and `Option`s of
-    /// function pointers.
-    pub(crate) unsafe fn zeroed() -> AbiHeader<F> {
-        // SAFETY: the caller upholds the same requirement (`# Safety` above).
-        AbiHeader::new(unsafe { mem::zeroed() })
-    }
-
-    /// Returns the address of the C structure.
     pub(crate) fn get(&self) -> *mut F {
         self.0.get()
     }
@@ -85,7 +72,6 @@ pub(crate) struct Slot<T> {
     destroyed: AtomicU64,
 }
 
-/// A slot without an object.
 struct FreeSlot<T>(NonNull<Slot<T>>);
 
 // SAFETY: the slot contains only bytes that are not read, and atomics.
@@ -108,7 +94,6 @@ impl<T: 'static> Slots<T> {
         Slots(PerProcess::new())
     }
 
-    /// Returns a slot without an object.
     fn take(&'static self) -> NonNull<Slot<T>> {
         let mut free = lock(&self.0.get().0);
         let oldest = if free.len() > MIN_FREE { free.pop_front() } else { None };
@@ -131,12 +116,10 @@ impl<T: 'static> Slots<T> {
 /// The implementor is `repr(C)`, and its first field is an `AbiHeader` of a structure that begins
 /// with `Self::C`. All slots of the type are in [`AbiObject::slots`].
 pub(crate) unsafe trait AbiObject: Sized + 'static {
-    /// The C structure.
     type C;
     /// The name of the objects in error messages.
     const KIND: &'static str;
 
-    /// Returns the slots of the type.
     fn slots() -> &'static Slots<Self>;
 
     /// Returns the `handle` and the `context` of a C structure, or 0 and null if the structure has

@@ -74,8 +74,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
                 | IBV_EVENT_DEVICE_FATAL => ibv_async_event_element { port_num: object_or_port as c_int },
                 _ => ibv_async_event_element { qp: object_or_port as *mut ibv_qp },
             };
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure
-            // that the verb takes.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid.
             unsafe { event.write(ibv_async_event { element, event_type }) };
             0
         }

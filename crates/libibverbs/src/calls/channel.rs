@@ -69,8 +69,7 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `channel` is a completion channel, and no other verb
-    // uses it now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `channel` now.
     status("ibv_destroy_comp_channel", unsafe {
         Channel::destroy(channel, |object| match (*channel).refcnt {
             0 => {

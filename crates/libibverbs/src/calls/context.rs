@@ -1,14 +1,16 @@
 //! The context of an open device.
 
+use std::ffi::c_int;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Result};
+use mitra_verbs::{AsyncEvent, Error, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, AwaitedObject, abi_object};
 use crate::abi::*;
+use crate::common::errno::status;
 use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
 
@@ -41,8 +43,22 @@ pub(crate) unsafe fn find_with_context<'a, T: AbiObject>(c: *mut T::C) -> Result
     unsafe { Ok((T::find(c)?, Context::find_raw(*c.cast())?)) }
 }
 
+/// Destroys an object for the verb `call` if `end` ends its use. `end` gets the object and its
+/// context.
+///
+/// # Safety
+/// The requirements of [`AbiObject::destroy`]. The context is not closed during the call.
+pub(crate) unsafe fn destroy_with_context<T: AbiObject>(
+    call: &str,
+    c: *mut T::C,
+    end: impl FnOnce(&T, &Context) -> Result<()>,
+) -> c_int {
+    // SAFETY: as in `find_with_context`.
+    let destroyed = unsafe { T::destroy(c, |object| end(object, Context::find_raw(*c.cast())?)) };
+    status(call, destroyed)
+}
+
 impl Context {
-    /// Creates a context that begins with a C structure.
     pub(crate) fn new(
         header: AbiHeader<verbs_context>,
         rails: Arc<RailSet>,
@@ -138,6 +154,16 @@ impl Context {
     /// Returns the address by which programs know the context.
     pub(crate) fn address(&self) -> *mut ibv_context {
         Context::address_in(self.header.get())
+    }
+
+    /// Returns the function that reports an event of a virtual object to the program.
+    pub(crate) fn event_sink(&self) -> Box<dyn Fn(AsyncEvent) + Send + Sync> {
+        let rails = Arc::downgrade(&self.rails);
+        Box::new(move |event| {
+            if let Some(rails) = rails.upgrade() {
+                rails.deliver(event);
+            }
+        })
     }
 
     /// Returns the NIC of rail 0.

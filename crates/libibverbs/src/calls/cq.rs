@@ -11,7 +11,7 @@ use mitra_verbs::{
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::Channel;
-use super::context::Context;
+use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
 use super::unanswered;
 use crate::abi::*;
@@ -124,22 +124,20 @@ impl Cq {
 /// dead, or another error of the NIC of rail 0.
 ///
 /// # Safety
-/// `context` is an open device, and `channel` is null or a channel of this device.
+/// `context` is an open device, and `attr.channel` is null or a channel of this device.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
-    cqe: u32,
-    cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
-    comp_vector: u32,
+    attr: &ibv_cq_init_attr_ex,
     parent: Option<PdMember>,
     is_shared: bool,
 ) -> Result<*mut ibv_cq_ex> {
+    let channel = attr.channel;
     // SAFETY: the caller passes an open device, and null or a channel of this device.
     let (ctx, channel_object) = unsafe {
         let channel = if channel.is_null() { None } else { Some(Channel::find(channel)?) };
         (Context::find_raw(context)?, channel)
     };
-    if cqe == 0 || comp_vector != 0 {
+    if attr.cqe == 0 || attr.comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
     let events = channel_object.map(|channel| &channel.events);
@@ -149,36 +147,29 @@ pub(crate) unsafe fn create(
                 ChannelEvents::Process(events) => Some(Arc::clone(events)),
                 ChannelEvents::Nic(_) => None,
             });
-            let on_rail_0 = multi_rail.with_room(|| ctx.nic().create_cq(cqe, multi_rail.domain().channel()));
+            let on_rail_0 = multi_rail.with_room(|| ctx.nic().create_cq(attr.cqe, multi_rail.domain().channel()));
             let existing = ctx.rails.objects().cqs.len();
             let id = CqId(ctx.rails.number_of(on_rail_0.map(|id| id.0), existing, ctx.rails.limits().cqs)?);
-            let rails = Arc::downgrade(&ctx.rails);
-            let on_overflow = move || {
-                if let Some(rails) = rails.upgrade() {
-                    rails.deliver(AsyncEvent::CqError(id));
-                }
-            };
-            (id, Some(VirtualCq::new(cqe, process_events, on_overflow)))
+            let deliver = ctx.event_sink();
+            let on_overflow = move || deliver(AsyncEvent::CqError(id));
+            (id, Some(VirtualCq::new(attr.cqe, process_events, on_overflow)))
         }
         (None, Some(ChannelEvents::Nic(channel))) => {
             let channel: Arc<dyn CompletionChannel> = Arc::clone(channel) as _;
-            (ctx.nic().create_cq(cqe, Some(&channel))?, None)
+            (ctx.nic().create_cq(attr.cqe, Some(&channel))?, None)
         }
-        (None, _) => (ctx.nic().create_cq(cqe, None)?, None),
+        (None, _) => (ctx.nic().create_cq(attr.cqe, None)?, None),
     };
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers,
-    // for which all zeros is a valid value.
-    let header: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
-    let fields = unsafe { &mut *header.get() };
-    fields.context = context;
-    fields.channel = channel;
-    fields.cq_context = cq_context;
-    fields.handle = id.0;
-    fields.cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
+    let header = ibv_cq_ex {
+        context,
+        channel,
+        cq_context: attr.cq_context,
+        handle: id.0,
+        cqe: c_int::try_from(attr.cqe).unwrap_or(c_int::MAX),
+        ..ibv_cq_ex::zeroed()
+    };
     let cq = Cq {
-        header,
+        header: AbiHeader::new(header),
         id,
         nic: Arc::clone(ctx.rails.nic()),
         datagram_sl: datagram_sl(ctx.rails.gid()?),
@@ -209,20 +200,23 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    let entries = u32::try_from(cqe).unwrap_or(0);
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32, None, true) };
-    pointer("ibv_create_cq", made).cast()
+    let attr = ibv_cq_init_attr_ex {
+        cqe: u32::try_from(cqe).unwrap_or(0),
+        cq_context,
+        channel,
+        comp_vector: comp_vector as u32,
+        ..ibv_cq_init_attr_ex::zeroed()
+    };
+    // SAFETY: rule *objects* (module `calls`).
+    pointer("ibv_create_cq", unsafe { create(context, &attr, None, true) }).cast()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `cq` is a completion queue, and no other verb uses
-    // it now.
-    status("ibv_destroy_cq", unsafe {
-        Cq::destroy(cq, |object| end(object, Context::find_raw((*cq).context)?, cq, (*cq).channel))
-    })
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `cq` now.
+    unsafe {
+        destroy_with_context::<Cq>("ibv_destroy_cq", cq, |object, context| end(object, context, cq, (*cq).channel))
+    }
 }
 
 /// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.

@@ -20,11 +20,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     let attr = unsafe { &*attr };
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     pointer("ibv_create_cq_ex", unsafe { create(context, attr) })
 }
 
@@ -57,11 +55,9 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
         }
         Some(PdMember::clone(&parent.member))
     };
-    let (entries, vector) = (attr.cqe, attr.comp_vector);
     let is_shared = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED == 0;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let cq =
-        unsafe { cq::create(context, entries, attr.cq_context, attr.channel, vector, parent, is_shared)? };
+    let cq = unsafe { cq::create(context, attr, parent, is_shared)? };
     // SAFETY: the structure was created in this function, and nothing else has its address yet, so
     // the reference is exclusive.
     let header = unsafe { &mut *cq };
@@ -113,8 +109,7 @@ unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     if unsafe { (*attr).comp_mask } != 0 {
         return refuse("ibv_start_poll", libc::EINVAL, "ibv_poll_cq_attr has no options; set comp_mask to 0");
     }
@@ -124,8 +119,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         Err(error) => return status("ibv_start_poll", Err(error)),
     };
     poller.lock();
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands. This thread holds the lock of the poller.
+    // SAFETY: rules *objects* and *structures* (module `calls`). This thread holds the lock of the
+    // poller.
     let found = unsafe { advance("ibv_start_poll", cq) };
     if found != 0 {
         poller.unlock(); // `ibv_end_poll` is not called
@@ -134,8 +129,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe { advance("ibv_next_poll", cq) }
 }
 

@@ -37,19 +37,14 @@ pub(crate) fn device() -> *mut ibv_device {
     if !known.is_null() {
         return known.cast();
     }
-    // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function
-    // pointers, for which all zeros is a valid value.
-    let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
-    let device = unsafe { &mut *header.get() };
+    let mut device = ibv_device::zeroed();
     device.node_type = IBV_NODE_CA;
     device.transport_type = IBV_TRANSPORT_IB;
     copy_c_string(&mut device.name, DEVICE_NAME);
     copy_c_string(&mut device.dev_name, CHAR_DEVICE_NAME);
     copy_c_string(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
     copy_c_string(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
-    let new = Box::into_raw(Box::new(Device { header, provider_data: [0; 64] }));
+    let new = Box::into_raw(Box::new(Device { header: AbiHeader::new(device), provider_data: [0; 64] }));
     match DEVICE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new.cast(),
         Err(first) => {
@@ -69,7 +64,7 @@ pub(crate) fn copy_c_string(to: &mut [c_char], text: &str) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     if !num_devices.is_null() {
-        // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+        // SAFETY: rule *structures* (module `calls`): the pointer is valid.
         unsafe { *num_devices = 1 };
     }
     // `calloc` is used because the list may be freed by the `ibv_free_device_list` of another

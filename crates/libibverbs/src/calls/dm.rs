@@ -49,8 +49,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     const CALL: &str = "ibv_alloc_dm";
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
-    // call, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (found, attr) = unsafe { (Context::find_raw_or_inherited(context), &*attr) };
     let context = match found.and_then(|context| check(attr).map(|()| context)) {
         Ok(context) => context,
@@ -90,8 +89,7 @@ fn check(attr: &ibv_alloc_dm_attr) -> Result<()> {
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `dm` is device memory, and no other verb uses it
-    // now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `dm` now.
     let freed = unsafe {
         Dm::destroy(dm, |object| match Arc::strong_count(&object.member) {
             1 => Ok(()),
@@ -171,15 +169,13 @@ fn copy(len: usize, mut piece: impl FnMut(usize, &mut [u8]) -> Result<()>) -> Re
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call,
-    // and `from` is valid for reading.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_in(offset, from, length)) };
     status("ibv_memcpy_to_dm", copied)
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call,
-    // and `to` is valid for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_out(to, offset, length)) };
     status("ibv_memcpy_from_dm", copied)
 }

@@ -67,8 +67,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     let entry = unsafe { gid_at("ibv_query_gid", context, port_num.into(), index) }.map(|(_, gid)| gid);
     match entry.or_else(|errno| if errno == libc::ENODATA { Ok(Gid([0; 16])) } else { Err(errno) }) {
         Ok(value) => {
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure
-            // that the verb takes.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid.
             unsafe { gid.write(ibv_gid { raw: value.0 }) };
             0
         }
@@ -167,7 +166,7 @@ unsafe extern "C" fn ibv_query_gid_type(
         Err(libc::ENODATA) => 0,
         Err(errno) => return minus_one(errno),
     };
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { *gid_type = found };
     0
 }
@@ -186,7 +185,7 @@ unsafe extern "C" fn ibv_query_pkey(
     if port_num != PORT || index != 0 {
         return minus_one(refuse("ibv_query_pkey", libc::EINVAL, NO_OTHER_PKEY));
     }
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { *pkey = PKEY };
     0
 }

@@ -28,16 +28,14 @@ unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the
-    // call, and `gid` is valid or null.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (qp, group) = unsafe { (Qp::find_ibv_qp(qp), group(gid)) };
     status("ibv_attach_mcast", qp.and_then(|qp| qp.attach_mcast(group?)))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the
-    // call, and `gid` is valid or null.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (qp, group) = unsafe { (Qp::find_ibv_qp(qp), group(gid)) };
     status("ibv_detach_mcast", qp.and_then(|qp| qp.detach_mcast(group?)))
 }

@@ -7,10 +7,10 @@ use mitra_failover::VirtualMr;
 use mitra_verbs::{Access, Buffer, Error, PdId, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::{Context, destroy_with_context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno, status};
+use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno};
 use crate::common::lock::lock;
 use crate::common::refusal;
 use crate::program_memory::{self, page_check};
@@ -232,8 +232,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let made = found.and_then(|(object, context)| {
         let range = ProgramRange { addr, length, iova };
@@ -413,15 +412,13 @@ unsafe fn reregister(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mr` is a memory region, and no other verb uses it
-    // now.
-    status("ibv_dereg_mr", unsafe {
-        Mr::destroy(mr, |object| {
-            let context = Context::find_raw((*mr).context)?;
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `mr` now.
+    unsafe {
+        destroy_with_context::<Mr>("ibv_dereg_mr", mr, |object, context| {
             let registration = lock(&object.registration);
             registration.revoke(&context.rails)?;
             lock(&context.rails.on_demand).remove(&registration.primary().lkey);
             Ok(())
         })
-    })
+    }
 }

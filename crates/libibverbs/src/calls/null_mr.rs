@@ -32,8 +32,7 @@ impl ForeignMemory for NullMemory {
 /// Allocates a region from address 0 with the largest length. Only its lkey is valid
 /// (`ibv_alloc_null_mr(3)`).
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let made = found.and_then(|(object, context)| {
         let memory = Arc::new(Buffer::from_foreign(Box::new(NullMemory), 0, usize::MAX));

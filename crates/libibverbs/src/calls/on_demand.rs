@@ -39,8 +39,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     sg_list: *mut ibv_sge,
     num_sges: u32,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let count = if sg_list.is_null() { 0 } else { num_sges as usize };
     // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 use std::sync::Arc;
-use std::{mem, ptr};
 
 use mitra_verbs::Error;
 
@@ -40,9 +40,7 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
     // fails with `EOPNOTSUPP`.
     let command_file = cancellation::held_off(|| File::open("/dev/null"))
         .map_err(|e| Error::system("opening /dev/null", &e))?;
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers,
-    // for which all zeros is a valid value.
-    let mut header: verbs_context = unsafe { mem::zeroed() };
+    let mut header = verbs_context::zeroed();
     header.sz = size_of::<verbs_context>();
     refused::fill(&mut header);
     header.query_port = Some(query_port::query_port);
@@ -88,8 +86,7 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `context` came from `ibv_open_device`, and no other
-    // verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `context` now.
     match unsafe { Context::close(context) } {
         Ok(()) => 0,
         Err(error) => {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use mitra_verbs::{Error, PdId, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::Context;
+use super::context::{Context, destroy_with_context};
 use crate::abi::*;
-use crate::common::errno::{pointer, status, unless_dead};
+use crate::common::errno::{pointer, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
 /// A protection domain, which begins with its C structure.
@@ -60,11 +60,8 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is a protection domain, and no other verb uses
-    // it now.
-    status("ibv_dealloc_pd", unsafe {
-        Pd::destroy(pd, |object| free(object, Context::find_raw((*pd).context)?))
-    })
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `pd` now.
+    unsafe { destroy_with_context("ibv_dealloc_pd", pd, free) }
 }
 
 fn free(object: &Pd, context: &Context) -> Result<()> {

@@ -153,8 +153,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `srq` and its context exist during the call.
     let (srq, nic) = match unsafe { find_with_context::<Srq>(srq) } {
         Ok((srq, context)) => (srq, context.nic()),
         // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.

@@ -109,9 +109,7 @@ fn state_code(state: QpState) -> ibv_qp_state {
 /// report.
 pub(crate) fn to_c(status: &QpStatus) -> ibv_qp_attr {
     let attr = &status.attr;
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
-    // valid value.
-    let mut out: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut out = ibv_qp_attr::zeroed();
     out.qp_state = state_code(status.state);
     out.cur_qp_state = out.qp_state;
     out.path_mtu = attr.path_mtu.map_or(0, mtu_code);

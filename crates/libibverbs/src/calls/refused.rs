@@ -98,7 +98,7 @@ unsafe extern "C" fn post_srq_ops(
     op: *mut ibv_ops_wr,
     bad_op: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { *bad_op = op };
     refuse(
         "ibv_post_srq_ops",

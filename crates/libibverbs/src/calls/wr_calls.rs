@@ -29,8 +29,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
 }
 
@@ -197,8 +196,7 @@ fn remote(addr: u64, rkey: u32) -> RemoteAddr {
 macro_rules! operations {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what
-            // the manual page of the verb demands.
+            // SAFETY: rules *objects* and *structures* (module `calls`).
             unsafe { begin_request(qp, $op) }
         }
     )*};
@@ -225,8 +223,7 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         let op = Qp::find(qp).and_then(|object| post::bind_operation(mw, rkey, &*info, object.qp_type));
         begin_request(qp, op);
@@ -234,8 +231,7 @@ unsafe extern "C" fn wr_bind_mw(
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         modify_last(qp, |wr| {
             wr.ud = Some(post::ud_destination(ah, remote_qpn, remote_qkey)?);
@@ -245,8 +241,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         modify_last(qp, |wr| {
             wr.remote_srq = Srqn::new(remote_srqn);
@@ -256,8 +251,7 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         modify_last(qp, |wr| {
             wr.data = Data::sge(post::sge_from_c(ibv_sge { addr, length, lkey }));
@@ -267,8 +261,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         modify_last(qp, |wr| {
             wr.data = Data::Sges(post::list_from_c(list, num_sge)?.map(post::sge_from_c).collect());
@@ -278,14 +271,12 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         modify_last(qp, |wr| {
             wr.data = Data::Inline(inline(post::list_from_c(list, num_buf)?)?);
