@@ -147,7 +147,8 @@ pub(crate) unsafe fn create(
                 ChannelEvents::Process(events) => Some(Arc::clone(events)),
                 ChannelEvents::Nic(_) => None,
             });
-            let on_rail_0 = multi_rail.with_room(|| ctx.nic().create_cq(attr.cqe, multi_rail.domain().channel()));
+            let on_rail_0 =
+                multi_rail.with_room(|| ctx.nic().create_cq(attr.cqe, multi_rail.domain().channel()));
             let existing = ctx.rails.objects().cqs.len();
             let id = CqId(ctx.rails.number_of(on_rail_0.map(|id| id.0), existing, ctx.rails.limits().cqs)?);
             let deliver = ctx.event_sink();
@@ -215,7 +216,9 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: rule *objects* (module `calls`): no other verb uses `cq` now.
     unsafe {
-        destroy_with_context::<Cq>("ibv_destroy_cq", cq, |object, context| end(object, context, cq, (*cq).channel))
+        destroy_with_context::<Cq>("ibv_destroy_cq", cq, |object, context| {
+            end(object, context, cq, (*cq).channel)
+        })
     }
 }
 

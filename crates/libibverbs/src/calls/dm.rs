@@ -197,9 +197,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         let (offset, rights) = object.region(dm_offset, length, access)?;
         let memory = zero_based_buffer(&object.memory, offset, length);
-        let registration = mr::register(context, domain, memory, rights)?;
-        let range = (std::ptr::null_mut(), length);
-        let region = mr::region(context, pd, &domain.member, registration, range);
+        let region = mr::register((domain, context), memory, rights, std::ptr::null_mut(), length)?;
         region.set_device_memory(&object.member);
         Ok(region.into_raw())
     });

@@ -178,39 +178,31 @@ unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buff
 const WRITES: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::WINDOW_BIND);
 
-/// Registers a buffer with the NIC, or with the NICs of all rails.
+/// Registers a buffer with the NIC, or with the NICs of all rails. `addr` and `length` are those of
+/// the region's C structure.
 ///
 /// # Errors
 /// The error of a NIC.
 pub(super) fn register(
-    context: &Context,
-    pd: &Pd,
+    (pd, context): (&Pd, &Context),
     memory: Arc<Buffer>,
     access: Access,
-) -> Result<Registration> {
-    match (&context.rails.multi_rail, &pd.multi_rail) {
+    addr: *mut c_void,
+    length: usize,
+) -> Result<Mr> {
+    let registration = match (&context.rails.multi_rail, &pd.multi_rail) {
         (Some(multi_rail), Some(pd)) => {
             let mr = multi_rail.with_room(|| pd.register(&memory, access))?;
-            Ok(Registration::MultiRail(Arc::clone(pd), mr))
+            Registration::MultiRail(Arc::clone(pd), mr)
         }
-        _ => context.nic().reg_mr(pd.id, memory, access).map(Registration::Nic),
-    }
-}
-
-/// Returns a region for the program.
-pub(super) fn region(
-    context: &Context,
-    pd: *mut ibv_pd,
-    member: &PdMember,
-    registration: Registration,
-    range: (*mut c_void, usize),
-) -> Mr {
+        _ => Registration::Nic(context.nic().reg_mr(pd.id, memory, access)?),
+    };
     let primary = registration.primary();
     let header = ibv_mr {
         context: context.address(),
-        pd,
-        addr: range.0,
-        length: range.1,
+        pd: pd.header.get(),
+        addr,
+        length,
         handle: primary.id.0,
         lkey: primary.lkey.0,
         rkey: primary.rkey.0,
@@ -218,10 +210,11 @@ pub(super) fn region(
     let params = RegistrationParams {
         iova: primary.addr,
         access: 0,
-        _pd: PdMember::clone(member),
+        _pd: PdMember::clone(&pd.member),
         device_memory: None,
     };
-    Mr { header: AbiHeader::new(header), registration: Mutex::new(registration), params: Mutex::new(params) }
+    let (registration, params) = (Mutex::new(registration), Mutex::new(params));
+    Ok(Mr { header: AbiHeader::new(header), registration, params })
 }
 
 #[unsafe(no_mangle)]
@@ -234,14 +227,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
-    let made = found.and_then(|(object, context)| {
+    let made = found.and_then(|domain| {
         let range = ProgramRange { addr, length, iova };
         // SAFETY: the memory belongs to the C program, which by registering it permits the access
         // of NICs (`ibv_reg_mr(3)`).
         let (memory, rights) = unsafe { checked_buffer(range, access)? };
-        let registration = register(context, object, memory, rights)?;
-        set_on_demand(context, &registration, object.id, range, access);
-        let mr = region(context, pd, &object.member, registration, (addr, length));
+        let mr = register(domain, memory, rights, addr, length)?;
+        set_on_demand(domain.1, &lock(&mr.registration), domain.0.id, range, access);
         lock(&mr.params).access = access;
         Ok(mr.into_raw())
     });

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
-    Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn,
-    RecvWr, Result, SendWr,
+    Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
+    Result, SendWr,
 };
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
@@ -408,7 +408,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: rule *objects* (module `calls`): no other verb uses `qp` now.
     unsafe {
-        destroy_with_context::<Qp>("ibv_destroy_qp", qp.cast(), |object, context| end(object, context, qp as usize))
+        destroy_with_context::<Qp>("ibv_destroy_qp", qp.cast(), |object, context| {
+            end(object, context, qp as usize)
+        })
     }
 }
 

@@ -76,21 +76,12 @@ fn remote(flags: u32) -> Result<Access> {
     Ok(mr::access(flags)? & Access::REMOTE)
 }
 
-fn state(state: ibv_qp_state) -> Result<QpState> {
-    Ok(match state {
-        IBV_QPS_RESET => QpState::Reset,
-        IBV_QPS_INIT => QpState::Init,
-        IBV_QPS_RTR => QpState::Rtr,
-        IBV_QPS_RTS => QpState::Rts,
-        IBV_QPS_SQD => QpState::Sqd,
-        IBV_QPS_SQE => QpState::Sqe,
-        IBV_QPS_ERR => QpState::Err,
-        _ => {
-            return Err(Error::Invalid(
-                "qp_state is no state of a queue pair; use one of IBV_QPS_RESET to IBV_QPS_ERR",
-            ));
-        }
-    })
+fn state(code: ibv_qp_state) -> Result<QpState> {
+    const STATES: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+    STATES.into_iter().find(|state| state_code(*state) == code).ok_or(Error::Invalid(
+        "qp_state is no state of a queue pair; use one of IBV_QPS_RESET to IBV_QPS_ERR",
+    ))
 }
 
 fn state_code(state: QpState) -> ibv_qp_state {

@@ -123,8 +123,7 @@ unsafe fn create(
     };
     let existing = context.rails.objects().srqs.len();
     let id = SrqId(context.rails.number_of(on_rail_0.map(|id| id.0), existing, limits.srqs)?);
-    let header =
-        ibv_srq { context: context.address(), srq_context, pd, handle: id.0, ..ibv_srq::zeroed() };
+    let header = ibv_srq { context: context.address(), srq_context, pd, handle: id.0, ..ibv_srq::zeroed() };
     let virtual_srq = object.multi_rail.as_ref().map(|pd| {
         let deliver = context.event_sink();
         VirtualSrq::new(pd, attr.max_wr, move || deliver(AsyncEvent::SrqLimitReached(id)))
@@ -240,7 +239,9 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: rule *objects* (module `calls`): no other verb uses `srq` now.
     unsafe {
-        destroy_with_context::<Srq>("ibv_destroy_srq", srq, |object, context| end(object, context, srq as usize))
+        destroy_with_context::<Srq>("ibv_destroy_srq", srq, |object, context| {
+            end(object, context, srq as usize)
+        })
     }
 }
 
