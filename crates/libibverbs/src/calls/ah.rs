@@ -12,7 +12,6 @@ use crate::abi::*;
 use crate::common::errno::{minus_one, pointer, refuse, unless_dead};
 use crate::common::grh::ReceivedHeader;
 
-/// An address handle, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Ah {
     header: AbiHeader<ibv_ah>,
@@ -22,11 +21,9 @@ pub(crate) struct Ah {
 
 abi_object!(Ah: ibv_ah, "address handle", handle, context);
 
-/// Returns the destination GID of an address vector.
-///
 /// # Errors
 /// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if the GID table has
-/// no GID at its index.
+/// no GID at the vector's index.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(

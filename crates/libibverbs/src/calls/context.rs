@@ -14,7 +14,7 @@ use crate::common::errno::status;
 use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
 
-/// The number of the device's only port.
+/// The device's only port.
 pub(crate) const PORT: u8 = 1;
 
 /// The context of an open device. Programs hold the address of the field `context` in `header`.
@@ -95,9 +95,8 @@ impl Context {
         unsafe { AwaitedObject::new(Context::start_of(context)?) }
     }
 
-    /// Does the same as [`Context::find_raw`], except that a context of the parent process is
-    /// found, too. Of such a context only atomics and what never changes may be used, because its
-    /// locks may be in any state.
+    /// Like [`Context::find_raw`], but also finds a context of the parent process. Only atomics and
+    /// constant fields of such a context may be used, because its locks may be in any state.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null, or `NoSuchObject` if the context was closed.
@@ -110,8 +109,6 @@ impl Context {
         unsafe { Context::find_or_inherited(Context::start_of(context)?) }
     }
 
-    /// Closes the context.
-    ///
     /// # Errors
     /// The errors of [`AbiObject::destroy`].
     ///
@@ -128,7 +125,7 @@ impl Context {
         }
     }
 
-    /// Returns the address of the structure of which programs hold the address of a field.
+    /// Returns the address of the `verbs_context` in which an `ibv_context` is.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null.
@@ -146,7 +143,7 @@ impl Context {
         Ok(unsafe { context.byte_sub(mem::offset_of!(verbs_context, context)).cast() })
     }
 
-    /// Returns the address by which programs know the context that begins with a structure.
+    /// Returns the address by which programs know the context in a `verbs_context`.
     pub(crate) fn address_in(header: *mut verbs_context) -> *mut ibv_context {
         header.wrapping_byte_add(mem::offset_of!(verbs_context, context)).cast()
     }
@@ -171,15 +168,13 @@ impl Context {
         self.rails.nic()
     }
 
-    /// Returns the entry in the object table for an object of this context.
     pub(crate) fn object_entry(&self, address: usize) -> ObjectEntry {
         ObjectEntry { address, events: Arc::clone(&self.events) }
     }
 
     /// Removes an object that is being destroyed from the object table, and its events from the
-    /// context's queue. Both happen under the table's lock. The verb that takes an event from the
-    /// queue holds the same lock until the event is counted. Therefore no event about the object is
-    /// queued or taken after this function returns.
+    /// context's queue, both under the table's lock. The verb that takes an event holds the same
+    /// lock until the event is counted, so no event about the object is queued or taken afterwards.
     pub(crate) fn remove_object<T>(&self, address: usize, remove: impl FnOnce(&mut ObjectTable) -> T) {
         let mut objects = self.rails.objects();
         remove(&mut objects);

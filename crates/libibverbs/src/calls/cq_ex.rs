@@ -11,9 +11,9 @@ use crate::abi::*;
 use crate::common::errno::{pointer, refuse, status};
 use crate::common::lock::lock;
 
-/// The number of completions that one poll takes from the NIC. If it were greater, completions
-/// could remain in the batch when the program stops polling. A request for an event does not take
-/// these into account, so the program could wait for an event that never comes.
+/// The number of completions that one poll takes from the NIC. With a greater number, completions
+/// could remain in the batch when the program stops polling. A request for an event does not count
+/// these, so the program could wait for an event that never comes.
 const BATCH: usize = 1;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -58,8 +58,7 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     let is_shared = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED == 0;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let cq = unsafe { cq::create(context, attr, parent, is_shared)? };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
+    // SAFETY: the queue was created in this function, so no other thread accesses its structure.
     let header = unsafe { &mut *cq };
     header.start_poll = Some(start_poll);
     header.next_poll = Some(next_poll);
@@ -82,8 +81,8 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
 ///
 /// # Safety
 /// `cq` is a completion queue of the program that is not destroyed during the call. No other thread
-/// polls it or reads its fields at the same time: this thread holds the lock of its poller, or is
-/// the only one, which `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` says.
+/// polls the queue or reads its fields: this thread holds the lock of the poller, or the queue was
+/// created with `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let filled = unsafe { Cq::find(cq.cast()) }.and_then(|object| {
@@ -95,8 +94,7 @@ unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
         Ok((true, mut polled)) => {
             let wc = polled.batch[polled.next];
             polled.next += 1;
-            // SAFETY: the caller guarantees that `cq` points to an existing queue, and that no
-            // other thread accesses these fields now.
+            // SAFETY: the caller upholds the same requirement (`# Safety` above).
             unsafe {
                 (*cq).wr_id = wc.wr_id;
                 (*cq).status = cq::status_code(wc.status);
@@ -153,8 +151,8 @@ unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
 macro_rules! readers {
     ($($name:ident -> $type:ty: $read:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its
-            // fields between two polls.
+            // SAFETY: between two polls, only the thread that polls reads fields
+            // (`ibv_start_poll(3)`).
             unsafe { current(cq) }.map($read).unwrap_or_default()
         }
     )*};
@@ -171,8 +169,7 @@ readers! {
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its fields
-    // between two polls.
+    // SAFETY: between two polls, only the thread that polls reads fields (`ibv_start_poll(3)`).
     unsafe {
         let datagram = current(cq).is_some_and(|wc| cq::is_datagram(&wc));
         if datagram { Cq::borrow_raw(cq.cast()).datagram_sl } else { 0 }

@@ -13,25 +13,23 @@ use crate::common::cancellation;
 use crate::common::errno::minus_one;
 use crate::rails::open;
 
-/// The name of the device, which users pass to programs on the command line.
 pub(crate) const DEVICE_NAME: &str = "mitra0";
 /// The name that a character device of the kernel would have for the device.
 pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
-/// The device, which begins with its C structure. Providers of rdma-core keep private data after
-/// `ibv_device`, and some programs cast the pointer to a provider's type. Such a program reads
-/// zeros here.
+/// Providers of rdma-core keep private data after `ibv_device`. A program that casts the pointer to
+/// a provider's type reads zeros here.
 #[repr(C)]
 struct Device {
     header: AbiHeader<ibv_device>,
     provider_data: [u64; 64],
 }
 
-/// The device, which is never freed. No thread waits for another one that creates it, because that
-/// one would not exist in the child of a fork.
+/// The device, which is never freed. No thread waits for another thread that creates the device,
+/// because that thread would not exist in the child of a fork.
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the device. All calls in a process return the same address.
+/// All calls in a process return the same address.
 pub(crate) fn device() -> *mut ibv_device {
     let known = DEVICE.load(Ordering::Acquire);
     if !known.is_null() {
@@ -67,10 +65,8 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
         // SAFETY: rule *structures* (module `calls`): the pointer is valid.
         unsafe { *num_devices = 1 };
     }
-    // `calloc` is used because the list may be freed by the `ibv_free_device_list` of another
-    // library, which calls `free`.
-    // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first pointer is written
-    // only if the memory is not null.
+    // The `ibv_free_device_list` of another library may free the list, by `free`.
+    // SAFETY: `calloc` returns null or zeroed memory for two pointers.
     unsafe {
         let list: *mut *mut ibv_device = libc::calloc(2, size_of::<*mut ibv_device>()).cast();
         if !list.is_null() {
@@ -88,8 +84,8 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: rule *objects* (module `calls`): the pointer came from `ibv_get_device_list`. The
-    // device is never freed, and only an address is computed.
+    // SAFETY: rule *objects* (module `calls`): the device is never freed, and only an address is
+    // computed.
     unsafe { (&raw const (*device).name).cast() }
 }
 

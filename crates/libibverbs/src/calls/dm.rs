@@ -14,7 +14,6 @@ use crate::common::errno::{pointer, refuse_object, status};
 use crate::program_memory::program_buffer;
 use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_buffer};
 
-/// Device memory, which begins with its C structure.
 #[repr(C)]
 struct Dm {
     header: AbiHeader<ibv_dm>,
@@ -41,9 +40,9 @@ const REGION_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// Allocates device memory. A forked child may do so on the context of its parent, because the
-/// memory belongs to the process. It can register the memory only in a domain of that context, and
-/// so not at all.
+/// A forked child may allocate device memory on the context of its parent, because the memory
+/// belongs to the process. The child cannot register the memory, because it has no domain of that
+/// context.
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
@@ -102,7 +101,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 }
 
 impl Dm {
-    /// Checks that a range of the memory can be copied, and returns it as indices.
+    /// Returns a range that is to be copied as an index and a length.
     ///
     /// # Errors
     /// `Inaccessible` if the range exceeds the memory, or `Invalid` if it is not aligned.
@@ -119,8 +118,6 @@ impl Dm {
         Ok((offset as usize, len))
     }
 
-    /// Copies to device memory.
-    ///
     /// # Errors
     /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped.
     ///
@@ -138,8 +135,6 @@ impl Dm {
         })
     }
 
-    /// Copies from device memory.
-    ///
     /// # Errors
     /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped for
     /// writing.
@@ -180,7 +175,7 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
     status("ibv_memcpy_from_dm", copied)
 }
 
-/// Registers device memory. In work requests, the first byte of the region has the address 0.
+/// In work requests, the first byte of a region of device memory has the address 0.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -205,7 +200,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 }
 
 impl Dm {
-    /// Checks a region, and returns its offset as an index, and its rights.
+    /// Returns the offset of a region as an index, and its rights.
     ///
     /// # Errors
     /// `Invalid` if the region exceeds the memory, or for access flags that it cannot have.

@@ -17,17 +17,16 @@ use crate::common::refusal::explain_if_verbose;
 /// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in
 /// drivers/infiniband/sw/rxe/rxe_param.h).
 pub(crate) const GID_TABLE_LEN: u32 = 1024;
-/// The number of GIDs in the table. They have the indices from 0.
+/// The number of GIDs in the table, at the first indices.
 pub(crate) const GID_COUNT: u32 = 2;
 
 const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
 
-/// Returns the context of a program, and the GID at an index of a port's table, for the verb
-/// `call`.
+/// Returns the GID at an index of a port's table, for the verb `call`.
 ///
 /// # Errors
-/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty
-/// entry, or the value for the error of [`Context::find_raw`] or of the NIC.
+/// `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the
+/// `errno` value for the error of [`Context::find_raw`] or of the NIC.
 ///
 /// # Safety
 /// The requirements of [`Context::find_raw`].

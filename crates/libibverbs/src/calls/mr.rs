@@ -18,7 +18,7 @@ use crate::rails::on_demand_regions::OnDemandRegion;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rail_set::RailSet;
 
-/// A memory region, which begins with its C structure. `ibv_rereg_mr` changes the registration.
+/// A memory region. `ibv_rereg_mr` changes the registration and the parameters.
 #[repr(C)]
 pub(crate) struct Mr {
     header: AbiHeader<ibv_mr>,
@@ -36,7 +36,6 @@ struct RegistrationParams {
     device_memory: Option<Arc<()>>,
 }
 
-/// A registration with the NIC, or with the NICs of all rails.
 pub(crate) enum Registration {
     Nic(mitra_verbs::Mr),
     MultiRail(Arc<MultiRailPd>, VirtualMr),
@@ -51,8 +50,7 @@ impl Registration {
         }
     }
 
-    /// Prepares for the atomics that a window of the region permits by `access`. See
-    /// [`MultiRailPd::share_atomics`].
+    /// Prepares for the atomics that a window of the region permits by `access`.
     ///
     /// # Errors
     /// The errors of [`MultiRailPd::share_atomics`].
@@ -63,11 +61,10 @@ impl Registration {
         }
     }
 
-    /// Revokes the registration. After `Ok`, no NIC accesses the memory.
+    /// After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// The error of a NIC that does not confirm the revocation. This NIC may still access the
-    /// memory.
+    /// The error of a NIC that does not confirm the revocation, and may still access the memory.
     fn revoke(&self, rails: &RailSet) -> Result<()> {
         match self {
             Registration::MultiRail(pd, mr) => pd.deregister(mr),
@@ -83,19 +80,15 @@ impl Registration {
 abi_object!(Mr: ibv_mr, "memory region", handle, context);
 
 impl Mr {
-    /// Records that the region is in device memory, which counts its regions by the clones of
-    /// `member`.
     pub(super) fn set_device_memory(&self, member: &Arc<()>) {
         lock(&self.params).device_memory = Some(Arc::clone(member));
     }
 }
 
-/// The bits of an address that are its offset in its page. They must be equal in the memory's
-/// address and in the I/O virtual address (`ibv_reg_mr_iova(3)`).
+/// The bits of an address that are the offset in a page. They must be equal in the memory's address
+/// and in the I/O virtual address (`ibv_reg_mr_iova(3)`).
 const PAGE_OFFSET_MASK: u64 = 0xfff;
 
-/// Converts access flags.
-///
 /// # Errors
 /// `Unsupported` for a flag that the device does not know and may not ignore.
 pub(crate) fn access(flags: c_uint) -> Result<Access> {
@@ -118,12 +111,11 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
 
-/// The memory of the program that a region is made of.
 #[derive(Clone, Copy)]
 struct ProgramRange {
     addr: *mut c_void,
     length: usize,
-    /// The address of the first byte in work requests.
+    /// The address that work requests have for the first byte.
     iova: u64,
 }
 
@@ -263,7 +255,6 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
-/// Fails with `EOPNOTSUPP`, because a software NIC cannot access the memory of another device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -286,7 +277,6 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     refuse_object(CALL, libc::EOPNOTSUPP, REASON)
 }
 
-/// Records or forgets that a region has on-demand paging.
 fn set_on_demand(
     context: &Context,
     registration: &Registration,
@@ -361,9 +351,8 @@ unsafe fn reregister(
     length: usize,
     access: c_uint,
 ) -> Result<()> {
-    // SAFETY: the caller passes a region that is not deregistered during the call. By rule
-    // *exclusivity* (module `calls`) no other thread accesses its header, so the reference is
-    // exclusive.
+    // SAFETY: the caller passes a region that is not deregistered during the call. No other thread
+    // accesses its header (rule *exclusivity* of module `calls`).
     let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
     let mut params = lock(&object.params);
     if params.device_memory.is_some() {

@@ -13,19 +13,16 @@ use crate::abi::*;
 use crate::common::errno::{pointer, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
-/// A memory window, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
-    /// The window on all NICs, on a device with several rails, on which `id` is its handle on
-    /// rail 0.
+    /// The window on all NICs of a device with several rails, whose handle on rail 0 is `id`.
     multi_rail: Option<(Arc<MultiRailPd>, VirtualMw)>,
     _pd: PdMember,
 }
 
 impl Mw {
-    /// Returns whether the window exists on several rails.
     pub(crate) fn is_multi_rail(&self) -> bool {
         self.multi_rail.is_some()
     }

@@ -11,7 +11,6 @@ use super::pd::Pd;
 use crate::abi::*;
 use crate::common::errno::pointer;
 
-/// Memory of zeros that discards what is written.
 struct NullMemory;
 
 impl ForeignMemory for NullMemory {

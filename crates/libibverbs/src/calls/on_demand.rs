@@ -17,7 +17,6 @@ use crate::common::lock::lock;
 use crate::program_memory::page_check;
 use crate::rails::on_demand_regions::OnDemandRegions;
 
-/// Returns the capabilities that `ibv_query_device_ex` reports.
 pub(crate) fn capabilities() -> ibv_odp_caps {
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     ibv_odp_caps {
@@ -83,7 +82,7 @@ fn advise(
             Some(end) if end <= region.len && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {
                 page_check::make_present(region.start + start, sge.length.into(), write)
             }
-            // The pages that are present need not be made so.
+            // IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT concerns only pages that are present.
             Some(end) if end <= region.len => Ok(()),
             _ => Err(Error::Inaccessible { addr: sge.addr, right: "reading" }),
         };

@@ -15,11 +15,10 @@ use super::pd::{ParentOf, Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 
-/// A thread domain, which begins with its C structure.
 #[repr(C)]
 struct Td {
     header: AbiHeader<ibv_td>,
-    /// The value that each parent domain of the thread domain clones.
+    /// Cloned by each parent domain of the thread domain.
     member: Arc<()>,
 }
 

@@ -11,18 +11,15 @@ use crate::abi::*;
 use crate::common::errno::{pointer, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
-/// A protection domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Pd {
     pub(super) header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// The domain on all NICs. Present on a device with several rails, on which `id` is its number
-    /// on rail 0.
+    /// The domain on all NICs of a device with several rails, whose number on rail 0 is `id`.
     pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
     /// The value that each object of the domain clones, so that the reference count is the number
-    /// of objects plus one. A NIC counts the objects of its domains. But on a device with several
-    /// rails, a virtual queue pair exists on the NICs for some time after the program has destroyed
-    /// it.
+    /// of objects plus one. The count of a NIC does not suffice: a virtual queue pair exists on the
+    /// NICs for some time after the program has destroyed it.
     pub(crate) member: PdMember,
     /// The domains of which a parent domain consists. `None` for another protection domain.
     pub(crate) parent_of: Option<ParentOf>,

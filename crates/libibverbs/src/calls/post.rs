@@ -22,13 +22,11 @@ use crate::common::errno::status;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
-/// The maximum number of requests that are posted in one call. A longer list is posted in several
-/// batches.
+/// The maximum number of requests that one call posts. A longer list takes several calls.
 const BATCH: usize = 16;
 
-/// A request in C, which is an element of a linked list.
+/// A request in C, which is an element of a linked list that ends in null.
 trait LinkedRequest: Copy {
-    /// Returns the next element of the list, or null at its end.
     fn next(&self) -> *mut Self;
 }
 
@@ -157,12 +155,11 @@ fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
     Ok(RecvWr { wr_id: wr.wr_id, sges: sges.map(sge_from_c).collect() })
 }
 
-/// The maximum length of a list of scatter/gather entries or buffers. Longer lists are refused
-/// before they are read. The device's own limits are lower.
+/// The length of a list of scatter/gather entries or buffers above which the list is refused before
+/// it is read. The device's own limits are lower.
 const MAX_LIST_LEN: usize = 1 << 8;
 
-/// Returns the elements of a list of the program. The list may have any alignment, because libiscsi
-/// has its lists in packed structures.
+/// The list of the program may have any alignment, because libiscsi has lists in packed structures.
 ///
 /// # Errors
 /// `Limit` if the list is longer than [`MAX_LIST_LEN`], or `Invalid` if it is null and not empty.
@@ -186,8 +183,6 @@ pub(crate) unsafe fn list_from_c<T: Copy>(
     Ok((0..n).map(move |index| unsafe { first.add(index).read_unaligned() }))
 }
 
-/// Returns the scatter/gather list of a request.
-///
 /// # Errors
 /// The errors of [`list_from_c`], or `Invalid` if the length is negative.
 ///
@@ -207,7 +202,7 @@ pub(crate) fn sge_from_c(sge: ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, key: Key(sge.lkey) }
 }
 
-/// The maximum length of inline data, in bytes. More data is refused before it is copied. The
+/// The length of inline data, in bytes, above which the data is refused before it is copied. The
 /// device's own limit is lower.
 const MAX_INLINE_BYTES: usize = 1 << 12;
 
@@ -232,8 +227,7 @@ pub(crate) unsafe fn inline(list: impl Iterator<Item = (*const u8, usize)> + Clo
     Ok(Data::Inline(bytes))
 }
 
-/// Converts send flags. `IBV_SEND_INLINE` is accepted, and has no counterpart in the result,
-/// because [`Data::Inline`] expresses it.
+/// `IBV_SEND_INLINE` has no counterpart in the result, because [`Data::Inline`] expresses it.
 ///
 /// # Errors
 /// `Unsupported` for a flag that the device does not know.
@@ -250,8 +244,6 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect())
 }
 
-/// Converts a send request.
-///
 /// # Errors
 /// `Unsupported` for an opcode or a flag that the device does not have, `Invalid` for a missing
 /// object or a malformed list, or `Limit` for a list or inline data that is too long.
@@ -273,19 +265,16 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         Data::Sges(sges.map(sge_from_c).collect())
     };
-    // The other operations, which UD does not have, use the union for other members.
+    // Other operations, which UD does not have, set another member of the union.
     let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {
-        // SAFETY: the queue pair's type is UD, so the caller guarantees that the member `wr.ud` is
-        // set.
-        let ud = unsafe { wr.wr.ud };
-        // SAFETY: the caller guarantees that `ud.ah` is an address handle or null.
-        Some(unsafe { ud_destination(ud.ah, ud.remote_qpn, ud.remote_qkey)? })
+        // SAFETY: for type UD, the caller guarantees that `wr.ud` is set, and that its address
+        // handle is valid or null.
+        Some(unsafe { ud_destination(wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey)? })
     } else {
         None
     };
     let remote_srq = if qp_type == QpType::XrcSend {
-        // SAFETY: the queue pair sends by XRC, so the caller guarantees that the member
-        // `qp_type.xrc` is set.
+        // SAFETY: for this type, the caller guarantees that `qp_type.xrc` is set.
         Srqn::new(unsafe { wr.qp_type.xrc }.remote_srqn)
     } else {
         Srqn::default()
@@ -295,8 +284,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     Ok(request)
 }
 
-/// Shortens the local memory of an atomic to 8 bytes, because the NIC writes no more. Linux's
-/// soft-RoCE accepts longer memory, too.
+/// Shortens the local memory of an atomic to the 8 bytes that the NIC writes. Programs may pass
+/// more, as on soft-RoCE.
 pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
     if wr.op.is_atomic()
         && let Data::Sges(list) = &mut wr.data
@@ -310,8 +299,6 @@ pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
     }
 }
 
-/// Returns the destination of a datagram.
-///
 /// # Errors
 /// `Invalid` if `ah` is null.
 ///
@@ -325,8 +312,6 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
     Ok(UdDestination { ah: unsafe { Ah::find(ah)? }.id, qpn: Qpn::new(qpn), qkey })
 }
 
-/// Converts the operation of a send request.
-///
 /// # Errors
 /// `Unsupported` for an opcode that the device does not know, or the errors of [`bind_operation`].
 ///
@@ -364,8 +349,6 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
     }
 }
 
-/// Returns the operation that binds a memory window on a queue pair of this type.
-///
 /// # Errors
 /// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported`
 /// for an access flag that the device does not know, or for a queue pair that uses one of several

@@ -40,24 +40,22 @@ pub(crate) struct Qp {
     pub(crate) wr_builder: WrBuilder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
-    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
-    /// to.
+    /// Whether the queue pair receives its own datagrams to its multicast groups.
     mcast_loopback: bool,
     /// The address vector that the program has set last, for `ibv_query_qp`.
     address_vector: Mutex<Option<ibv_ah_attr>>,
-    /// The membership in the protection domain, or in the XRC domain of an XRC receive queue pair.
+    /// In the protection domain, or in the XRC domain of an XRC receive queue pair.
     _pd: PdMember,
 }
 
 abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle, qp_base.context);
 
-/// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such
-/// as rdma_xclient, send a few bytes of inline data without having requested the capacity.
+/// The inline capacity in bytes that every queue pair has at least. Some programs, such as
+/// rdma_xclient, send a few bytes of inline data without having requested the capacity.
 const MIN_INLINE_BYTES: u32 = 64;
 
 /// The component that executes the requests of a queue pair.
 pub(crate) enum Backend {
-    /// A queue pair of the NIC.
     Nic(Arc<SoftNic>, Qpn),
     /// A virtual queue pair over several rails.
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
@@ -170,8 +168,6 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair that a program's pointer refers to.
-    ///
     /// # Errors
     /// The errors of [`AbiObject::find`].
     ///
@@ -184,8 +180,6 @@ impl Qp {
     }
 }
 
-/// Converts the transport type.
-///
 /// # Errors
 /// `Unsupported` for any type other than RC, UC, UD and XRC, and `Invalid` for an XRC receive queue
 /// pair, which `ibv_create_qp_ex` creates.
@@ -332,8 +326,6 @@ pub(crate) unsafe fn create(
     Ok(qp)
 }
 
-/// Checks the capacities of a queue pair.
-///
 /// # Errors
 /// `Limit` if a capacity exceeds the device's, as `ibv_query_device` reports it. A NIC's own limits
 /// may be higher than those of a device with several rails.
@@ -414,8 +406,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
 }
 
-/// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its
-/// address.
+/// Ends the use of a queue pair. Afterwards no other thread finds its address.
 fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
     // The program may have overwritten the number in the C structure.
     let qpn = object.backend.qpn();
@@ -434,7 +425,7 @@ fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
     Ok(())
 }
 
-/// Writes zeros, because the device does not support enhanced connection establishment.
+/// Writes zeros, because the device has no enhanced connection establishment.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: rule *structures* (module `calls`): the pointer is valid.

@@ -28,8 +28,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     status("ibv_query_device", queried)
 }
 
-/// Returns the attributes, which never change. The context may belong to the parent process, so
-/// nothing here takes a lock.
+/// Takes no lock, because the context may belong to the parent process.
 fn device_attr(context: &Context) -> ibv_device_attr {
     let attr = context.nic().attr();
     let limits = context.rails.limits();

@@ -8,7 +8,6 @@ use std::mem;
 use crate::abi::*;
 use crate::common::errno::{refuse, refuse_object};
 
-/// The return value of a refused call.
 trait RefusedValue {
     fn refused(call: &str, reason: &'static str) -> Self;
 }
@@ -25,7 +24,7 @@ impl<T> RefusedValue for *mut T {
     }
 }
 
-/// A slot of the context whose verb is refused.
+/// A slot of the context whose verb is always refused.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedSlot {
     /// The verb, as programs call it.

@@ -18,7 +18,6 @@ use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 
-/// A shared receive queue, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Srq {
     header: AbiHeader<ibv_srq>,
@@ -27,8 +26,7 @@ pub(crate) struct Srq {
     depth: AtomicU32,
     /// The maximum number of scatter entries in a receive.
     pub(crate) sges: u32,
-    /// The limit that was armed last. The limit event disarms the queue, but does not change this
-    /// value.
+    /// The limit that was armed last. The limit event does not change this value.
     limit: AtomicU32,
     /// The queue from which virtual queue pairs take receives. Present on a device with several
     /// rails.
@@ -38,7 +36,6 @@ pub(crate) struct Srq {
     xrc: Option<XrcMember>,
 }
 
-/// The membership of a queue in an XRC domain.
 struct XrcMember {
     number: Srqn,
     /// The domain over all rails. Present on a device with several rails.
@@ -47,7 +44,6 @@ struct XrcMember {
 }
 
 impl Srq {
-    /// Whether the queue is in an XRC domain.
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
@@ -97,8 +93,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for
-/// XRC. The NIC of rail 0 assigns its number, if it is alive.
+/// Creates a shared receive queue, for XRC if `xrc` has an XRC domain and a completion queue. The
+/// NIC of rail 0 assigns its number, if that NIC is alive.
 ///
 /// # Errors
 /// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of
@@ -176,8 +172,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 }
 
 /// Changes the size, then the limit. As on soft-RoCE (`rxe_srq_chk_attr` in the kernel's
-/// `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be at least the limit that is armed, and
-/// the new limit at most the earlier size. It must fit the new size, too.
+/// `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be at least the limit that is armed. The
+/// new limit must be at most the earlier size and the new size.
 ///
 /// # Errors
 /// `Unsupported` for an unknown attribute, `Limit` or `Invalid` for a value that breaks these
@@ -245,7 +241,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     }
 }
 
-/// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.
+/// Ends the use of a queue. Afterwards no other thread finds its address.
 fn end(object: &Srq, context: &Context, address: usize) -> Result<()> {
     // XRC queue pairs are in the domain, and do not use a single queue.
     let virtual_srq = object.virtual_srq.as_ref().filter(|_| !object.is_xrc());

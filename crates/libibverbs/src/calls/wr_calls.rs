@@ -12,7 +12,7 @@ use super::xrc_recv_qp;
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 
-/// The operations that a program may request at creation, for which the slots are filled.
+/// The operations that a program may request at creation.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -73,15 +73,13 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     // in `abi::qp`). The caller guarantees that the objects in it are valid.
     let qp = unsafe { qp::create(init.pd, &mut *prefix, mcast_loopback)? };
     if has_send_ops {
-        // SAFETY: the object was created in this function, and the program does not know it yet.
-        // The object table contains its address, but does not dereference the address, so the
-        // reference is exclusive.
+        // SAFETY: the program does not know the new object yet, and the object table does not
+        // dereference its address, so the reference is exclusive.
         fill_send_ops(unsafe { &mut *qp });
     }
     Ok(qp)
 }
 
-/// Fills all slots for building work requests that Mitra offers.
 fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -157,8 +155,8 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// # Safety
 /// `qp` is a queue pair, and the calling thread is between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn begin_request(qp: *mut ibv_qp_ex, op: impl FnOnce(&Qp) -> Result<SendOp>) {
-    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` before each
-    // request and in the same thread (`ibv_wr_start(3)`).
+    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` in the same
+    // thread (`ibv_wr_start(3)`).
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let Ok(object) = (unsafe { Qp::find(qp) }) else { return };

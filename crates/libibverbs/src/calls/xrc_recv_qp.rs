@@ -110,7 +110,6 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
     qp.ok_or(Error::Invalid("the XRC receive queue pair is being destroyed; open it before"))
 }
 
-/// Creates an `ibv_qp` for a receive queue pair.
 fn recv_handle(
     context: &Context,
     domain: &Xrcd,

@@ -14,7 +14,6 @@ use crate::common::errno::{pointer, refuse_object};
 use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
 
-/// An open XRC domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Xrcd {
     header: AbiHeader<ibv_xrcd>,
@@ -63,8 +62,8 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
     }
     let file = match init.fd {
         -1 => None,
-        // SAFETY: -1 is excluded. A number that is no open descriptor is an error of the first
-        // system call with it; the borrow does not outlive this function.
+        // SAFETY: -1 is excluded, and the borrow does not outlive this function. The first system
+        // call refuses a number that is no open descriptor.
         fd if fd >= 0 => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
         _ => return Err(OpenXrcdError::BadDescriptor),
     };
