@@ -17,66 +17,40 @@ use mitra_verbs::Unmapped;
 
 use crate::interpose::signal_actions;
 
-/// Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and
-/// subtracts it from the remaining length (rdx).
-macro_rules! step {
-    ($bytes:literal, $register:literal) => {
-        concat!(
-            "mov ",
-            $register,
-            ", [rsi]\n",
-            "mov [rdi], ",
-            $register,
-            "\n",
-            "add rsi, ",
-            $bytes,
-            "\n",
-            "add rdi, ",
-            $bytes,
-            "\n",
-            "sub rdx, ",
-            $bytes,
-            "\n",
-        )
-    };
-}
-
-/// Copies one register if the foreign address (rcx) is not yet aligned to twice the register's
-/// size, and the remaining length suffices.
-macro_rules! align {
-    ($bytes:literal, $register:literal) => {
-        concat!(
-            "test cl, ",
-            $bytes,
-            "\n",
-            "jz 2f\n",
-            "cmp rdx, ",
-            $bytes,
-            "\n",
-            "jb 2f\n",
-            step!($bytes, $register),
-            "add rcx, ",
-            $bytes,
-            "\n",
-            "2:\n",
-        )
-    };
-}
-
-/// Copies one register if the bit of the register's size is set in the remaining length, which must
-/// be less than twice that size.
-macro_rules! finish {
-    ($bytes:literal, $register:literal) => {
-        concat!("test dl, ", $bytes, "\n", "jz 2f\n", step!($bytes, $register), "2:\n")
-    };
-}
-
 // The copy runs from low to high addresses, and x86-64 keeps the order of loads and the order of
 // stores (Intel SDM volume 3, memory ordering). A thread that sees the new last byte therefore sees
 // all new bytes. Every access to foreign memory is aligned to its size, so that no word of the
 // program is torn. The processor may store the two halves of a 16-byte register in either order, so
 // smaller registers copy the last 1 to 64 bytes.
 global_asm!(
+    // Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and
+    // subtracts it from the remaining length (rdx).
+    ".macro mitra_step bytes, register",
+    "mov \\register, [rsi]",
+    "mov [rdi], \\register",
+    "add rsi, \\bytes",
+    "add rdi, \\bytes",
+    "sub rdx, \\bytes",
+    ".endm",
+    // Copies one register if the foreign address (rcx) is not yet aligned to twice the register's
+    // size, and the remaining length suffices.
+    ".macro mitra_align bytes, register",
+    "test cl, \\bytes",
+    "jz 2f",
+    "cmp rdx, \\bytes",
+    "jb 2f",
+    "mitra_step \\bytes, \\register",
+    "add rcx, \\bytes",
+    "2:",
+    ".endm",
+    // Copies one register if the bit of the register's size is set in the remaining length, which
+    // must be less than twice that size.
+    ".macro mitra_finish bytes, register",
+    "test dl, \\bytes",
+    "jz 2f",
+    "mitra_step \\bytes, \\register",
+    "2:",
+    ".endm",
     ".pushsection .text.mitra_nofault, \"ax\", @progbits",
     ".balign 64",
     ".hidden mitra_nofault_begin, mitra_nofault_copy, mitra_nofault_compare_exchange, mitra_nofault_end, mitra_nofault_unmapped",
@@ -84,14 +58,14 @@ global_asm!(
     ".type mitra_nofault_copy, @function",
     ".type mitra_nofault_compare_exchange, @function",
     "mitra_nofault_begin:",
-    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the one of `to` and `from` that is
-    // foreign. Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
+    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the foreign address: `to` or `from`.
+    // Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
     "mitra_nofault_copy:",
     ".cfi_startproc",
-    align!("1", "al"),
-    align!("2", "ax"),
-    align!("4", "eax"),
-    align!("8", "rax"),
+    "mitra_align 1, al",
+    "mitra_align 2, ax",
+    "mitra_align 4, eax",
+    "mitra_align 8, rax",
     "cmp rdx, 64",
     "jbe 4f",
     "3:",
@@ -111,12 +85,12 @@ global_asm!(
     "4:",
     "cmp rdx, 8",
     "jb 5f",
-    step!("8", "rax"),
+    "mitra_step 8, rax",
     "jmp 4b",
     "5:",
-    finish!("4", "eax"),
-    finish!("2", "ax"),
-    finish!("1", "al"),
+    "mitra_finish 4, eax",
+    "mitra_finish 2, ax",
+    "mitra_finish 1, al",
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
@@ -137,6 +111,9 @@ global_asm!(
     "mov eax, 1",
     "ret",
     ".popsection",
+    ".purgem mitra_step",
+    ".purgem mitra_align",
+    ".purgem mitra_finish",
 );
 
 unsafe extern "C" {
@@ -209,7 +186,7 @@ fn check_mapped(unmapped: c_int) -> Result<(), Unmapped> {
 /// The handler of SIGSEGV and SIGBUS. It neither locks nor allocates.
 ///
 /// # Safety
-/// The arguments are those of a handler that was installed with `SA_SIGINFO`.
+/// The kernel passes the arguments to a handler that was installed with `SA_SIGINFO`.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes valid pointers to the signal's information and to the saved
     // registers (sigaction(2)), which no other code accesses while the handler runs.

@@ -31,7 +31,7 @@ pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmappe
     }
 }
 
-/// The last word is written by a call of its own, after all other bytes.
+/// A second system call writes the last word, after all other bytes.
 ///
 /// # Errors
 /// Part of the memory is unmapped or not writable.

@@ -107,7 +107,7 @@ macro_rules! mirror {
                     pub $field: $type,
                 )*
             }
-            // SAFETY: the types of C fields are those that `Zeroed` permits.
+            // SAFETY: `Zeroed` permits all types that a field of a C structure may have here.
             unsafe impl crate::abi::Zeroed for $name {}
             const _: () = {
                 assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));

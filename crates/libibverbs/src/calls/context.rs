@@ -20,11 +20,11 @@ pub(crate) const PORT: u8 = 1;
 /// The context of an open device. Programs hold the address of the field `context` in `header`.
 #[repr(C)]
 pub(crate) struct Context {
-    header: AbiHeader<verbs_context>,
+    pub(super) header: AbiHeader<verbs_context>,
     pub(crate) rails: Arc<RailSet>,
     pub(crate) events: Arc<AsyncEventQueue>,
     /// The owner of the descriptor `cmd_fd`.
-    _command_file: OwnedFd,
+    pub(super) _command_file: OwnedFd,
 }
 
 abi_object!(Context: verbs_context, "device context");
@@ -59,15 +59,6 @@ pub(crate) unsafe fn destroy_with_context<T: AbiObject>(
 }
 
 impl Context {
-    pub(crate) fn new(
-        header: AbiHeader<verbs_context>,
-        rails: Arc<RailSet>,
-        events: AsyncEventQueue,
-        command_file: OwnedFd,
-    ) -> Context {
-        Context { header, rails, events: Arc::new(events), _command_file: command_file }
-    }
-
     /// Returns the context that a program's pointer refers to.
     ///
     /// # Errors

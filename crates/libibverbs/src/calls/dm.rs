@@ -1,4 +1,4 @@
-//! Device memory. Its rules are those of mlx5, because soft-RoCE has none.
+//! Device memory. It has the rules of mlx5, because soft-RoCE has no device memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;

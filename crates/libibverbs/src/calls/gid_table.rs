@@ -14,8 +14,7 @@ use crate::abi::*;
 use crate::common::errno::{minus_one, refuse, status};
 use crate::common::refusal::explain_if_verbose;
 
-/// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in
-/// drivers/infiniband/sw/rxe/rxe_param.h).
+/// As on soft-RoCE (`RXE_PORT_GID_TBL_LEN` in drivers/infiniband/sw/rxe/rxe_param.h).
 pub(crate) const GID_TABLE_LEN: u32 = 1024;
 /// The number of GIDs in the table, at the first indices.
 pub(crate) const GID_COUNT: u32 = 2;

@@ -170,8 +170,8 @@ unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buff
 const WRITES: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::WINDOW_BIND);
 
-/// Registers a buffer with the NIC, or with the NICs of all rails. `addr` and `length` are those of
-/// the region's C structure.
+/// Registers a buffer with the NIC, or with the NICs of all rails. `addr` and `length` are for the
+/// region's C structure.
 ///
 /// # Errors
 /// The error of a NIC.

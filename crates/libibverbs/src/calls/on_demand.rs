@@ -1,7 +1,7 @@
 //! On-demand paging: the capabilities of the device, and `ibv_advise_mr`.
 //!
 //! The device never pins memory, so a region with on-demand paging differs from another region only
-//! in that its pages need not be mapped when it is registered. The capabilities are those of
+//! in that its pages need not be mapped when it is registered. The capabilities are the same as on
 //! soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`), which has
 //! no implicit regions.
 

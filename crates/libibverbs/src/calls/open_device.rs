@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 }
 
 fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*mut ibv_context> {
-    let events = new_event_queue()?;
+    let events = Arc::new(new_event_queue()?);
     // Programs duplicate the descriptor to share a device with another process. The import then
     // fails with `EOPNOTSUPP`.
     let command_file = cancellation::held_off(|| File::open("/dev/null"))
@@ -73,8 +73,12 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
     header.context.async_fd = events.as_fd().as_raw_fd();
     header.context.num_comp_vectors = 1;
     header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
-    let context = Context::new(AbiHeader::new(header), Arc::clone(rails), events, command_file.into());
-    let events = Arc::clone(&context.events);
+    let context = Context {
+        header: AbiHeader::new(header),
+        rails: Arc::clone(rails),
+        events: Arc::clone(&events),
+        _command_file: command_file.into(),
+    };
     let address = Context::address_in(context.into_raw());
     let mut objects = rails.objects();
     if objects.is_dead {

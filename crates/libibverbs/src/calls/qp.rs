@@ -221,8 +221,7 @@ pub(crate) unsafe fn create(
     mcast_loopback: bool,
 ) -> Result<*mut ibv_qp_ex> {
     let qp_type = transport_type(init.qp_type)?;
-    // As in the kernel, an XRC send queue pair needs no queue for receives, and ignores the one
-    // that it is given.
+    // An XRC send queue pair ignores the queues for receives, as in the kernel.
     let sends_only = qp_type == QpType::XrcSend;
     if init.send_cq.is_null() || (init.recv_cq.is_null() && !sends_only) {
         return Err(Error::Invalid(
@@ -264,18 +263,6 @@ pub(crate) unsafe fn create(
     };
     check_capacities(&attr.cap, &context.rails.limits())?;
     let backend = match (&context.rails.multi_rail, &domain.multi_rail) {
-        (Some(multi_rail), Some(pd)) if matches!(qp_type, QpType::Rc | QpType::Uc | QpType::XrcSend) => {
-            let qp = multi_rail.create_qp(CreateParams {
-                on_event: context.event_sink(),
-                init: attr,
-                pd: Some(Arc::clone(pd)),
-                send_cq: virtual_cq(send_cq)?,
-                recv_cq: virtual_cq(recv_cq)?,
-                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
-                xrc: None,
-            })?;
-            Backend::MultiRail(Arc::clone(multi_rail), qp)
-        }
         (Some(multi_rail), Some(pd)) if qp_type == QpType::Ud => {
             for nic in context.rails.nics() {
                 unless_dead(nic.receive_traffic_classes())?;
@@ -293,14 +280,24 @@ pub(crate) unsafe fn create(
             })?;
             Backend::MultiRailUd(Arc::clone(multi_rail), qp)
         }
+        (Some(multi_rail), Some(pd)) => {
+            let qp = multi_rail.create_qp(CreateParams {
+                on_event: context.event_sink(),
+                init: attr,
+                pd: Some(Arc::clone(pd)),
+                send_cq: virtual_cq(send_cq)?,
+                recv_cq: virtual_cq(recv_cq)?,
+                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
+                xrc: None,
+            })?;
+            Backend::MultiRail(Arc::clone(multi_rail), qp)
+        }
         _ => {
             let nic = context.rails.nic();
             if qp_type == QpType::Ud {
                 nic.receive_traffic_classes()?;
             }
-            let create = || nic.create_qp(&attr);
-            let qpn = context.rails.multi_rail.as_ref().map_or_else(create, |it| it.with_room(create))?;
-            Backend::Nic(Arc::clone(nic), qpn)
+            Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?)
         }
     };
     let (qpn, is_virtual) = (backend.qpn(), !matches!(backend, Backend::Nic(..)));

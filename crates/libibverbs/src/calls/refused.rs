@@ -1,6 +1,5 @@
-//! The entry points that are refused whatever their arguments are: slots of the context for
-//! features that the device does not have, and exported functions. Each explains itself
-//! ([`crate::common::refusal`]). A feature that the device gains leaves this file.
+//! The entry points that are refused for all arguments: slots of the context for features that the
+//! device does not have, and exported functions. Each logs why ([`crate::common::refusal`]).
 
 use std::ffi::{c_int, c_void};
 use std::mem;

@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 /// NIC of rail 0 assigns its number, if that NIC is alive.
 ///
 /// # Errors
-/// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of
+/// `Limit` if a capacity exceeds the device's, the error of the NIC, or the error of
 /// [`VirtualXrcDomain::add_srq`].
 ///
 /// # Safety

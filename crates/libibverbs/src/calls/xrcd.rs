@@ -26,7 +26,7 @@ pub(crate) struct Xrcd {
 
 abi_object!(Xrcd: ibv_xrcd, "XRC domain");
 
-/// Opens an XRC domain. The errors are those of the kernel's `ib_uverbs_open_xrcd`.
+/// Has the errors of the kernel's `ib_uverbs_open_xrcd`.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init: *mut ibv_xrcd_init_attr,

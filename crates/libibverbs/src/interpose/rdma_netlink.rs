@@ -98,7 +98,7 @@ fn name_as_kernel(own: &OwnedFd) -> io::Result<()> {
     let mut name = KERNEL;
     // A name must be unique in the network namespace.
     name.groups = random::random_u64()? as u32;
-    // SAFETY: the pointer and the length are those of `name`.
+    // SAFETY: the pointer and the length describe `name`.
     match unsafe { libc::bind(own.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -215,7 +215,7 @@ fn own_handle() -> Option<*mut c_void> {
     if handle.is_null() {
         let file = own_file();
         let open = DLOPEN.get()?;
-        // SAFETY: the type is that of `dlopen`. `file` is a C string, or null for the program.
+        // SAFETY: `dlopen` has this type. `file` is a C string, or null for the program.
         handle = unsafe {
             let open = transmute::<Target, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(open);
             open(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
