@@ -144,7 +144,7 @@ impl Context {
         Context::address_in(self.header.get())
     }
 
-    /// Returns the function that reports an event of a virtual object to the program.
+    /// Returns a function that reports an event of a virtual queue or queue pair to the program.
     pub(crate) fn event_sink(&self) -> Box<dyn Fn(AsyncEvent) + Send + Sync> {
         let rails = Arc::downgrade(&self.rails);
         Box::new(move |event| {

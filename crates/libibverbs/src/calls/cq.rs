@@ -295,7 +295,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
 /// Returns the service level in completions of datagrams that arrive at the port with this GID.
 /// RoCE has no service levels. ConnectX NICs report the kind of the IP header in this field instead
 /// (mlx5 programmer's manual, CQE: 8 for UDP, plus 2 for IPv4 or 1 for IPv6). UCX up to version
-/// 1.13 needs this value to find the destination address in the header.
+/// 1.13 finds the destination address in the header by this value, and drops datagrams with another
+/// destination.
 fn datagram_sl(gid: Gid) -> u8 {
     8 | if IpAddr::from(gid).is_ipv4() { 2 } else { 1 }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Pd {
     /// of objects plus one. The count of a NIC does not suffice: a virtual queue pair exists on the
     /// NICs for some time after the program has destroyed it.
     pub(crate) member: PdMember,
-    /// The domains of which a parent domain consists. `None` for another protection domain.
+    /// `None` if the domain is no parent domain.
     pub(crate) parent_of: Option<ParentOf>,
 }
 

@@ -160,9 +160,9 @@ pub(super) unsafe fn read_link(
     }
 }
 
-/// Does the same for a target that may be longer than the buffer. The path that programs know may
-/// be short enough. The local buffer is too long for the stacks of signal handlers, so the function
-/// is not inlined.
+/// Does the same as [`read_link`] for a target that may be longer than the buffer. The path that
+/// programs know may be short enough. The local buffer is too long for the stacks of signal
+/// handlers, so the function is not inlined.
 ///
 /// # Safety
 /// The requirements of [`read_link`].
