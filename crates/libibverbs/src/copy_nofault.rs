@@ -1,13 +1,13 @@
-//! Copies from and to *foreign* memory, which the program may unmap at any time. A copy then fails
-//! instead of ending the process (compare `copy_from_kernel_nofault` in the kernel's
+//! Copies from and to *foreign* memory, which the program may unmap at any time. A copy of unmapped
+//! memory fails, and the process continues (compare `copy_from_kernel_nofault` in the kernel's
 //! `mm/maccess.c`).
 //!
 //! All instructions that access foreign memory are assembly between the labels
 //! `mitra_nofault_begin` and `mitra_nofault_end`. The routines there do not change the stack
 //! pointer, and use only registers that a callee need not preserve. When one of their instructions
 //! faults, the signal handler resumes the thread at `mitra_nofault_unmapped`, which returns the
-//! failure to the routine's caller. Any other fault is the program's own, and [`signal_actions`]
-//! passes it to the program's handler.
+//! failure to the routine's caller. [`signal_actions`] passes any other fault to the program's
+//! handler.
 
 use core::arch::global_asm;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,66 +17,40 @@ use mitra_verbs::Unmapped;
 
 use crate::interpose::signal_actions;
 
-/// Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and
-/// subtracts it from the remaining length (rdx).
-macro_rules! step {
-    ($bytes:literal, $register:literal) => {
-        concat!(
-            "mov ",
-            $register,
-            ", [rsi]\n",
-            "mov [rdi], ",
-            $register,
-            "\n",
-            "add rsi, ",
-            $bytes,
-            "\n",
-            "add rdi, ",
-            $bytes,
-            "\n",
-            "sub rdx, ",
-            $bytes,
-            "\n",
-        )
-    };
-}
-
-/// Copies one register if the foreign address (rcx) is not yet aligned to twice the register's
-/// size, and the remaining length suffices.
-macro_rules! align {
-    ($bytes:literal, $register:literal) => {
-        concat!(
-            "test cl, ",
-            $bytes,
-            "\n",
-            "jz 2f\n",
-            "cmp rdx, ",
-            $bytes,
-            "\n",
-            "jb 2f\n",
-            step!($bytes, $register),
-            "add rcx, ",
-            $bytes,
-            "\n",
-            "2:\n",
-        )
-    };
-}
-
-/// Copies one register if the bit of the register's size is set in the remaining length, which must
-/// be less than twice that size.
-macro_rules! finish {
-    ($bytes:literal, $register:literal) => {
-        concat!("test dl, ", $bytes, "\n", "jz 2f\n", step!($bytes, $register), "2:\n")
-    };
-}
-
 // The copy runs from low to high addresses, and x86-64 keeps the order of loads and the order of
 // stores (Intel SDM volume 3, memory ordering). A thread that sees the new last byte therefore sees
 // all new bytes. Every access to foreign memory is aligned to its size, so that no word of the
-// program is torn. The two halves of a 16-byte register may be stored in either order, so at least
-// the last byte and at most the last 64 bytes are copied with smaller registers.
+// program is torn. The processor may store the two halves of a 16-byte register in either order, so
+// smaller registers copy the last 1 to 64 bytes.
 global_asm!(
+    // Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and
+    // subtracts it from the remaining length (rdx).
+    ".macro mitra_step bytes, register",
+    "mov \\register, [rsi]",
+    "mov [rdi], \\register",
+    "add rsi, \\bytes",
+    "add rdi, \\bytes",
+    "sub rdx, \\bytes",
+    ".endm",
+    // Copies one register if the foreign address (rcx) is not yet aligned to twice the register's
+    // size, and the remaining length suffices.
+    ".macro mitra_align bytes, register",
+    "test cl, \\bytes",
+    "jz 2f",
+    "cmp rdx, \\bytes",
+    "jb 2f",
+    "mitra_step \\bytes, \\register",
+    "add rcx, \\bytes",
+    "2:",
+    ".endm",
+    // Copies one register if the bit of the register's size is set in the remaining length, which
+    // must be less than twice that size.
+    ".macro mitra_finish bytes, register",
+    "test dl, \\bytes",
+    "jz 2f",
+    "mitra_step \\bytes, \\register",
+    "2:",
+    ".endm",
     ".pushsection .text.mitra_nofault, \"ax\", @progbits",
     ".balign 64",
     ".hidden mitra_nofault_begin, mitra_nofault_copy, mitra_nofault_compare_exchange, mitra_nofault_end, mitra_nofault_unmapped",
@@ -84,14 +58,14 @@ global_asm!(
     ".type mitra_nofault_copy, @function",
     ".type mitra_nofault_compare_exchange, @function",
     "mitra_nofault_begin:",
-    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the one of `to` and `from` that is
-    // foreign. Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
+    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the foreign address: `to` or `from`.
+    // Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
     "mitra_nofault_copy:",
     ".cfi_startproc",
-    align!("1", "al"),
-    align!("2", "ax"),
-    align!("4", "eax"),
-    align!("8", "rax"),
+    "mitra_align 1, al",
+    "mitra_align 2, ax",
+    "mitra_align 4, eax",
+    "mitra_align 8, rax",
     "cmp rdx, 64",
     "jbe 4f",
     "3:",
@@ -111,12 +85,12 @@ global_asm!(
     "4:",
     "cmp rdx, 8",
     "jb 5f",
-    step!("8", "rax"),
+    "mitra_step 8, rax",
     "jmp 4b",
     "5:",
-    finish!("4", "eax"),
-    finish!("2", "ax"),
-    finish!("1", "al"),
+    "mitra_finish 4, eax",
+    "mitra_finish 2, ax",
+    "mitra_finish 1, al",
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
@@ -137,6 +111,9 @@ global_asm!(
     "mov eax, 1",
     "ret",
     ".popsection",
+    ".purgem mitra_step",
+    ".purgem mitra_align",
+    ".purgem mitra_finish",
 );
 
 unsafe extern "C" {
@@ -147,45 +124,38 @@ unsafe extern "C" {
     fn mitra_nofault_compare_exchange(word: *mut u64, current: u64, new: u64, old: *mut u64) -> c_int;
 }
 
-/// Installs the handler of SIGSEGV and SIGBUS, unless it is already installed. To be called before
-/// the first copy.
+/// Installs the handler of SIGSEGV and SIGBUS if it is not installed yet.
 pub(crate) fn install_handler() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Two threads may install it, the second without an effect. None waits for another one, which
-    // would not exist in the child of a fork.
+    // A second thread may install the handler again, without an effect. No thread waits for another
+    // thread, which would not exist in the child of a fork.
     if !INSTALLED.load(Ordering::Acquire) {
         signal_actions::install_library_handler(on_fault);
         INSTALLED.store(true, Ordering::Release);
     }
 }
 
-/// Copies foreign memory to `out`.
-///
 /// # Errors
 /// [`Unmapped`] if a page of the foreign memory is not mapped or not readable. A prefix may have
 /// been copied.
 ///
 /// # Safety
-/// [`install_handler`] was called, and whatever is mapped at `from` may be read.
+/// [`install_handler`] was called, and the caller may read the mapped memory at `from`.
 pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmapped> {
-    // SAFETY: `out` is valid for writing `out.len()` bytes. The caller guarantees that whatever is
-    // mapped at `from` may be read, and the installed handler turns a fault there into the return
-    // value 1.
+    // SAFETY: `out` has `out.len()` bytes. The caller may read at `from`, and the handler turns a
+    // fault there into the return value 1.
     check_mapped(unsafe { mitra_nofault_copy(out.as_mut_ptr(), from, out.len(), from) })
 }
 
-/// Copies `data` to foreign memory.
-///
 /// # Errors
 /// [`Unmapped`] if a page of the foreign memory is not mapped or not writable. A prefix may have
 /// been copied.
 ///
 /// # Safety
-/// [`install_handler`] was called, and whatever is mapped at `to` may be written.
+/// [`install_handler`] was called, and the caller may write the mapped memory at `to`.
 pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
-    // SAFETY: `data` is valid for reading `data.len()` bytes. The caller guarantees that whatever
-    // is mapped at `to` may be written, and the installed handler turns a fault there into the
-    // return value 1.
+    // SAFETY: `data` has `data.len()` bytes. The caller may write at `to`, and the handler turns a
+    // fault there into the return value 1.
     check_mapped(unsafe { mitra_nofault_copy(to, data.as_ptr(), data.len(), to) })
 }
 
@@ -196,15 +166,15 @@ pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
 /// [`Unmapped`] if the page is not mapped or not writable.
 ///
 /// # Safety
-/// [`install_handler`] was called, and whatever is mapped at `word` may be written.
+/// [`install_handler`] was called, and the caller may write the mapped memory at `word`.
 pub(crate) unsafe fn compare_exchange(
     word: *mut u64,
     current: u64,
     new: u64,
 ) -> Result<Result<u64, u64>, Unmapped> {
     let mut old = 0;
-    // SAFETY: the caller guarantees that whatever is mapped at `word` may be written, and the
-    // installed handler turns a fault there into the return value 1. `old` is a local variable.
+    // SAFETY: the caller may write at `word`, and the handler turns a fault there into the return
+    // value 1. `old` is a local variable.
     check_mapped(unsafe { mitra_nofault_compare_exchange(word, current, new, &raw mut old) })?;
     Ok(if old == current { Ok(old) } else { Err(old) })
 }
@@ -216,11 +186,10 @@ fn check_mapped(unmapped: c_int) -> Result<(), Unmapped> {
 /// The handler of SIGSEGV and SIGBUS. It neither locks nor allocates.
 ///
 /// # Safety
-/// The kernel must call it as a handler that is installed with `SA_SIGINFO`, or the arguments must
-/// be those of such a call.
+/// The kernel passes the arguments to a handler that was installed with `SA_SIGINFO`.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes valid pointers to the signal's information and to
-    // the saved registers (sigaction(2)). No other code accesses these while the handler runs.
+    // SAFETY: the kernel passes valid pointers to the signal's information and to the saved
+    // registers (sigaction(2)), which no other code accesses while the handler runs.
     let (code, registers) =
         unsafe { ((*info).si_code, &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs) };
     let nofault_code = (&raw const mitra_nofault_begin).addr()..(&raw const mitra_nofault_end).addr();

@@ -1,5 +1,5 @@
-//! Functions of the C library that this library overrides. An override may call the C library's
-//! function of the same name.
+//! Functions of the C library that this library overrides. An override may call the overridden
+//! function.
 
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
@@ -7,8 +7,8 @@ use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Defines a module with the C library's functions of the given names and types. The caller vouches
-/// for the types.
+/// Defines a module with the C library's functions of the given names and types, which must be
+/// right.
 macro_rules! next_functions {
     ($module:ident; $($name:ident: $type:ty;)*) => {
         mod $module {
@@ -36,8 +36,8 @@ pub(crate) mod signal_actions;
 #[cfg(target_arch = "x86_64")]
 mod signal_masks;
 
-/// The next definition of an overridden function in the search order of the dynamic linker, looked
-/// up when this library is loaded, or before by a call.
+/// The next definition of an overridden function in the search order of the dynamic linker. It is
+/// looked up when this library is loaded, or by an earlier call.
 pub(crate) struct NextFunction<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -60,8 +60,8 @@ impl<F: Copy> NextFunction<F> {
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             self.address.store(address, Ordering::Release);
         }
-        // SAFETY: by the contract of `new` the address is that of a function of type `F`, and `new`
-        // has checked the size.
+        // SAFETY: the caller of `new` guarantees that the function has type `F`, and `new` has
+        // checked the size.
         (!address.is_null()).then(|| unsafe { transmute_copy(&address) })
     }
 }
@@ -73,9 +73,9 @@ const fn c_name(name: &'static str) -> &'static CStr {
     }
 }
 
-/// Looks up the functions of files and sockets, which programs call between any other two calls,
-/// also in signal handlers: dlsym(3) takes the lock of the dynamic linker, and clears the error
-/// that dlerror(3) returns next.
+/// Looks up the functions of files and sockets before a program calls them, for instance in a
+/// signal handler or between two calls of the dynamic linker: dlsym(3) takes the linker's lock, and
+/// clears the error that dlerror(3) returns next.
 extern "C" fn look_up() {
     device_files::look_up();
     rdma_netlink::look_up();

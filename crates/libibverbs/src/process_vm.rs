@@ -1,6 +1,6 @@
-//! Copies from and to memory that may be unmapped, by `process_vm_readv` and `process_vm_writev`.
-//! If the memory is not mapped, the kernel returns EFAULT. These copies are slower than those of
-//! `copy_nofault`, but work on every architecture.
+//! Copies from and to memory that may be unmapped, by `process_vm_readv` and `process_vm_writev`,
+//! which then return EFAULT. These copies work on every architecture, but are slower than the
+//! copies of `copy_nofault`.
 
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
@@ -11,8 +11,10 @@ use mitra_verbs::Unmapped;
 
 use crate::common::lock::lock;
 
-/// Copies from foreign memory.
-///
+/// These copies need no signal handler.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn install_handler() {}
+
 /// # Errors
 /// Part of the memory is unmapped or not readable.
 ///
@@ -20,8 +22,8 @@ use crate::common::lock::lock;
 /// The caller may read what is mapped at `from`, if anything is.
 pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmapped> {
     let (first, rest) = out.split_at_mut(out.len().min(8));
-    // SAFETY: `first` and `rest` are parts of an exclusive borrow. Reading at `from` is allowed by
-    // the contract.
+    // SAFETY: `first` and `rest` are parts of an exclusive borrow, and the caller may read at
+    // `from`.
     unsafe {
         transfer(process_vm_readv, first.as_mut_ptr(), from, first.len())?;
         fence(Ordering::Acquire);
@@ -29,7 +31,7 @@ pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmappe
     }
 }
 
-/// Copies to foreign memory. The last bytes are written by a call of their own, after all others.
+/// A second system call writes the last word, after all other bytes.
 ///
 /// # Errors
 /// Part of the memory is unmapped or not writable.
@@ -41,8 +43,8 @@ pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
     let end = to.addr().wrapping_add(data.len());
     let tail = if end.is_multiple_of(8) { 8 } else { end % 8 }.min(data.len());
     let (first, last) = data.split_at(data.len() - tail);
-    // SAFETY: `process_vm_writev` only reads the local side, so the cast to `*mut` does not lead to
-    // a write. Writing at `to` is allowed by the contract.
+    // SAFETY: `process_vm_writev` only reads the local side, in spite of the cast to `*mut`. The
+    // caller may write at `to`.
     unsafe {
         transfer(process_vm_writev, first.as_ptr().cast_mut(), to, first.len())?;
         fence(Ordering::Release);
@@ -53,9 +55,9 @@ pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
 /// Replaces the word by `new` if it equals `current`. The inner result contains the old word and is
 /// `Ok` if the word was replaced.
 ///
-/// The exchange is atomic only with respect to other calls of this function, not to atomic
-/// instructions of a processor. The function does not use such an instruction, because it would
-/// fault on unmapped memory, and recovery from a fault takes code for each architecture.
+/// The exchange is atomic only with respect to other calls of this function. An atomic instruction
+/// of the processor would fault on unmapped memory, and recovery from a fault takes code for each
+/// architecture.
 ///
 /// # Errors
 /// The word is unmapped or not writable.
@@ -70,13 +72,13 @@ pub(crate) unsafe fn compare_exchange(
     static EXCHANGE_LOCK: Mutex<()> = Mutex::new(());
     let _guard = lock(&EXCHANGE_LOCK);
     let mut old = [0; 8];
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { read(word.cast(), &mut old)? };
     let old = u64::from_ne_bytes(old);
     if old != current {
         return Ok(Err(old));
     }
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { write(word.cast(), &new.to_ne_bytes())? };
     Ok(Ok(old))
 }
@@ -93,8 +95,8 @@ unsafe fn transfer(call: Transfer, local: *mut u8, foreign: *const u8, len: usiz
     let vector = |base: *const u8| iovec { iov_base: base.cast_mut().cast(), iov_len: len };
     let (local, foreign) = (vector(local), vector(foreign));
     let pid = std::process::id() as pid_t;
-    // SAFETY: each vector describes one range. By the contract the local range is valid; the kernel
-    // checks the foreign range like memory of another process.
+    // SAFETY: each vector describes one range. The caller passes a valid local range. The kernel
+    // checks the foreign range.
     let copied = unsafe { call(pid, ptr::from_ref(&local), 1, ptr::from_ref(&foreign), 1, 0) };
     if copied == len as isize { Ok(()) } else { Err(Unmapped) }
 }

@@ -1,10 +1,9 @@
 //! Memory that the program registers.
 //!
-//! A program may unmap, protect or truncate memory while it is registered. A hardware NIC that
-//! accesses such memory reports an error. In a process with a software NIC, an access by ordinary
-//! instructions would kill the process by a signal. All accesses are therefore made by functions
-//! that return an error instead: those of `copy_nofault` on x86-64, and those of `process_vm`
-//! elsewhere.
+//! A program may unmap, protect or truncate memory while it is registered. An access to such memory
+//! by ordinary instructions would kill the process by a signal. A software NIC accesses registered
+//! memory by functions that return an error instead, as a hardware NIC does: on x86-64 by the
+//! functions of `copy_nofault`, elsewhere by the functions of `process_vm`.
 
 pub(crate) mod page_check;
 
@@ -20,17 +19,16 @@ use crate::process_vm as copy;
 /// Returns a buffer of the `len` bytes of the program's memory at `start`. In work requests, the
 /// first byte has the address `iova`.
 ///
-/// The memory need not be mapped. As in the kernel's `ibv_reg_mr`, `start` and `iova` should have
-/// the same offset in a page, because the alignment of an atomic's operand is checked by its
-/// address in the work request, not by its address in the process.
+/// The memory need not be mapped. `start` and `iova` should have the same offset in a page, because
+/// the NIC checks the alignment of an atomic's operand by the address in the work request, not by
+/// the address in the process.
 ///
 /// # Safety
 /// Until the buffer is dropped, every mapping in the range belongs to the program, which allows
 /// other threads and peers to read and write it at any time. No Rust reference points into the
 /// range.
 pub(crate) unsafe fn program_buffer(start: *mut u8, len: usize, iova: u64) -> Arc<Buffer> {
-    #[cfg(target_arch = "x86_64")]
-    crate::copy_nofault::install_handler();
+    copy::install_handler();
     Arc::new(Buffer::from_foreign(Box::new(ProgramMemory { start }), iova, len))
 }
 
@@ -38,16 +36,15 @@ struct ProgramMemory {
     start: *mut u8,
 }
 
-// SAFETY: the type accesses the memory only by copies that tolerate concurrent access and missing
-// mappings, from any thread. The caller of `program_buffer` granted that access.
+// SAFETY: the copies tolerate missing mappings and concurrent access from any thread, which the
+// caller of `program_buffer` granted.
 unsafe impl Send for ProgramMemory {}
-// SAFETY: as for `Send`: the methods take `&self` and make the same copies.
+// SAFETY: as for `Send`.
 unsafe impl Sync for ProgramMemory {}
 
 impl ForeignMemory for ProgramMemory {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
-        // SAFETY: `Buffer` has checked that the bytes lie in the range that the caller of
-        // `program_buffer` granted.
+        // SAFETY: `Buffer` has checked that the bytes lie in the granted range.
         unsafe { copy::read(self.start.wrapping_add(offset), out) }
     }
 

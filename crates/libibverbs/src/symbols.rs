@@ -1,25 +1,32 @@
 //! Every symbol of `libibverbs.so.1` (rdma-core 44) with its version node.
 //!
 //! `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the loader resolves
-//! all their symbols, private ones included. A program that loads libibverbs at run time looks its
+//! all their symbols, including private symbols. A program that loads libibverbs at run time looks
 //! symbols up by name, or by name and version.
 
 /// A version node, which is a named set of symbols. A symbol name occurs at most once in a node.
 #[derive(Debug)]
 pub struct VersionNode {
-    /// The name of the node. The private node, for providers, has a new name in each release that
-    /// changes the providers' ABI.
+    /// The private node, for providers, has a new name in each release that changes their ABI.
     pub name: &'static str,
     /// The name of the node that this node extends, if any.
     pub parent: Option<&'static str>,
-    /// The functions whose default version is in this node (`name@@node`). The linker binds new
-    /// programs to these.
+    /// The functions whose default version is in this node (`name@@node`), for new programs.
     pub functions: &'static [&'static str],
     /// The variables whose default version is in this node.
     pub objects: &'static [&'static str],
-    /// The functions whose version in this node is not the default (`name@node`). Only programs
-    /// that were linked with an older release are bound to these.
+    /// The functions whose version in this node is not the default (`name@node`), for programs that
+    /// were linked with an older release.
     pub superseded: &'static [&'static str],
+}
+
+/// Returns a node that extends `parent` by functions.
+const fn extension(
+    parent: &'static str,
+    name: &'static str,
+    functions: &'static [&'static str],
+) -> VersionNode {
+    VersionNode { name, parent: Some(parent), functions, objects: &[], superseded: &[] }
 }
 
 /// All version nodes. Each node comes after the node that it extends.
@@ -64,79 +71,19 @@ pub const NODES: &[VersionNode] = &[
         objects: &[],
         superseded: &["ibv_register_driver"],
     },
-    VersionNode {
-        name: "IBVERBS_1.5",
-        parent: Some("IBVERBS_1.1"),
-        functions: &["ibv_get_pkey_index"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.6",
-        parent: Some("IBVERBS_1.5"),
-        functions: &["ibv_qp_to_qp_ex"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.7",
-        parent: Some("IBVERBS_1.6"),
-        functions: &["ibv_reg_mr_iova"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.8",
-        parent: Some("IBVERBS_1.7"),
-        functions: &["ibv_reg_mr_iova2"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.9",
-        parent: Some("IBVERBS_1.8"),
-        functions: &["ibv_get_device_index"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.10",
-        parent: Some("IBVERBS_1.9"),
-        functions: &[
-            "ibv_import_device", "ibv_import_mr", "ibv_import_pd", "ibv_query_ece", "ibv_set_ece",
-            "ibv_unimport_mr", "ibv_unimport_pd",
-        ],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.11",
-        parent: Some("IBVERBS_1.10"),
-        functions: &["_ibv_query_gid_ex", "_ibv_query_gid_table"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.12",
-        parent: Some("IBVERBS_1.11"),
-        functions: &["ibv_reg_dmabuf_mr"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.13",
-        parent: Some("IBVERBS_1.12"),
-        functions: &["ibv_import_dm", "ibv_is_fork_initialized", "ibv_unimport_dm"],
-        objects: &[],
-        superseded: &[],
-    },
-    VersionNode {
-        name: "IBVERBS_1.14",
-        parent: Some("IBVERBS_1.13"),
-        functions: &["ibv_query_qp_data_in_order"],
-        objects: &[],
-        superseded: &[],
-    },
+    extension("IBVERBS_1.1", "IBVERBS_1.5", &["ibv_get_pkey_index"]),
+    extension("IBVERBS_1.5", "IBVERBS_1.6", &["ibv_qp_to_qp_ex"]),
+    extension("IBVERBS_1.6", "IBVERBS_1.7", &["ibv_reg_mr_iova"]),
+    extension("IBVERBS_1.7", "IBVERBS_1.8", &["ibv_reg_mr_iova2"]),
+    extension("IBVERBS_1.8", "IBVERBS_1.9", &["ibv_get_device_index"]),
+    extension("IBVERBS_1.9", "IBVERBS_1.10", &[
+        "ibv_import_device", "ibv_import_mr", "ibv_import_pd", "ibv_query_ece", "ibv_set_ece",
+        "ibv_unimport_mr", "ibv_unimport_pd",
+    ]),
+    extension("IBVERBS_1.10", "IBVERBS_1.11", &["_ibv_query_gid_ex", "_ibv_query_gid_table"]),
+    extension("IBVERBS_1.11", "IBVERBS_1.12", &["ibv_reg_dmabuf_mr"]),
+    extension("IBVERBS_1.12", "IBVERBS_1.13", &["ibv_import_dm", "ibv_is_fork_initialized", "ibv_unimport_dm"]),
+    extension("IBVERBS_1.13", "IBVERBS_1.14", &["ibv_query_qp_data_in_order"]),
     VersionNode {
         name: "IBVERBS_PRIVATE_34",
         parent: None,
@@ -169,13 +116,13 @@ pub const NODES: &[VersionNode] = &[
 /// A versioned symbol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Symbol {
-    /// The name of the symbol, without its version.
+    /// Without the version.
     pub name: &'static str,
-    /// The name of the version node.
+    /// The name of the [`VersionNode`].
     pub node: &'static str,
-    /// Whether this is the default version of the name, to which the linker binds new programs.
+    /// Whether the linker binds new programs to this version of the name.
     pub is_default: bool,
-    /// Whether the symbol is a variable.
+    /// Whether the symbol is a variable, not a function.
     pub is_object: bool,
 }
 
@@ -185,10 +132,7 @@ pub fn symbols() -> impl Iterator<Item = Symbol> {
         let of = |names: &'static [&'static str], is_default, is_object| {
             names.iter().map(move |name| Symbol { name, node: node.name, is_default, is_object })
         };
-        of(node.functions, true, false).chain(of(node.objects, true, true)).chain(of(
-            node.superseded,
-            false,
-            false,
-        ))
+        let superseded = of(node.superseded, false, false);
+        of(node.functions, true, false).chain(of(node.objects, true, true)).chain(superseded)
     })
 }

@@ -1,17 +1,16 @@
 //! System calls without cancellation points.
 //!
-//! In C, a verb other than a wait is no cancellation point: a program may cancel a thread that is
-//! inside one, and the thread ends later. The C library's read(2) and its like would unwind the
-//! stack at such a place, through frames that hold locks. So within this library their names are
-//! those of the functions below, for the standard library and other crates, too. The assembly makes
-//! that binding, and hides it from programs and other libraries. It costs the data path nothing.
+//! In C, a verb other than a wait is no cancellation point: a thread that is cancelled inside the
+//! verb ends later. A cancellation in the C library's read(2) and its like would unwind the stack
+//! through frames that hold locks. The functions below therefore replace these system calls in this
+//! library, including the standard library and other crates. The assembly binds the names, and
+//! hides them from programs and other libraries, at no cost for the data path.
 
 use std::arch::global_asm;
 use std::ffi::{c_int, c_long};
 use std::ptr;
 
-/// Makes a system call as the C library does, but for cancellation: returns −1 with `errno` after
-/// an error.
+/// Defines functions that return −1 with `errno` after an error, as in the C library.
 macro_rules! system_calls {
     ($($name:literal $function:ident($($parameter:ident: $type:ty),*) = $number:ident [$($argument:expr),*];)*) => {$(
         unsafe extern "C" fn $function($($parameter: $type),*) -> Word {
@@ -35,7 +34,7 @@ macro_rules! jump {
     };
 }
 
-/// Makes a function the one that this library calls by a name.
+/// Binds a name to a function within this library.
 macro_rules! bind {
     ($name:literal, $function:ident) => {
         global_asm!(
@@ -54,7 +53,7 @@ macro_rules! bind {
     };
 }
 
-/// An argument that is passed to the kernel as it is.
+/// An argument or a result that is passed on unchanged.
 type Word = c_long;
 
 const NOTHING: Word = 0;
@@ -80,7 +79,7 @@ system_calls! {
     "writev" writev(fd: c_int, parts: Word, count: c_int) = SYS_writev [fd, parts, count];
 }
 
-/// ppoll(2). The kernel writes the time that is left to its argument, the C library does not.
+/// The kernel writes the time that is left to its argument. The C library does not.
 unsafe extern "C" fn ppoll(fds: Word, count: u64, timeout: *const libc::timespec, mask: Word) -> c_int {
     // SAFETY: the caller passes null or a valid time. `left` is a local variable.
     unsafe {
@@ -90,7 +89,7 @@ unsafe extern "C" fn ppoll(fds: Word, count: u64, timeout: *const libc::timespec
     }
 }
 
-/// poll(2), which has no system call of its own on aarch64.
+/// aarch64 has no system call poll(2).
 unsafe extern "C" fn poll(fds: Word, count: u64, milliseconds: c_int) -> c_int {
     let ms = libc::c_long::from(milliseconds);
     let timeout = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
@@ -98,10 +97,9 @@ unsafe extern "C" fn poll(fds: Word, count: u64, milliseconds: c_int) -> c_int {
     unsafe { ppoll(fds, count, if ms < 0 { ptr::null() } else { &raw const timeout }, NOTHING) }
 }
 
-/// clock_nanosleep(2), which returns the number of its error.
+/// Returns the number of its error, unlike the other functions.
 unsafe extern "C" fn clock_nanosleep(clock: c_int, flags: c_int, time: Word, left: Word) -> c_int {
-    // SAFETY: the caller passes a valid time, and null or a valid pointer for the time that is
-    // left.
+    // SAFETY: the caller passes what clock_nanosleep(2) takes.
     match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) } {
         0 => 0,
         _ => nix::errno::Errno::last_raw(),

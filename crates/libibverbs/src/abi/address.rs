@@ -16,7 +16,6 @@ mirror! {
             0 => subnet_prefix: u64,
             8 => interface_id: u64,
         }
-        /// An entry of a port's GID table.
         #[derive(Clone, Copy)]
         struct ibv_gid_entry: 32 => {
             0 => gid: ibv_gid,
@@ -56,7 +55,6 @@ mirror! {
             29 => is_global: u8,
             30 => port_num: u8,
         }
-        /// An address handle: a destination for datagrams.
         struct ibv_ah: 24 => {
             0 => context: *mut ibv_context,
             8 => pd: *mut ibv_pd,

@@ -45,8 +45,8 @@ mirror! {
             84 + MUTEX => async_events_completed: u32,
         }
         /// A completion queue that programs read field by field. The inline functions of the C
-        /// header call the slots without checking them, so the slot of each field that the program
-        /// requested at creation must be filled.
+        /// header do not check the slots, so the slot of each field that the program requested at
+        /// creation must be filled.
         struct ibv_cq_ex: 248 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => channel: *mut ibv_comp_channel,
@@ -83,7 +83,6 @@ mirror! {
             240 + MUTEX => read_completion_wallclock_ns:
                 Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
         }
-        /// The argument of `ibv_create_cq_ex`.
         #[derive(Clone, Copy)]
         struct ibv_cq_init_attr_ex: 56 => {
             0 => cqe: u32,
@@ -100,7 +99,6 @@ mirror! {
         struct ibv_poll_cq_attr: 4 => {
             0 => comp_mask: u32,
         }
-        /// The tag of a message that was received by tag matching.
         #[derive(Clone, Copy)]
         struct ibv_wc_tm_info: 16 => {
             0 => tag: u64,
@@ -113,7 +111,6 @@ mirror! {
             0 => cq_count: u16,
             2 => cq_period: u16,
         }
-        /// The argument of `ibv_modify_cq`.
         #[derive(Clone, Copy)]
         struct ibv_modify_cq_attr: 8 => {
             0 => attr_mask: u32,
@@ -121,7 +118,6 @@ mirror! {
         }
     }
     constants {
-        /// The status of a completion.
         enum ibv_wc_status: u32 {
             IBV_WC_SUCCESS = 0,
             IBV_WC_LOC_LEN_ERR = 1,
@@ -170,7 +166,6 @@ mirror! {
             IBV_WC_DRIVER2 = 136,
             IBV_WC_DRIVER3 = 137,
         }
-        /// Bits of [`ibv_wc::wc_flags`].
         enum ibv_wc_flags: u32 {
             IBV_WC_GRH = 1 << 0,
             IBV_WC_WITH_IMM = 1 << 1,
@@ -180,8 +175,8 @@ mirror! {
             IBV_WC_TM_MATCH = 1 << 5,
             IBV_WC_TM_DATA_VALID = 1 << 6,
         }
-        /// Bits of [`ibv_cq_init_attr_ex::wc_flags`], which say which fields the program will read
-        /// from an [`ibv_cq_ex`].
+        /// Bits of [`ibv_cq_init_attr_ex::wc_flags`]: the fields of an [`ibv_cq_ex`] that the
+        /// program will read.
         enum ibv_create_cq_wc_flags: u32 {
             IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
             IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -203,7 +198,7 @@ mirror! {
             IBV_CREATE_CQ_SUP_WC_FLAGS = 0xfff,
             IBV_WC_IP_CSUM_OK_SHIFT = 2,
         }
-        /// Bits of [`ibv_cq_init_attr_ex::comp_mask`], which say which optional fields are set.
+        /// Bits of [`ibv_cq_init_attr_ex::comp_mask`].
         enum ibv_cq_init_attr_mask: u32 {
             IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0,
             IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1,
@@ -213,7 +208,7 @@ mirror! {
             IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0,
             IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1,
         }
-        /// Bits of [`ibv_modify_cq_attr::attr_mask`], which say which fields are set.
+        /// Bits of [`ibv_modify_cq_attr::attr_mask`].
         enum ibv_cq_attr_mask: u32 {
             IBV_CQ_ATTR_MODERATE = 1 << 0,
             IBV_CQ_ATTR_RESERVED = 1 << 1,

@@ -10,8 +10,8 @@ pub type unused_slot = Option<unsafe extern "C" fn() -> *mut c_void>;
 
 mirror! {
     types {
-        /// The table of verbs in [`ibv_context`]. The inline functions of the C header call the
-        /// slots without checking them, so each slot without `_compat` in its name must be filled.
+        /// The inline functions of the C header do not check the slots, so each slot without
+        /// `_compat` in its name must be filled.
         #[derive(Clone, Copy)]
         struct ibv_context_ops: 256 => {
             0 => _compat_query_device: Option<unsafe extern "C" fn(

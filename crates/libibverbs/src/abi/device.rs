@@ -69,7 +69,6 @@ mirror! {
         }
     }
     constants {
-        /// The type of a node.
         enum ibv_node_type: i32 {
             IBV_NODE_UNKNOWN = -1,
             IBV_NODE_CA = 1,
@@ -90,7 +89,6 @@ mirror! {
             IBV_TRANSPORT_USNIC_UDP = 3,
             IBV_TRANSPORT_UNSPECIFIED = 4,
         }
-        /// Bits of [`ibv_device_attr::device_cap_flags`].
         enum ibv_device_cap_flags: u32 {
             IBV_DEVICE_RESIZE_MAX_WR = 1,
             IBV_DEVICE_BAD_PKEY_CNTR = 1 << 1,
@@ -123,7 +121,6 @@ mirror! {
             IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34,
             IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,
         }
-        /// The scope in which atomic operations are atomic.
         enum ibv_atomic_cap: u32 {
             IBV_ATOMIC_NONE = 0,
             IBV_ATOMIC_HCA = 1,

@@ -16,19 +16,16 @@ mirror! {
             4 => uc_odp_caps: u32,
             8 => ud_odp_caps: u32,
         }
-        /// On-demand paging capabilities.
         #[derive(Clone, Copy)]
         struct ibv_odp_caps: 24 => {
             0 => general_caps: u64,
             8 => per_transport_caps: ibv_odp_per_transport,
         }
-        /// TCP segmentation capabilities.
         #[derive(Clone, Copy)]
         struct ibv_tso_caps: 8 => {
             0 => max_tso: u32,
             4 => supported_qpts: u32,
         }
-        /// Receive-side scaling capabilities.
         #[derive(Clone, Copy)]
         struct ibv_rss_caps: 32 => {
             0 => supported_qpts: u32,
@@ -44,7 +41,6 @@ mirror! {
             4 => qp_rate_limit_max: u32,
             8 => supported_qpts: u32,
         }
-        /// Tag matching capabilities.
         #[derive(Clone, Copy)]
         struct ibv_tm_caps: 20 => {
             0 => max_rndv_hdr_size: u32,
@@ -66,8 +62,8 @@ mirror! {
             2 => swap: u16,
             4 => compare_swap: u16,
         }
-        /// The result of `ibv_query_device_ex`. The caller passes the size of its structure. If
-        /// that is smaller than this structure, only a prefix is written.
+        /// The result of `ibv_query_device_ex`, which writes only a prefix to a caller's smaller
+        /// structure.
         #[derive(Clone, Copy)]
         struct ibv_device_attr_ex: 400 => {
             0 => orig_attr: ibv_device_attr,
@@ -96,7 +92,6 @@ mirror! {
         }
     }
     constants {
-        /// Bits of [`ibv_odp_caps::general_caps`].
         enum ibv_odp_general_caps: u32 {
             IBV_ODP_SUPPORT = 1 << 0,
             IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
@@ -110,18 +105,15 @@ mirror! {
             IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
             IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
         }
-        /// Bits of [`ibv_device_attr_ex::raw_packet_caps`].
         enum ibv_raw_packet_caps: u32 {
             IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 1 << 0,
             IBV_RAW_PACKET_CAP_SCATTER_FCS = 1 << 1,
             IBV_RAW_PACKET_CAP_IP_CSUM = 1 << 2,
             IBV_RAW_PACKET_CAP_DELAY_DROP = 1 << 3,
         }
-        /// Bits of [`ibv_tm_caps::flags`].
         enum ibv_tm_cap_flags: u32 {
             IBV_TM_CAP_RC = 1 << 0,
         }
-        /// Bits of [`ibv_pci_atomic_caps`].
         enum ibv_pci_atomic_op_size: u32 {
             IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP = 1 << 0,
             IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP = 1 << 1,

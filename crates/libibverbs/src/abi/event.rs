@@ -15,7 +15,6 @@ mirror! {
             0 => wq: *mut ibv_wq,
             0 => port_num: c_int,
         }
-        /// An asynchronous event.
         #[derive(Clone, Copy)]
         struct ibv_async_event: 16 => {
             0 => element: ibv_async_event_element,
@@ -23,7 +22,6 @@ mirror! {
         }
     }
     constants {
-        /// The type of an asynchronous event.
         enum ibv_event_type: u32 {
             IBV_EVENT_CQ_ERR = 0,
             IBV_EVENT_QP_FATAL = 1,

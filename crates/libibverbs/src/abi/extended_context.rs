@@ -6,10 +6,9 @@ use super::*;
 
 mirror! {
     types {
-        /// The extended context. rdma-core adds new slots at the front. Before it calls a slot, an
-        /// inline function of the C header checks that the slot is filled and that `sz` is at least
-        /// the slot's distance from the end of the structure. If a check fails, the function
-        /// returns EOPNOTSUPP or calls an older verb.
+        /// rdma-core adds new slots at the front. An inline function of the C header checks that
+        /// the slot is filled, and that `sz` is at least the slot's distance from the end of the
+        /// structure. Otherwise the function returns EOPNOTSUPP or calls an older verb.
         struct verbs_context: 608 + MUTEX => {
             0 => query_port: Option<unsafe extern "C" fn(
                 context: *mut ibv_context,

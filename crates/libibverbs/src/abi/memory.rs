@@ -11,8 +11,7 @@ mirror! {
             0 => context: *mut ibv_context,
             8 => handle: u32,
         }
-        /// A thread domain. The program guarantees that only one thread at a time uses the objects
-        /// created with the domain.
+        /// A thread domain: one thread at a time uses the objects that are created with it.
         struct ibv_td: 8 => {
             0 => context: *mut ibv_context,
         }
@@ -21,7 +20,6 @@ mirror! {
         struct ibv_td_init_attr: 4 => {
             0 => comp_mask: u32,
         }
-        /// The argument of `ibv_alloc_parent_domain`.
         #[derive(Clone, Copy)]
         struct ibv_parent_domain_init_attr: 48 => {
             0 => pd: *mut ibv_pd,
@@ -42,7 +40,6 @@ mirror! {
             )>,
             40 => pd_context: *mut c_void,
         }
-        /// A memory region.
         struct ibv_mr: 48 => {
             0 => context: *mut ibv_context,
             8 => pd: *mut ibv_pd,
@@ -61,7 +58,6 @@ mirror! {
             20 => handle: u32,
             24 => r#type: ibv_mw_type,
         }
-        /// The memory that a window is bound to, and the access through the window.
         #[derive(Clone, Copy)]
         struct ibv_mw_bind_info: 32 => {
             0 => mr: *mut ibv_mr,
@@ -96,7 +92,6 @@ mirror! {
             8 => log_align_req: u32,
             12 => comp_mask: u32,
         }
-        /// A request to bind a type 1 window.
         #[derive(Clone, Copy)]
         struct ibv_mw_bind: 48 => {
             0 => wr_id: u64,
@@ -105,7 +100,6 @@ mirror! {
         }
     }
     constants {
-        /// Access flags of memory regions, memory windows and queue pairs.
         enum ibv_access_flags: u32 {
             IBV_ACCESS_LOCAL_WRITE = 1,
             IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -117,8 +111,7 @@ mirror! {
             IBV_ACCESS_HUGETLB = 1 << 7,
             IBV_ACCESS_RELAXED_ORDERING = 0x100000,
         }
-        /// The access flags that a device may ignore. A device must refuse any other flag that it
-        /// does not know.
+        /// The access flags that a device may ignore. It must refuse other unknown flags.
         const optional_access: u32 {
             IBV_ACCESS_OPTIONAL_FIRST = 1 << 20,
             IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
@@ -138,28 +131,24 @@ mirror! {
             IBV_REREG_MR_ERR_CMD = -4,
             IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
         }
-        /// Bits of [`ibv_dm::comp_mask`], which say which optional fields are set.
+        /// Bits of [`ibv_dm::comp_mask`].
         enum ibv_dm_mask: u32 {
             IBV_DM_MASK_HANDLE = 1 << 0,
         }
-        /// The types of memory windows.
         enum ibv_mw_type: u32 {
             IBV_MW_TYPE_1 = 1,
             IBV_MW_TYPE_2 = 2,
         }
-        /// The advice of `ibv_advise_mr`. In C it is an alias of the kernel's
-        /// `enum ib_uverbs_advise_mr_advice`.
+        /// In C it is an alias of the kernel's `enum ib_uverbs_advise_mr_advice`.
         enum ibv_advise_mr_advice: u32 {
             IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
             IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
         }
-        /// Flags of `ibv_advise_mr`.
         const advise_mr_flags: u32 {
             IBV_ADVISE_MR_FLAG_FLUSH = 1,
         }
-        /// Bits of [`ibv_parent_domain_init_attr::comp_mask`], which say which optional fields are
-        /// set.
+        /// Bits of [`ibv_parent_domain_init_attr::comp_mask`].
         enum ibv_parent_domain_init_attr_mask: u32 {
             IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0,
             IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,

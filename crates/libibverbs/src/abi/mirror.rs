@@ -24,8 +24,8 @@ pub struct Structure {
 pub struct Field {
     /// The name in Rust, with `r#` in front of a keyword.
     pub name: &'static str,
-    /// The names of the members, if the field is an anonymous union in C. Otherwise empty, and
-    /// `name` is also the name in C.
+    /// The names of the members of an anonymous union in C. Otherwise empty, and `name` is also the
+    /// name in C.
     pub c_names: &'static [&'static str],
     /// The offset in bytes.
     pub offset: usize,
@@ -45,12 +45,23 @@ pub struct Constant {
     pub value: i64,
 }
 
-/// Declares the types and constants of a module. To be used once in each module.
+/// A type for which all zeros is a valid value. Programs rely on zeros in the fields that a verb
+/// does not set, because rdma-core allocates with `calloc`.
+///
+/// # Safety
+/// The type consists of integers, raw pointers, `Option`s of function pointers, and arrays of them.
+pub(crate) unsafe trait Zeroed: Sized {
+    fn zeroed() -> Self {
+        // SAFETY: all zeros is a valid value (`# Safety` above).
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+/// Declares the types and constants of a module, once in each module.
 ///
 /// ```text
 /// mirror! {
 ///     types {
-///         /// Documentation.
 ///         struct ibv_x: 16 {                        // size
 ///             0 => context: *mut ibv_context,       // offset => field: type
 ///             8 => a [a, b]: u32,                   // anonymous union of `a` and `b` in C
@@ -59,13 +70,10 @@ pub struct Constant {
 ///         struct ibv_send_wr_rdma (ibv_send_wr.wr.rdma): 16 { … }
 ///     }
 ///     constants {
-///         /// Documentation.
 ///         enum ibv_y: u32 { IBV_Y_A = 0 }           // C has `enum ibv_y`
-///         /// Documentation.
 ///         const link_layer: u8 { IBV_LINK_LAYER_ETHERNET = 2 }  // C has the constants, but no enum
 ///     }
 ///     opaque {
-///         /// Documentation.
 ///         ibv_z,
 ///     }
 /// }
@@ -91,6 +99,7 @@ macro_rules! mirror {
     ) => {
         $(
             $(#[$meta])*
+            #[doc = concat!("Size in bytes: ", stringify!($size), ".")]
             #[repr(C)]
             pub $kind $name {
                 $(
@@ -98,6 +107,8 @@ macro_rules! mirror {
                     pub $field: $type,
                 )*
             }
+            // SAFETY: `Zeroed` permits all types that a field of a C structure may have here.
+            unsafe impl crate::abi::Zeroed for $name {}
             const _: () = {
                 assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
                 $(assert!(
@@ -108,6 +119,7 @@ macro_rules! mirror {
         )*
         $(
             $(#[$constant_meta])*
+            #[doc = concat!("Represented as `", stringify!($repr), "`.")]
             pub type $group = $repr;
             $(
                 #[doc = concat!("A value of [`", stringify!($group), "`].")]
@@ -116,6 +128,7 @@ macro_rules! mirror {
         )*
         $(
             $(#[$opaque_meta])*
+            #[doc = "Only pointers to the type occur."]
             #[repr(C)]
             pub struct $opaque {
                 _unread: [u8; 0],

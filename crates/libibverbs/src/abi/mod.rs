@@ -9,19 +9,18 @@
 //!
 //! The macro `mirror!` declares all types and constants, and lists them ([`structures`],
 //! [`all_constants`]) for the test that compares them with the installed C headers. Types of
-//! features that Mitra does not offer (device memory, flow steering, counters, work queues) are
-//! opaque, because only pointers to them occur, in the signatures of the function tables
-//! [`ibv_context_ops`] and [`verbs_context`].
+//! features that Mitra does not offer (flow steering, counters, work queues) are opaque, because
+//! only pointers to them occur, in the function tables [`ibv_context_ops`] and [`verbs_context`].
 #![allow(non_camel_case_types, non_snake_case, reason = "names are those of C")]
 #![allow(clippy::type_complexity, reason = "function pointer types stand where C has them")]
 
 #[macro_use]
 mod mirror;
 
+pub(crate) use mirror::Zeroed;
 pub use mirror::{Constant, Field, Structure};
 
-/// Declares the modules, and functions that list the content of all modules, so that no module is
-/// missing from the lists.
+/// Declares the modules, and functions that list the content of all of them.
 macro_rules! modules {
     ($($module:ident),* $(,)?) => {
         $(mod $module; pub use $module::*;)*

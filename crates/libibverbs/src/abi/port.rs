@@ -35,7 +35,6 @@ mirror! {
         }
     }
     constants {
-        /// A path MTU.
         enum ibv_mtu: u32 {
             IBV_MTU_256 = 1,
             IBV_MTU_512 = 2,
@@ -43,7 +42,6 @@ mirror! {
             IBV_MTU_2048 = 4,
             IBV_MTU_4096 = 5,
         }
-        /// The state of a port.
         enum ibv_port_state: u32 {
             IBV_PORT_NOP = 0,
             IBV_PORT_DOWN = 1,
@@ -52,7 +50,6 @@ mirror! {
             IBV_PORT_ACTIVE = 4,
             IBV_PORT_ACTIVE_DEFER = 5,
         }
-        /// Values of [`ibv_port_attr::link_layer`].
         const link_layer: u8 {
             IBV_LINK_LAYER_UNSPECIFIED = 0,
             IBV_LINK_LAYER_INFINIBAND = 1,
@@ -62,7 +59,6 @@ mirror! {
         const port_flags: u8 {
             IBV_QPF_GRH_REQUIRED = 1,
         }
-        /// Bits of [`ibv_port_attr::port_cap_flags`].
         enum ibv_port_cap_flags: u32 {
             IBV_PORT_SM = 1 << 1,
             IBV_PORT_NOTICE_SUP = 1 << 2,
@@ -89,7 +85,6 @@ mirror! {
             IBV_PORT_CLIENT_REG_SUP = 1 << 25,
             IBV_PORT_IP_BASED_GIDS = 1 << 26,
         }
-        /// Bits of [`ibv_port_attr::port_cap_flags2`].
         enum ibv_port_cap_flags2: u32 {
             IBV_PORT_SET_NODE_DESC_SUP = 1 << 0,
             IBV_PORT_INFO_EXT_SUP = 1 << 1,

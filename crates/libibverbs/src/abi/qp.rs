@@ -22,8 +22,7 @@ mirror! {
             64 + MUTEX => cond: libc::pthread_cond_t,
             112 + MUTEX => events_completed: u32,
         }
-        /// The capacities of a queue pair. `ibv_create_qp` replaces the requested capacities by the
-        /// granted ones.
+        /// `ibv_create_qp` replaces the requested capacities by the granted capacities.
         #[derive(Clone, Copy)]
         struct ibv_qp_cap: 20 => {
             0 => max_send_wr: u32,
@@ -43,7 +42,6 @@ mirror! {
             52 => qp_type: ibv_qp_type,
             56 => sq_sig_all: c_int,
         }
-        /// The input of a receive hash.
         #[derive(Clone, Copy)]
         struct ibv_rx_hash_conf: 24 => {
             0 => rx_hash_function: u8,
@@ -51,7 +49,6 @@ mirror! {
             8 => rx_hash_key: *mut u8,
             16 => rx_hash_fields_mask: u64,
         }
-        /// The argument of `ibv_create_qp_ex`.
         #[derive(Clone, Copy)]
         struct ibv_qp_init_attr_ex: 136 => {
             0 => qp_context: *mut c_void,
@@ -101,7 +98,6 @@ mirror! {
             134 => alt_timeout: u8,
             136 => rate_limit: u32,
         }
-        /// The argument of `ibv_modify_qp_rate_limit`.
         #[derive(Clone, Copy)]
         struct ibv_qp_rate_limit_attr: 16 => {
             0 => rate_limit: u32,
@@ -118,7 +114,6 @@ mirror! {
         }
     }
     constants {
-        /// The transport type of a queue pair.
         enum ibv_qp_type: u32 {
             IBV_QPT_RC = 2,
             IBV_QPT_UC = 3,
@@ -128,7 +123,6 @@ mirror! {
             IBV_QPT_XRC_RECV = 10,
             IBV_QPT_DRIVER = 255,
         }
-        /// The state of a queue pair.
         enum ibv_qp_state: u32 {
             IBV_QPS_RESET = 0,
             IBV_QPS_INIT = 1,
@@ -139,7 +133,6 @@ mirror! {
             IBV_QPS_ERR = 6,
             IBV_QPS_UNKNOWN = 7,
         }
-        /// The state of path migration.
         enum ibv_mig_state: u32 {
             IBV_MIG_MIGRATED = 0,
             IBV_MIG_REARM = 1,
@@ -170,7 +163,7 @@ mirror! {
             IBV_QP_DEST_QPN = 1 << 20,
             IBV_QP_RATE_LIMIT = 1 << 25,
         }
-        /// Bits of [`ibv_qp_init_attr_ex::comp_mask`], which say which optional fields are set.
+        /// Bits of [`ibv_qp_init_attr_ex::comp_mask`].
         enum ibv_qp_init_attr_mask: u32 {
             IBV_QP_INIT_ATTR_PD = 1 << 0,
             IBV_QP_INIT_ATTR_XRCD = 1 << 1,
@@ -188,8 +181,8 @@ mirror! {
             IBV_QP_CREATE_SOURCE_QPN = 1 << 10,
             IBV_QP_CREATE_PCI_WRITE_END_PADDING = 1 << 11,
         }
-        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`], which say which operations the program
-        /// will request through the slots of [`ibv_qp_ex`].
+        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`]: the operations that the program will
+        /// request through the slots of [`ibv_qp_ex`].
         enum ibv_qp_create_send_ops_flags: u32 {
             IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
             IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,

@@ -7,8 +7,7 @@ use super::*;
 
 mirror! {
     types {
-        /// A queue pair with slots for the functions of `ibv_wr_start(3)`. `ibv_qp_to_qp_ex` casts,
-        /// so every queue pair is allocated with this structure.
+        /// `ibv_qp_to_qp_ex` casts, so every queue pair is allocated with this structure.
         struct ibv_qp_ex: 312 + MUTEX => {
             0 => qp_base: ibv_qp,
             120 + MUTEX => comp_mask: u64,

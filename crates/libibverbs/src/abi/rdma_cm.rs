@@ -8,14 +8,12 @@ use super::*;
 
 mirror! {
     types {
-        /// The GIDs and the partition key of a path.
         #[derive(Clone, Copy)]
         struct rdma_ib_addr: 40 => {
             0 => sgid: ibv_gid,
             16 => dgid: ibv_gid,
             32 => pkey: u16,
         }
-        /// The RDMA addresses of a route.
         #[derive(Clone, Copy)]
         union rdma_device_addr (rdma_addr.addr): 40 => {
             0 => ibaddr: rdma_ib_addr,
@@ -89,7 +87,6 @@ mirror! {
             0 => conn: rdma_conn_param,
             0 => ud: rdma_ud_param,
         }
-        /// An event about an identifier.
         #[derive(Clone, Copy)]
         struct rdma_cm_event: 80 => {
             0 => id: *mut rdma_cm_id,
@@ -117,7 +114,6 @@ mirror! {
             80 => ai_connect: *mut c_void,
             88 => ai_next: *mut rdma_addrinfo,
         }
-        /// The argument of `rdma_join_multicast_ex`.
         #[derive(Clone, Copy)]
         struct rdma_cm_join_mc_attr_ex: 16 => {
             0 => comp_mask: u32,
@@ -126,7 +122,6 @@ mirror! {
         }
     }
     constants {
-        /// The type of an event.
         enum rdma_cm_event_type: u32 {
             RDMA_CM_EVENT_ADDR_RESOLVED = 0,
             RDMA_CM_EVENT_ADDR_ERROR = 1,
@@ -145,7 +140,6 @@ mirror! {
             RDMA_CM_EVENT_ADDR_CHANGE = 14,
             RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
         }
-        /// The port space of an identifier.
         enum rdma_port_space: u32 {
             RDMA_PS_IPOIB = 0x0002,
             RDMA_PS_TCP = 0x0106,
@@ -161,36 +155,31 @@ mirror! {
             RDMA_MAX_RESP_RES = 0xff,
             RDMA_MAX_INIT_DEPTH = 0xff,
         }
-        /// Bits of [`rdma_addrinfo::ai_flags`].
         const rdma_addrinfo_flags: c_int {
             RAI_PASSIVE = 1,
             RAI_NUMERICHOST = 2,
             RAI_NOROUTE = 4,
             RAI_FAMILY = 8,
         }
-        /// Levels of `rdma_set_option`.
         const rdma_option_level: c_int {
             RDMA_OPTION_ID = 0,
             RDMA_OPTION_IB = 1,
         }
-        /// Options at level [`RDMA_OPTION_ID`].
         const rdma_option_id: c_int {
             RDMA_OPTION_ID_TOS = 0,
             RDMA_OPTION_ID_REUSEADDR = 1,
             RDMA_OPTION_ID_AFONLY = 2,
             RDMA_OPTION_ID_ACK_TIMEOUT = 3,
         }
-        /// Options at level [`RDMA_OPTION_IB`].
         const rdma_option_ib: c_int {
             RDMA_OPTION_IB_PATH = 1,
         }
-        /// Bits of [`rdma_cm_join_mc_attr_ex::comp_mask`], which say which fields are set.
+        /// Bits of [`rdma_cm_join_mc_attr_ex::comp_mask`].
         enum rdma_cm_join_mc_attr_mask: u32 {
             RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
             RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
             RDMA_CM_JOIN_MC_ATTR_RESERVED = 1 << 2,
         }
-        /// The ways to join a multicast group.
         enum rdma_cm_mc_join_flags: u32 {
             RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
             RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,

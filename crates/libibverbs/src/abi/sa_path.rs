@@ -7,8 +7,8 @@ use super::*;
 
 mirror! {
     types {
-        /// The path record of an `rdma_route`. Programs that query a subnet administrator use
-        /// another type, `struct ibv_path_data`.
+        /// The path record of an `rdma_route`. Queries of a subnet administrator use
+        /// [`ibv_path_data`].
         #[derive(Clone, Copy)]
         struct ibv_sa_path_rec: 64 => {
             0 => dgid: ibv_gid,
@@ -34,14 +34,10 @@ mirror! {
     }
     constants {}
     opaque {
-        /// A path record in wire format with flags: the value of an option that Mitra does not
-        /// accept.
+        /// The value of an option that Mitra does not accept.
         ibv_path_data,
-        /// A path record in wire format.
         ibv_path_record,
-        /// A multicast member record.
         ibv_sa_mcmember_rec,
-        /// A service record.
         ibv_sa_service_rec,
     }
 }

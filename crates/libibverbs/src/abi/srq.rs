@@ -6,7 +6,6 @@ use super::*;
 
 mirror! {
     types {
-        /// A shared receive queue.
         struct ibv_srq: 88 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => srq_context: *mut c_void,
@@ -24,19 +23,16 @@ mirror! {
             4 => max_sge: u32,
             8 => srq_limit: u32,
         }
-        /// The argument of `ibv_create_srq`.
         #[derive(Clone, Copy)]
         struct ibv_srq_init_attr: 24 => {
             0 => srq_context: *mut c_void,
             8 => attr: ibv_srq_attr,
         }
-        /// Tag matching capacities of a queue.
         #[derive(Clone, Copy)]
         struct ibv_tm_cap: 8 => {
             0 => max_num_tags: u32,
             4 => max_ops: u32,
         }
-        /// The argument of `ibv_create_srq_ex`.
         #[derive(Clone, Copy)]
         struct ibv_srq_init_attr_ex: 64 => {
             0 => srq_context: *mut c_void,
@@ -55,13 +51,12 @@ mirror! {
             IBV_SRQ_MAX_WR = 1 << 0,
             IBV_SRQ_LIMIT = 1 << 1,
         }
-        /// The type of a shared receive queue.
         enum ibv_srq_type: u32 {
             IBV_SRQT_BASIC = 0,
             IBV_SRQT_XRC = 1,
             IBV_SRQT_TM = 2,
         }
-        /// Bits of [`ibv_srq_init_attr_ex::comp_mask`], which say which optional fields are set.
+        /// Bits of [`ibv_srq_init_attr_ex::comp_mask`].
         enum ibv_srq_init_attr_mask: u32 {
             IBV_SRQ_INIT_ATTR_TYPE = 1 << 0,
             IBV_SRQ_INIT_ATTR_PD = 1 << 1,

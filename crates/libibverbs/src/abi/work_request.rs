@@ -19,7 +19,6 @@ mirror! {
             0 => addr: *mut c_void,
             8 => length: usize,
         }
-        /// The remote memory of a WRITE or READ.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_rdma (ibv_send_wr.wr.rdma): 16 => {
             0 => remote_addr: u64,
@@ -33,7 +32,6 @@ mirror! {
             16 => swap: u64,
             24 => rkey: u32,
         }
-        /// The destination of a datagram.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_ud (ibv_send_wr.wr.ud): 16 => {
             0 => ah: *mut ibv_ah,
@@ -47,7 +45,6 @@ mirror! {
             0 => atomic: ibv_send_wr_atomic,
             0 => ud: ibv_send_wr_ud,
         }
-        /// The destination of an XRC request.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_xrc (ibv_send_wr.qp_type.xrc): 4 => {
             0 => remote_srqn: u32,
@@ -64,7 +61,6 @@ mirror! {
             8 => rkey: u32,
             16 => bind_info: ibv_mw_bind_info,
         }
-        /// The fields of a request with TCP segmentation.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_tso (ibv_send_wr.tso): 16 => {
             0 => hdr: *mut c_void,
@@ -89,7 +85,6 @@ mirror! {
             // larger.
             80 => bind_mw [bind_mw, tso]: ibv_send_wr_bind_mw,
         }
-        /// A receive request.
         #[derive(Clone, Copy)]
         struct ibv_recv_wr: 32 => {
             0 => wr_id: u64,
@@ -97,7 +92,6 @@ mirror! {
             16 => sg_list: *mut ibv_sge,
             24 => num_sge: c_int,
         }
-        /// A receive for a message with a given tag.
         #[derive(Clone, Copy)]
         struct ibv_ops_wr_tm_add (ibv_ops_wr.tm.add): 40 => {
             0 => recv_wr_id: u64,
@@ -106,7 +100,6 @@ mirror! {
             24 => tag: u64,
             32 => mask: u64,
         }
-        /// The tag matching part of an [`ibv_ops_wr`].
         #[derive(Clone, Copy)]
         struct ibv_ops_wr_tm (ibv_ops_wr.tm): 48 => {
             0 => unexpected_cnt: u32,
@@ -125,7 +118,6 @@ mirror! {
         }
     }
     constants {
-        /// The operation of a send request.
         enum ibv_wr_opcode: u32 {
             IBV_WR_RDMA_WRITE = 0,
             IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -141,7 +133,6 @@ mirror! {
             IBV_WR_DRIVER1 = 11,
             IBV_WR_ATOMIC_WRITE = 15,
         }
-        /// Bits of [`ibv_send_wr::send_flags`].
         enum ibv_send_flags: u32 {
             IBV_SEND_FENCE = 1 << 0,
             IBV_SEND_SIGNALED = 1 << 1,
@@ -149,13 +140,11 @@ mirror! {
             IBV_SEND_INLINE = 1 << 3,
             IBV_SEND_IP_CSUM = 1 << 4,
         }
-        /// The operation of an [`ibv_ops_wr`].
         enum ibv_ops_wr_opcode: u32 {
             IBV_WR_TAG_ADD = 0,
             IBV_WR_TAG_DEL = 1,
             IBV_WR_TAG_SYNC = 2,
         }
-        /// Bits of [`ibv_ops_wr::flags`].
         enum ibv_ops_flags: u32 {
             IBV_OPS_SIGNALED = 1 << 0,
             IBV_OPS_TM_SYNC = 1 << 1,

@@ -6,18 +6,15 @@ use super::*;
 
 mirror! {
     types {
-        /// An XRC domain.
         struct ibv_xrcd: 8 => {
             0 => context: *mut ibv_context,
         }
-        /// The argument of `ibv_open_xrcd`.
         #[derive(Clone, Copy)]
         struct ibv_xrcd_init_attr: 12 => {
             0 => comp_mask: u32,
             4 => fd: c_int,
             8 => oflags: c_int,
         }
-        /// The argument of `ibv_open_qp`.
         #[derive(Clone, Copy)]
         struct ibv_qp_open_attr: 32 => {
             0 => comp_mask: u32,
@@ -28,13 +25,13 @@ mirror! {
         }
     }
     constants {
-        /// Bits of [`ibv_xrcd_init_attr::comp_mask`], which say which fields are set.
+        /// Bits of [`ibv_xrcd_init_attr::comp_mask`].
         enum ibv_xrcd_init_attr_mask: u32 {
             IBV_XRCD_INIT_ATTR_FD = 1 << 0,
             IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
             IBV_XRCD_INIT_ATTR_RESERVED = 1 << 2,
         }
-        /// Bits of [`ibv_qp_open_attr::comp_mask`], which say which fields are set.
+        /// Bits of [`ibv_qp_open_attr::comp_mask`].
         enum ibv_qp_open_attr_mask: u32 {
             IBV_QP_OPEN_ATTR_NUM = 1 << 0,
             IBV_QP_OPEN_ATTR_XRCD = 1 << 1,

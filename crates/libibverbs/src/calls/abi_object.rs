@@ -6,8 +6,8 @@
 //! can therefore be read through any pointer that the library has returned, also after the object
 //! was destroyed. [`AbiObject::find`] reads it, and refuses an object
 //! - that was destroyed, until its slot holds another object ([`MIN_FREE`] delays this),
-//! - whose `handle` or `context` the program has changed, because the kernel, too, looks for an
-//!   object among those of its context,
+//! - whose `handle` or `context` the program has changed: the kernel, too, looks an object up among
+//!   the objects of its context,
 //! - that belongs to the parent process of a forked child. Its locks may be in any state, so not
 //!   even its memory is freed.
 
@@ -38,23 +38,10 @@ unsafe impl<F> Send for AbiHeader<F> {}
 unsafe impl<F> Sync for AbiHeader<F> {}
 
 impl<F> AbiHeader<F> {
-    /// Wraps a C structure.
     pub(crate) fn new(contents: F) -> AbiHeader<F> {
         AbiHeader(UnsafeCell::new(contents))
     }
 
-    /// Returns a C structure of zeros. Programs rely on zeros in the fields that a verb does not
-    /// set, because rdma-core allocates with `calloc`.
-    ///
-    /// # Safety
-    /// All zeros must be a valid `F`, as they are for integers, raw pointers, and `Option`s of
-    /// function pointers.
-    pub(crate) unsafe fn zeroed() -> AbiHeader<F> {
-        // SAFETY: the caller upholds the same requirement (`# Safety` above).
-        AbiHeader::new(unsafe { mem::zeroed() })
-    }
-
-    /// Returns the address of the C structure.
     pub(crate) fn get(&self) -> *mut F {
         self.0.get()
     }
@@ -63,8 +50,7 @@ impl<F> AbiHeader<F> {
 /// The value of [`Slot::owner`] if the slot holds no object.
 const NO_OWNER: u32 = 0;
 
-/// The minimum number of free slots of a type. A freed slot is used again only after this number of
-/// other slots of the type was freed.
+/// A freed slot is used again only after this number of other slots of its type was freed.
 const MIN_FREE: usize = 64;
 
 /// Memory for one object at a time.
@@ -85,13 +71,12 @@ pub(crate) struct Slot<T> {
     destroyed: AtomicU64,
 }
 
-/// A slot without an object.
 struct FreeSlot<T>(NonNull<Slot<T>>);
 
 // SAFETY: the slot contains only bytes that are not read, and atomics.
 unsafe impl<T> Send for FreeSlot<T> {}
 
-/// The free slots of one type in one process. The slot that was freed first is in front.
+/// The free slots of one type in one process, in the order in which they were freed.
 struct FreeSlots<T>(Mutex<VecDeque<FreeSlot<T>>>);
 
 impl<T> Default for FreeSlots<T> {
@@ -108,7 +93,6 @@ impl<T: 'static> Slots<T> {
         Slots(PerProcess::new())
     }
 
-    /// Returns a slot without an object.
     fn take(&'static self) -> NonNull<Slot<T>> {
         let mut free = lock(&self.0.get().0);
         let oldest = if free.len() > MIN_FREE { free.pop_front() } else { None };
@@ -131,12 +115,10 @@ impl<T: 'static> Slots<T> {
 /// The implementor is `repr(C)`, and its first field is an `AbiHeader` of a structure that begins
 /// with `Self::C`. All slots of the type are in [`AbiObject::slots`].
 pub(crate) unsafe trait AbiObject: Sized + 'static {
-    /// The C structure.
     type C;
     /// The name of the objects in error messages.
     const KIND: &'static str;
 
-    /// Returns the slots of the type.
     fn slots() -> &'static Slots<Self>;
 
     /// Returns the `handle` and the `context` of a C structure, or 0 and null if the structure has
@@ -180,13 +162,12 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
             let message = "it belongs to the parent process; open the device again after a fork".to_owned();
             return Err(Error::System { operation: Self::KIND, message, errno: None });
         }
-        // SAFETY: the slot holds an object of this process, which the caller does not destroy while
-        // the reference lives.
+        // SAFETY: `look_up` finds only slots that hold an object, and the caller does not destroy
+        // the object while the reference lives.
         Ok(unsafe { (*slot.as_ref().object.get()).assume_init_ref() })
     }
 
-    /// Does the same as [`AbiObject::find`], except that an object of the parent process is found,
-    /// too.
+    /// Like [`AbiObject::find`], but also finds an object of the parent process.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has
@@ -195,12 +176,12 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// # Safety
     /// The requirements of [`AbiObject::find`].
     unsafe fn find_or_inherited<'a>(c: *mut Self::C) -> Result<&'a Self> {
-        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an
-        // object, which the caller does not destroy while the reference lives.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above). `look_up` finds only
+        // slots that hold an object.
         unsafe { Ok((*look_up::<Self>(c)?.0.as_ref().object.get()).assume_init_ref()) }
     }
 
-    /// Returns an object that exists. In contrast to [`AbiObject::find`], nothing is checked.
+    /// Returns the object like [`AbiObject::find`], but without a check.
     ///
     /// # Safety
     /// `c` came from [`AbiObject::into_raw`], and the object is not passed to
@@ -211,9 +192,9 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         unsafe { &*c.cast::<Self>() }
     }
 
-    /// Destroys an object if `end` ends its use. An object of the parent process is only forgotten,
-    /// because the child has no part of the parent's device that could end. If several threads
-    /// destroy the same object, one does.
+    /// Destroys an object if `end` ends its use. For an object of the parent process, only the slot
+    /// is marked as empty, because the child has no part of the parent's device. If several threads
+    /// destroy the same object, only one of them succeeds.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another
@@ -238,7 +219,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         }
         // Another thread may have destroyed the object since it was looked up.
         // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an
-        // object of this process.
+        // object.
         let ended = unsafe { look_up::<Self>(c).and_then(|_| end((*object.get()).assume_init_ref())) };
         if ended.is_ok() {
             owner.store(NO_OWNER, Ordering::Release);
@@ -256,7 +237,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
 }
 
 /// An object at which a thread waits for an event. Another thread may destroy the object meanwhile,
-/// and its slot may then hold another one.
+/// and the slot may then hold another object.
 #[derive(Debug)]
 pub(crate) struct AwaitedObject<T: AbiObject> {
     c: *mut T::C,
@@ -278,10 +259,9 @@ impl<T: AbiObject> AwaitedObject<T> {
         }
     }
 
-    /// Returns the object, unless it was destroyed.
-    ///
     /// # Errors
-    /// `EBADF`, the error of a read(2) that is restarted after its descriptor was closed.
+    /// `EBADF` if the object was destroyed, like a read(2) that is restarted after its descriptor
+    /// was closed.
     ///
     /// # Safety
     /// The object is not passed to [`AbiObject::destroy`] while the reference lives.

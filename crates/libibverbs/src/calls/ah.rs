@@ -5,14 +5,13 @@ use std::ffi::c_int;
 use mitra_verbs::{AhId, Error, GRH_LEN, Gid, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::{destroy_with_context, find_with_context};
 use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{minus_one, pointer, refuse, status, unless_dead};
+use crate::common::errno::{minus_one, pointer, refuse, unless_dead};
 use crate::common::grh::ReceivedHeader;
 
-/// An address handle, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Ah {
     header: AbiHeader<ibv_ah>,
@@ -22,11 +21,9 @@ pub(crate) struct Ah {
 
 abi_object!(Ah: ibv_ah, "address handle", handle, context);
 
-/// Returns the destination GID of an address vector.
-///
 /// # Errors
 /// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if the GID table has
-/// no GID at its index.
+/// no GID at the vector's index.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
@@ -44,8 +41,7 @@ pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the
-    // call, and the other pointer is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     pointer("ibv_create_ah", unsafe { create(pd, &*attr) })
 }
 
@@ -65,17 +61,13 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `ah` is an address handle, and no other verb uses it
-    // now.
-    status("ibv_destroy_ah", unsafe {
-        Ah::destroy(ah, |object| {
-            let context = Context::find_raw((*ah).context)?;
-            match &context.rails.multi_rail {
-                Some(multi_rail) => multi_rail.datagrams().address_handles.destroy(object.id),
-                None => unless_dead(context.nic().destroy_ah(object.id)),
-            }
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `ah` now.
+    unsafe {
+        destroy_with_context::<Ah>("ibv_destroy_ah", ah, |object, context| match &context.rails.multi_rail {
+            Some(multi_rail) => multi_rail.datagrams().address_handles.destroy(object.id),
+            None => unless_dead(context.nic().destroy_ah(object.id)),
         })
-    })
+    }
 }
 
 /// Returns the address vector of the sender of a received datagram. The index of the GID table is
@@ -105,15 +97,14 @@ unsafe fn init_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the caller upholds the same requirement (`# Safety` above). All zeros is a valid
-    // `ibv_ah_attr`, because the structure consists of integers and arrays of integers.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
             let reason = "the completion has no GRH, so the sender's address is unknown; pass one of a datagram that arrived";
             return minus_one(refuse(call, libc::EINVAL, reason));
         }
         let header = ReceivedHeader::read(&*grh.cast::<[u8; GRH_LEN]>());
-        let mut out: ibv_ah_attr = std::mem::zeroed();
+        let mut out = ibv_ah_attr::zeroed();
         out.grh.dgid = ibv_gid { raw: header.source };
         out.grh.flow_label = header.flow_label;
         out.grh.hop_limit = header.hop_limit;
@@ -133,10 +124,9 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port_num: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
-        let mut attr: ibv_ah_attr = std::mem::zeroed();
+        let mut attr = ibv_ah_attr::zeroed();
         if init_from_wc("ibv_create_ah_from_wc", port_num, wc, grh, &raw mut attr) != 0 {
             return std::ptr::null_mut();
         }

@@ -13,16 +13,13 @@ use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
 
-/// Returns the count of unacknowledged events about the object of an event, or `None` for an event
-/// about the device or its port. `object` is the address of the object.
+/// Returns `None` for an event about the device or its port.
 ///
 /// # Safety
-/// `object` is the address of an object of the kind that `event_type` determines, and this object
-/// is not destroyed while the reference lives. For an event about the device or its port, `object`
-/// may be any value.
+/// For any other event, `object` is the address of an object of the kind that `event_type`
+/// determines, and this object is not destroyed while the reference lives.
 unsafe fn count_of<'a>(event_type: ibv_event_type, object: usize) -> Option<&'a UnacknowledgedEvents> {
-    // SAFETY: the caller guarantees that `object` is the address of an existing object of the kind
-    // that the event's type determines.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe {
         match event_type {
             IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(object as *mut ibv_cq).async_events),
@@ -57,8 +54,8 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
             // removal of the event from the queue and the increment of the object's event count.
             let _objects = context.rails.objects();
             let Some(queued) = context.events.pop_unless_closed()? else { return Ok(None) };
-            // SAFETY: a verb that destroys the object removes its events from the queue under the
-            // lock that is held here, so the object of an event in the queue exists.
+            // SAFETY: the object of an event in the queue exists, because a verb that destroys the
+            // object removes its events under the lock that this thread holds.
             if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
                 count.add_one();
             }
@@ -74,8 +71,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
                 | IBV_EVENT_DEVICE_FATAL => ibv_async_event_element { port_num: object_or_port as c_int },
                 _ => ibv_async_event_element { qp: object_or_port as *mut ibv_qp },
             };
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure
-            // that the verb takes.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid.
             unsafe { event.write(ibv_async_event { element, event_type }) };
             0
         }

@@ -10,9 +10,9 @@ use super::qp::Qp;
 use crate::abi::*;
 use crate::common::errno::status;
 
-/// Posts a request that binds a window of type 1 with the next key. If the request is posted,
-/// writes the key to the window's structure, as `ibv_bind_mw(3)` says. The inline function of the C
-/// header has checked that the window has type 1.
+/// Binds a window with the next key, and writes the key to the window's structure if the request is
+/// posted (`ibv_bind_mw(3)`). The inline function of the C header has checked that the window has
+/// type 1.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

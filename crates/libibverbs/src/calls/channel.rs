@@ -16,7 +16,6 @@ use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ChannelEvents;
 use crate::rails::rail_set::RailSet;
 
-/// A completion channel, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Channel {
     header: AbiHeader<ibv_comp_channel>,
@@ -27,9 +26,8 @@ pub(crate) struct Channel {
 abi_object!(Channel: ibv_comp_channel, "completion channel");
 
 impl Channel {
-    /// Removes the events of a completion queue that is being destroyed. Events of a NIC's channel
-    /// need no removal, because they identify the queue by a number that `ibv_get_cq_event` no
-    /// longer finds in the object table.
+    /// Events of a NIC's channel need no removal: they have the number of the queue, which
+    /// `ibv_get_cq_event` no longer finds in the object table.
     pub(crate) fn remove_events(&self, cq: usize) {
         if let ChannelEvents::Process(events) = &self.events {
             events.retain(|event| *event != cq);
@@ -69,8 +67,7 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `channel` is a completion channel, and no other verb
-    // uses it now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `channel` now.
     status("ibv_destroy_comp_channel", unsafe {
         Channel::destroy(channel, |object| match (*channel).refcnt {
             0 => {

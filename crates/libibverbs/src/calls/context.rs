@@ -1,28 +1,30 @@
 //! The context of an open device.
 
+use std::ffi::c_int;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Result};
+use mitra_verbs::{AsyncEvent, Error, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, AwaitedObject, abi_object};
 use crate::abi::*;
+use crate::common::errno::status;
 use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
 
-/// The number of the device's only port.
+/// The device's only port.
 pub(crate) const PORT: u8 = 1;
 
 /// The context of an open device. Programs hold the address of the field `context` in `header`.
 #[repr(C)]
 pub(crate) struct Context {
-    header: AbiHeader<verbs_context>,
+    pub(super) header: AbiHeader<verbs_context>,
     pub(crate) rails: Arc<RailSet>,
     pub(crate) events: Arc<AsyncEventQueue>,
     /// The owner of the descriptor `cmd_fd`.
-    _command_file: OwnedFd,
+    pub(super) _command_file: OwnedFd,
 }
 
 abi_object!(Context: verbs_context, "device context");
@@ -41,17 +43,22 @@ pub(crate) unsafe fn find_with_context<'a, T: AbiObject>(c: *mut T::C) -> Result
     unsafe { Ok((T::find(c)?, Context::find_raw(*c.cast())?)) }
 }
 
-impl Context {
-    /// Creates a context that begins with a C structure.
-    pub(crate) fn new(
-        header: AbiHeader<verbs_context>,
-        rails: Arc<RailSet>,
-        events: AsyncEventQueue,
-        command_file: OwnedFd,
-    ) -> Context {
-        Context { header, rails, events: Arc::new(events), _command_file: command_file }
-    }
+/// Destroys an object for the verb `call` if `end` ends its use. `end` gets the object and its
+/// context.
+///
+/// # Safety
+/// The requirements of [`AbiObject::destroy`]. The context is not closed during the call.
+pub(crate) unsafe fn destroy_with_context<T: AbiObject>(
+    call: &str,
+    c: *mut T::C,
+    end: impl FnOnce(&T, &Context) -> Result<()>,
+) -> c_int {
+    // SAFETY: as in `find_with_context`.
+    let destroyed = unsafe { T::destroy(c, |object| end(object, Context::find_raw(*c.cast())?)) };
+    status(call, destroyed)
+}
 
+impl Context {
     /// Returns the context that a program's pointer refers to.
     ///
     /// # Errors
@@ -79,9 +86,8 @@ impl Context {
         unsafe { AwaitedObject::new(Context::start_of(context)?) }
     }
 
-    /// Does the same as [`Context::find_raw`], except that a context of the parent process is
-    /// found, too. Of such a context only atomics and what never changes may be used, because its
-    /// locks may be in any state.
+    /// Like [`Context::find_raw`], but also finds a context of the parent process. Only atomics and
+    /// constant fields of such a context may be used, because its locks may be in any state.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null, or `NoSuchObject` if the context was closed.
@@ -94,8 +100,6 @@ impl Context {
         unsafe { Context::find_or_inherited(Context::start_of(context)?) }
     }
 
-    /// Closes the context.
-    ///
     /// # Errors
     /// The errors of [`AbiObject::destroy`].
     ///
@@ -112,7 +116,7 @@ impl Context {
         }
     }
 
-    /// Returns the address of the structure of which programs hold the address of a field.
+    /// Returns the address of the `verbs_context` in which an `ibv_context` is.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null.
@@ -130,7 +134,7 @@ impl Context {
         Ok(unsafe { context.byte_sub(mem::offset_of!(verbs_context, context)).cast() })
     }
 
-    /// Returns the address by which programs know the context that begins with a structure.
+    /// Returns the address by which programs know the context in a `verbs_context`.
     pub(crate) fn address_in(header: *mut verbs_context) -> *mut ibv_context {
         header.wrapping_byte_add(mem::offset_of!(verbs_context, context)).cast()
     }
@@ -140,20 +144,28 @@ impl Context {
         Context::address_in(self.header.get())
     }
 
+    /// Returns a function that reports an event of a virtual queue or queue pair to the program.
+    pub(crate) fn event_sink(&self) -> Box<dyn Fn(AsyncEvent) + Send + Sync> {
+        let rails = Arc::downgrade(&self.rails);
+        Box::new(move |event| {
+            if let Some(rails) = rails.upgrade() {
+                rails.deliver(event);
+            }
+        })
+    }
+
     /// Returns the NIC of rail 0.
     pub(crate) fn nic(&self) -> &SoftNic {
         self.rails.nic()
     }
 
-    /// Returns the entry in the object table for an object of this context.
     pub(crate) fn object_entry(&self, address: usize) -> ObjectEntry {
         ObjectEntry { address, events: Arc::clone(&self.events) }
     }
 
     /// Removes an object that is being destroyed from the object table, and its events from the
-    /// context's queue. Both happen under the table's lock. The verb that takes an event from the
-    /// queue holds the same lock until the event is counted. Therefore no event about the object is
-    /// queued or taken after this function returns.
+    /// context's queue, both under the table's lock. The verb that takes an event holds the same
+    /// lock until the event is counted, so no event about the object is queued or taken afterwards.
     pub(crate) fn remove_object<T>(&self, address: usize, remove: impl FnOnce(&mut ObjectTable) -> T) {
         let mut objects = self.rails.objects();
         remove(&mut objects);

@@ -11,7 +11,7 @@ use mitra_verbs::{
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::Channel;
-use super::context::Context;
+use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
 use super::unanswered;
 use crate::abi::*;
@@ -30,8 +30,7 @@ pub(crate) struct Cq {
     pub(crate) header: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
-    /// The service level that is reported in the completion of a received datagram. See
-    /// [`datagram_sl`].
+    /// See [`datagram_sl`].
     pub(crate) datagram_sl: u8,
     pub(crate) comp_events: UnacknowledgedEvents,
     pub(crate) async_events: UnacknowledgedEvents,
@@ -44,8 +43,8 @@ pub(crate) struct Cq {
     _parent: Option<PdMember>,
 }
 
-/// A batch of completions that was taken from the NIC and the virtual queue pairs, of which the
-/// program may have received only a part.
+/// Completions that were taken from the NIC and the virtual queue pairs. The program may have
+/// received only a part of them.
 #[derive(Default)]
 pub(crate) struct Polled {
     pub(crate) batch: Vec<Wc>,
@@ -56,16 +55,13 @@ pub(crate) struct Polled {
 abi_object!(Cq: ibv_cq, "completion queue", handle, context);
 
 impl Cq {
-    /// Changes the number of entries.
-    ///
     /// # Errors
     /// `Invalid` if the queue holds more completions, or the error of the NIC of rail 0.
     fn resize(&self, depth: u32) -> Result<()> {
         let resize_on_nic = || self.nic.resize_cq(self.id, depth);
         match &self.virtual_cq {
             None => resize_on_nic(),
-            // If the NIC of rail 0 is dead, requests on the other rails still complete in the
-            // queue.
+            // Requests complete on the other rails even if the NIC of rail 0 is dead.
             Some(virtual_cq) => virtual_cq.resize(depth, || unless_dead(resize_on_nic())),
         }
     }
@@ -74,7 +70,7 @@ impl Cq {
     /// Returns whether the batch contains a completion that the program has not received.
     ///
     /// # Errors
-    /// The error of the NIC. A dead NIC is not an error. It has no completions.
+    /// The error of the NIC. A dead NIC has no completions, and is not an error.
     pub(crate) fn refill(&self, polled: &mut Polled, max: usize) -> Result<bool> {
         if polled.next < polled.batch.len() {
             return Ok(true);
@@ -89,8 +85,8 @@ impl Cq {
         }
         let left = max - polled.batch.len();
         match self.nic.poll_cq(self.id, left, &mut polled.batch) {
-            // An asynchronous event reports a dead NIC, so the poll does not fail. One that was
-            // dead before the queue was created has no such queue.
+            // An asynchronous event reports a dead NIC, so the poll does not fail. A NIC that died
+            // before the queue was created has no such queue.
             Ok(_) | Err(Error::DeviceFatal | Error::NoSuchObject { .. }) => {
                 if self.virtual_cq.is_none() {
                     unanswered::explain(&self.nic, &polled.batch);
@@ -108,38 +104,35 @@ impl Cq {
     /// The error of a NIC. On a device with several rails, a dead NIC is not an error.
     fn arm(&self, solicited_only: bool) -> Result<()> {
         match (&self.virtual_cq, self.nic.req_notify_cq(self.id, solicited_only)) {
-            // If the NIC of rail 0 is dead, requests on the other rails still complete in the
-            // queue.
+            // Requests complete on the other rails even if the NIC of rail 0 is dead.
             (Some(virtual_cq), Ok(()) | Err(Error::DeviceFatal)) => virtual_cq.arm(solicited_only),
             (_, armed) => armed,
         }
     }
 }
 
-/// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards.
-/// `is_shared` says whether several threads poll it.
+/// Creates a completion queue with empty slots, which `ibv_create_cq_ex` fills afterwards.
+/// `is_shared` says whether several threads poll the queue.
 ///
 /// # Errors
 /// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if all NICs are
 /// dead, or another error of the NIC of rail 0.
 ///
 /// # Safety
-/// `context` is an open device, and `channel` is null or a channel of this device.
+/// `context` is an open device, and `attr.channel` is null or a channel of this device.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
-    cqe: u32,
-    cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
-    comp_vector: u32,
+    attr: &ibv_cq_init_attr_ex,
     parent: Option<PdMember>,
     is_shared: bool,
 ) -> Result<*mut ibv_cq_ex> {
+    let channel = attr.channel;
     // SAFETY: the caller passes an open device, and null or a channel of this device.
     let (ctx, channel_object) = unsafe {
         let channel = if channel.is_null() { None } else { Some(Channel::find(channel)?) };
         (Context::find_raw(context)?, channel)
     };
-    if cqe == 0 || comp_vector != 0 {
+    if attr.cqe == 0 || attr.comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
     let events = channel_object.map(|channel| &channel.events);
@@ -149,36 +142,30 @@ pub(crate) unsafe fn create(
                 ChannelEvents::Process(events) => Some(Arc::clone(events)),
                 ChannelEvents::Nic(_) => None,
             });
-            let on_rail_0 = multi_rail.with_room(|| ctx.nic().create_cq(cqe, multi_rail.domain().channel()));
+            let on_rail_0 =
+                multi_rail.with_room(|| ctx.nic().create_cq(attr.cqe, multi_rail.domain().channel()));
             let existing = ctx.rails.objects().cqs.len();
             let id = CqId(ctx.rails.number_of(on_rail_0.map(|id| id.0), existing, ctx.rails.limits().cqs)?);
-            let rails = Arc::downgrade(&ctx.rails);
-            let on_overflow = move || {
-                if let Some(rails) = rails.upgrade() {
-                    rails.deliver(AsyncEvent::CqError(id));
-                }
-            };
-            (id, Some(VirtualCq::new(cqe, process_events, on_overflow)))
+            let deliver = ctx.event_sink();
+            let on_overflow = move || deliver(AsyncEvent::CqError(id));
+            (id, Some(VirtualCq::new(attr.cqe, process_events, on_overflow)))
         }
         (None, Some(ChannelEvents::Nic(channel))) => {
             let channel: Arc<dyn CompletionChannel> = Arc::clone(channel) as _;
-            (ctx.nic().create_cq(cqe, Some(&channel))?, None)
+            (ctx.nic().create_cq(attr.cqe, Some(&channel))?, None)
         }
-        (None, _) => (ctx.nic().create_cq(cqe, None)?, None),
+        (None, _) => (ctx.nic().create_cq(attr.cqe, None)?, None),
     };
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers,
-    // for which all zeros is a valid value.
-    let header: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
-    let fields = unsafe { &mut *header.get() };
-    fields.context = context;
-    fields.channel = channel;
-    fields.cq_context = cq_context;
-    fields.handle = id.0;
-    fields.cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
+    let header = ibv_cq_ex {
+        context,
+        channel,
+        cq_context: attr.cq_context,
+        handle: id.0,
+        cqe: c_int::try_from(attr.cqe).unwrap_or(c_int::MAX),
+        ..ibv_cq_ex::zeroed()
+    };
     let cq = Cq {
-        header,
+        header: AbiHeader::new(header),
         id,
         nic: Arc::clone(ctx.rails.nic()),
         datagram_sl: datagram_sl(ctx.rails.gid()?),
@@ -193,8 +180,8 @@ pub(crate) unsafe fn create(
     virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
     let mut objects = ctx.rails.objects();
     if !channel.is_null() {
-        // SAFETY: the caller passes an existing channel. Its `refcnt` is written only under the
-        // lock of the object table, which is held here.
+        // SAFETY: the caller passes an existing channel. This thread holds the lock of the object
+        // table, under which every write of `refcnt` is made.
         unsafe { (*channel).refcnt += 1 };
     }
     objects.cqs.insert(id, CqEntry { object: ctx.object_entry(cq as usize), virtual_cq });
@@ -209,23 +196,28 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    let entries = u32::try_from(cqe).unwrap_or(0);
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32, None, true) };
-    pointer("ibv_create_cq", made).cast()
+    let attr = ibv_cq_init_attr_ex {
+        cqe: u32::try_from(cqe).unwrap_or(0),
+        cq_context,
+        channel,
+        comp_vector: comp_vector as u32,
+        ..ibv_cq_init_attr_ex::zeroed()
+    };
+    // SAFETY: rule *objects* (module `calls`).
+    pointer("ibv_create_cq", unsafe { create(context, &attr, None, true) }).cast()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `cq` is a completion queue, and no other verb uses
-    // it now.
-    status("ibv_destroy_cq", unsafe {
-        Cq::destroy(cq, |object| end(object, Context::find_raw((*cq).context)?, cq, (*cq).channel))
-    })
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `cq` now.
+    unsafe {
+        destroy_with_context::<Cq>("ibv_destroy_cq", cq, |object, context| {
+            end(object, context, cq, (*cq).channel)
+        })
+    }
 }
 
-/// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.
+/// Ends the use of a queue. Afterwards no other thread finds its address.
 ///
 /// # Safety
 /// `cq` is the queue, and `channel` is its channel or null.
@@ -247,8 +239,8 @@ unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv
     object.comp_events.wait_for_all();
     if !channel.is_null() {
         let _objects = context.rails.objects();
-        // SAFETY: the channel exists, because its `refcnt` still counts this queue. `refcnt` is
-        // written only under the lock of the object table, which is held here.
+        // SAFETY: the channel exists, because its `refcnt` still counts this queue. This thread
+        // holds the lock of the object table, under which every write of `refcnt` is made.
         unsafe { (*channel).refcnt -= 1 };
     }
     Ok(())
@@ -300,16 +292,15 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     n as c_int
 }
 
-/// Returns the service level for completions of datagrams that arrive at the port with this GID.
+/// Returns the service level in completions of datagrams that arrive at the port with this GID.
 /// RoCE has no service levels. ConnectX NICs report the kind of the IP header in this field instead
 /// (mlx5 programmer's manual, CQE: 8 for UDP, plus 2 for IPv4 or 1 for IPv6). UCX up to version
-/// 1.13 needs this value to find the destination address in the header, and drops datagrams with
-/// another destination.
+/// 1.13 finds the destination address in the header by this value, and drops datagrams with another
+/// destination.
 fn datagram_sl(gid: Gid) -> u8 {
     8 | if IpAddr::from(gid).is_ipv4() { 2 } else { 1 }
 }
 
-/// Converts a completion to the structure that `ibv_poll_cq` reports.
 fn completion(wc: &Wc, datagram_sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: wc.wr_id,
@@ -345,9 +336,8 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     if wc.invalidated.is_some() {
         flags |= IBV_WC_WITH_INV;
     }
-    // As soft-RoCE (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`), also for a connection,
-    // whose receives begin with the message. `ibv_poll_cq(3)` gives the flag a meaning for
-    // datagrams only.
+    // As on soft-RoCE (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`), a receive of a
+    // connection has the flag too, to which `ibv_poll_cq(3)` gives a meaning for datagrams only.
     let is_receive = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
     if is_receive && wc.status == WcStatus::Success {
         flags |= IBV_WC_GRH;
@@ -355,8 +345,7 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     flags
 }
 
-/// Returns whether a completion is that of a received datagram: only those have a source queue
-/// pair.
+/// Only the completion of a received datagram has a source queue pair.
 pub(crate) fn is_datagram(wc: &Wc) -> bool {
     wc.src_qp.value() != 0
 }

@@ -38,9 +38,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     });
     match taken {
         Ok(signalled) => {
-            // SAFETY: rule *structures* (module `calls`): `cq` and `cq_context` are valid for
-            // writing. The queue exists, because `ibv_destroy_cq` waits until the program has
-            // acknowledged the event that was counted above.
+            // SAFETY: rule *structures* (module `calls`). The queue exists, because
+            // `ibv_destroy_cq` waits for the acknowledgement of the event that `take` counted.
             unsafe {
                 *cq = signalled;
                 *cq_context = (*signalled).cq_context;
@@ -51,8 +50,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
-/// Takes the oldest event of a completion queue that exists, and counts it. `address_of` returns
-/// the address of the queue of an event.
+/// Takes and counts the oldest event whose completion queue exists. `address_of` returns the
+/// address of the queue of an event.
 ///
 /// # Errors
 /// `Closed` if there is no event, and will be none.
@@ -65,11 +64,10 @@ fn take<E>(
     // of the event from the channel and the increment of the queue's event count.
     let objects = channel.rails.objects();
     while let Some(event) = events.pop_unless_closed()? {
-        // Otherwise the completion queue of the event was destroyed.
         if let Some(address) = address_of(&objects, event) {
             let signalled = address as *mut ibv_cq;
-            // SAFETY: `ibv_destroy_cq` removes a queue from the table and its events from the
-            // channel before it frees the queue, under the lock that is held here.
+            // SAFETY: the queue of an event exists, because `ibv_destroy_cq` removes the queue and
+            // its events first, under the lock that this thread holds.
             unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
             return Ok(Some(signalled));
         }

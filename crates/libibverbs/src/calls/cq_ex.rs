@@ -11,20 +11,18 @@ use crate::abi::*;
 use crate::common::errno::{pointer, refuse, status};
 use crate::common::lock::lock;
 
-/// The number of completions that one poll takes from the NIC. If it were greater, completions
-/// could remain in the batch when the program stops polling. A request for an event does not take
-/// these into account, so the program could wait for an event that never comes.
+/// The number of completions that one poll takes from the NIC. With a greater number, completions
+/// could remain in the batch when the program stops polling. A request for an event does not count
+/// these, so the program could wait for an event that never comes.
 const BATCH: usize = 1;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     let attr = unsafe { &*attr };
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     pointer("ibv_create_cq_ex", unsafe { create(context, attr) })
 }
 
@@ -57,13 +55,10 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
         }
         Some(PdMember::clone(&parent.member))
     };
-    let (entries, vector) = (attr.cqe, attr.comp_vector);
     let is_shared = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED == 0;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let cq =
-        unsafe { cq::create(context, entries, attr.cq_context, attr.channel, vector, parent, is_shared)? };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
+    let cq = unsafe { cq::create(context, attr, parent, is_shared)? };
+    // SAFETY: the queue was created in this function, so no other thread accesses its structure.
     let header = unsafe { &mut *cq };
     header.start_poll = Some(start_poll);
     header.next_poll = Some(next_poll);
@@ -86,8 +81,8 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
 ///
 /// # Safety
 /// `cq` is a completion queue of the program that is not destroyed during the call. No other thread
-/// polls it or reads its fields at the same time: this thread holds the lock of its poller, or is
-/// the only one, which `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` says.
+/// polls the queue or reads its fields: this thread holds the lock of the poller, or the queue was
+/// created with `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let filled = unsafe { Cq::find(cq.cast()) }.and_then(|object| {
@@ -99,8 +94,7 @@ unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
         Ok((true, mut polled)) => {
             let wc = polled.batch[polled.next];
             polled.next += 1;
-            // SAFETY: the caller guarantees that `cq` points to an existing queue, and that no
-            // other thread accesses these fields now.
+            // SAFETY: the caller upholds the same requirement (`# Safety` above).
             unsafe {
                 (*cq).wr_id = wc.wr_id;
                 (*cq).status = cq::status_code(wc.status);
@@ -113,8 +107,7 @@ unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     if unsafe { (*attr).comp_mask } != 0 {
         return refuse("ibv_start_poll", libc::EINVAL, "ibv_poll_cq_attr has no options; set comp_mask to 0");
     }
@@ -124,8 +117,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         Err(error) => return status("ibv_start_poll", Err(error)),
     };
     poller.lock();
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands. This thread holds the lock of the poller.
+    // SAFETY: rules *objects* and *structures* (module `calls`). This thread holds the lock of the
+    // poller.
     let found = unsafe { advance("ibv_start_poll", cq) };
     if found != 0 {
         poller.unlock(); // `ibv_end_poll` is not called
@@ -134,8 +127,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe { advance("ibv_next_poll", cq) }
 }
 
@@ -159,8 +151,8 @@ unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
 macro_rules! readers {
     ($($name:ident -> $type:ty: $read:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its
-            // fields between two polls.
+            // SAFETY: between two polls, only the thread that polls reads fields
+            // (`ibv_start_poll(3)`).
             unsafe { current(cq) }.map($read).unwrap_or_default()
         }
     )*};
@@ -177,8 +169,7 @@ readers! {
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its fields
-    // between two polls.
+    // SAFETY: between two polls, only the thread that polls reads fields (`ibv_start_poll(3)`).
     unsafe {
         let datagram = current(cq).is_some_and(|wc| cq::is_datagram(&wc));
         if datagram { Cq::borrow_raw(cq.cast()).datagram_sl } else { 0 }

@@ -13,43 +13,36 @@ use crate::common::cancellation;
 use crate::common::errno::minus_one;
 use crate::rails::open;
 
-/// The name of the device, which users pass to programs on the command line.
 pub(crate) const DEVICE_NAME: &str = "mitra0";
 /// The name that a character device of the kernel would have for the device.
 pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
-/// The device, which begins with its C structure. Providers of rdma-core keep private data after
-/// `ibv_device`, and some programs cast the pointer to a provider's type. Such a program reads
-/// zeros here.
+/// Providers of rdma-core keep private data after `ibv_device`. A program that casts the pointer to
+/// a provider's type reads zeros here.
 #[repr(C)]
 struct Device {
     header: AbiHeader<ibv_device>,
     provider_data: [u64; 64],
 }
 
-/// The device, which is never freed. No thread waits for another one that creates it, because that
-/// one would not exist in the child of a fork.
+/// The device, which is never freed. No thread waits for another thread that creates the device,
+/// because that thread would not exist in the child of a fork.
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the device. All calls in a process return the same address.
+/// All calls in a process return the same address.
 pub(crate) fn device() -> *mut ibv_device {
     let known = DEVICE.load(Ordering::Acquire);
     if !known.is_null() {
         return known.cast();
     }
-    // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function
-    // pointers, for which all zeros is a valid value.
-    let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
-    let device = unsafe { &mut *header.get() };
+    let mut device = ibv_device::zeroed();
     device.node_type = IBV_NODE_CA;
     device.transport_type = IBV_TRANSPORT_IB;
     copy_c_string(&mut device.name, DEVICE_NAME);
     copy_c_string(&mut device.dev_name, CHAR_DEVICE_NAME);
     copy_c_string(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
     copy_c_string(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
-    let new = Box::into_raw(Box::new(Device { header, provider_data: [0; 64] }));
+    let new = Box::into_raw(Box::new(Device { header: AbiHeader::new(device), provider_data: [0; 64] }));
     match DEVICE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new.cast(),
         Err(first) => {
@@ -69,13 +62,11 @@ pub(crate) fn copy_c_string(to: &mut [c_char], text: &str) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     if !num_devices.is_null() {
-        // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+        // SAFETY: rule *structures* (module `calls`): the pointer is valid.
         unsafe { *num_devices = 1 };
     }
-    // `calloc` is used because the list may be freed by the `ibv_free_device_list` of another
-    // library, which calls `free`.
-    // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first pointer is written
-    // only if the memory is not null.
+    // The `ibv_free_device_list` of another library may free the list, by `free`.
+    // SAFETY: `calloc` returns null or zeroed memory for two pointers.
     unsafe {
         let list: *mut *mut ibv_device = libc::calloc(2, size_of::<*mut ibv_device>()).cast();
         if !list.is_null() {
@@ -93,8 +84,8 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: rule *objects* (module `calls`): the pointer came from `ibv_get_device_list`. The
-    // device is never freed, and only an address is computed.
+    // SAFETY: rule *objects* (module `calls`): the device is never freed, and only an address is
+    // computed.
     unsafe { (&raw const (*device).name).cast() }
 }
 

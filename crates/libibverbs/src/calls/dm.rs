@@ -1,4 +1,4 @@
-//! Device memory. Its rules are those of mlx5, because soft-RoCE has none.
+//! Device memory. It has the rules of mlx5, because soft-RoCE has no device memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use crate::common::errno::{pointer, refuse_object, status};
 use crate::program_memory::program_buffer;
 use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_buffer};
 
-/// Device memory, which begins with its C structure.
 #[repr(C)]
 struct Dm {
     header: AbiHeader<ibv_dm>,
@@ -41,16 +40,15 @@ const REGION_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// Allocates device memory. A forked child may do so on the context of its parent, because the
-/// memory belongs to the process. It can register the memory only in a domain of that context, and
-/// so not at all.
+/// A forked child may allocate device memory on the context of its parent, because the memory
+/// belongs to the process. The child cannot register the memory, because it has no domain of that
+/// context.
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     const CALL: &str = "ibv_alloc_dm";
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
-    // call, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (found, attr) = unsafe { (Context::find_raw_or_inherited(context), &*attr) };
     let context = match found.and_then(|context| check(attr).map(|()| context)) {
         Ok(context) => context,
@@ -90,8 +88,7 @@ fn check(attr: &ibv_alloc_dm_attr) -> Result<()> {
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `dm` is device memory, and no other verb uses it
-    // now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `dm` now.
     let freed = unsafe {
         Dm::destroy(dm, |object| match Arc::strong_count(&object.member) {
             1 => Ok(()),
@@ -104,7 +101,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 }
 
 impl Dm {
-    /// Checks that a range of the memory can be copied, and returns it as indices.
+    /// Returns a range that is to be copied as an index and a length.
     ///
     /// # Errors
     /// `Inaccessible` if the range exceeds the memory, or `Invalid` if it is not aligned.
@@ -121,8 +118,6 @@ impl Dm {
         Ok((offset as usize, len))
     }
 
-    /// Copies to device memory.
-    ///
     /// # Errors
     /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped.
     ///
@@ -140,8 +135,6 @@ impl Dm {
         })
     }
 
-    /// Copies from device memory.
-    ///
     /// # Errors
     /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped for
     /// writing.
@@ -171,20 +164,18 @@ fn copy(len: usize, mut piece: impl FnMut(usize, &mut [u8]) -> Result<()>) -> Re
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call,
-    // and `from` is valid for reading.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_in(offset, from, length)) };
     status("ibv_memcpy_to_dm", copied)
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call,
-    // and `to` is valid for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_out(to, offset, length)) };
     status("ibv_memcpy_from_dm", copied)
 }
 
-/// Registers device memory. In work requests, the first byte of the region has the address 0.
+/// In work requests, the first byte of a region of device memory has the address 0.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -201,9 +192,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         let (offset, rights) = object.region(dm_offset, length, access)?;
         let memory = zero_based_buffer(&object.memory, offset, length);
-        let registration = mr::register(context, domain, memory, rights)?;
-        let range = (std::ptr::null_mut(), length);
-        let region = mr::region(context, pd, &domain.member, registration, range);
+        let region = mr::register((domain, context), memory, rights, std::ptr::null_mut(), length)?;
         region.set_device_memory(&object.member);
         Ok(region.into_raw())
     });
@@ -211,7 +200,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 }
 
 impl Dm {
-    /// Checks a region, and returns its offset as an index, and its rights.
+    /// Returns the offset of a region as an index, and its rights.
     ///
     /// # Errors
     /// `Invalid` if the region exceeds the memory, or for access flags that it cannot have.

@@ -14,20 +14,18 @@ use crate::abi::*;
 use crate::common::errno::{minus_one, refuse, status};
 use crate::common::refusal::explain_if_verbose;
 
-/// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in
-/// drivers/infiniband/sw/rxe/rxe_param.h).
+/// As on soft-RoCE (`RXE_PORT_GID_TBL_LEN` in drivers/infiniband/sw/rxe/rxe_param.h).
 pub(crate) const GID_TABLE_LEN: u32 = 1024;
-/// The number of GIDs in the table. They have the indices from 0.
+/// The number of GIDs in the table, at the first indices.
 pub(crate) const GID_COUNT: u32 = 2;
 
 const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
 
-/// Returns the context of a program, and the GID at an index of a port's table, for the verb
-/// `call`.
+/// Returns the GID at an index of a port's table, for the verb `call`.
 ///
 /// # Errors
-/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty
-/// entry, or the value for the error of [`Context::find_raw`] or of the NIC.
+/// `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the
+/// `errno` value for the error of [`Context::find_raw`] or of the NIC.
 ///
 /// # Safety
 /// The requirements of [`Context::find_raw`].
@@ -67,8 +65,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     let entry = unsafe { gid_at("ibv_query_gid", context, port_num.into(), index) }.map(|(_, gid)| gid);
     match entry.or_else(|errno| if errno == libc::ENODATA { Ok(Gid([0; 16])) } else { Err(errno) }) {
         Ok(value) => {
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure
-            // that the verb takes.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid.
             unsafe { gid.write(ibv_gid { raw: value.0 }) };
             0
         }
@@ -167,7 +164,7 @@ unsafe extern "C" fn ibv_query_gid_type(
         Err(libc::ENODATA) => 0,
         Err(errno) => return minus_one(errno),
     };
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { *gid_type = found };
     0
 }
@@ -186,7 +183,7 @@ unsafe extern "C" fn ibv_query_pkey(
     if port_num != PORT || index != 0 {
         return minus_one(refuse("ibv_query_pkey", libc::EINVAL, NO_OTHER_PKEY));
     }
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { *pkey = PKEY };
     0
 }

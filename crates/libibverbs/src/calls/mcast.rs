@@ -8,36 +8,32 @@ use super::qp::Qp;
 use crate::abi::*;
 use crate::common::errno::status;
 
-/// Returns the GID of a multicast group. The callers ignore the group's LID, because RoCE has no
-/// LIDs.
-///
-/// # Errors
-/// `Invalid` if `gid` is null.
+/// Attaches or detaches a queue pair for the verb `call`. The group's LID is ignored, because RoCE
+/// has no LIDs.
 ///
 /// # Safety
-/// `gid` is valid for reading, or null.
-unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
-    // SAFETY: the caller passes null or a valid GID. Each member of the union covers all 16 bytes,
-    // so these are initialized.
-    unsafe {
-        gid.as_ref()
-            .map(|gid| Gid(gid.raw))
-            .ok_or(Error::Invalid("the GID is null; pass that of a multicast group"))
-    }
+/// The rules of [`super`] for `call`.
+unsafe fn change(
+    call: &str,
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    change: fn(&Qp, Gid) -> Result<()>,
+) -> c_int {
+    // SAFETY: the caller upholds the rules. Each member of the union covers all 16 bytes, so these
+    // are initialized.
+    let (qp, gid) = unsafe { (Qp::find_ibv_qp(qp), gid.as_ref().map(|gid| Gid(gid.raw))) };
+    let group = gid.ok_or(Error::Invalid("the GID is null; pass that of a multicast group"));
+    status(call, qp.and_then(|qp| change(qp, group?)))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the
-    // call, and `gid` is valid or null.
-    let (qp, group) = unsafe { (Qp::find_ibv_qp(qp), group(gid)) };
-    status("ibv_attach_mcast", qp.and_then(|qp| qp.attach_mcast(group?)))
+    // SAFETY: rules *objects* and *structures* (module `calls`).
+    unsafe { change("ibv_attach_mcast", qp, gid, Qp::attach_mcast) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the
-    // call, and `gid` is valid or null.
-    let (qp, group) = unsafe { (Qp::find_ibv_qp(qp), group(gid)) };
-    status("ibv_detach_mcast", qp.and_then(|qp| qp.detach_mcast(group?)))
+    // SAFETY: rules *objects* and *structures* (module `calls`).
+    unsafe { change("ibv_detach_mcast", qp, gid, Qp::detach_mcast) }
 }

@@ -1,16 +1,15 @@
 //! The verbs for C programs. Some are exported functions. The others are called through the tables
 //! that [`open_device`], [`cq_ex`] and [`wr_calls`] fill.
 //!
-//! Each file contains one kind of object or one group of verbs. If programs hold pointers to an
-//! object, the object is in a slot that begins with the C structure ([`abi_object`]), and every
-//! verb checks that the object exists. The NIC ([`mitra_verbs::Provider`]) or the virtual queue
-//! pair executes a verb. The files here only translate between C and Rust.
+//! Each file contains one kind of object or one group of verbs. An object to which programs hold
+//! pointers is in a slot that begins with the C structure ([`abi_object`]), and every verb checks
+//! that the object exists. The files only translate between C and Rust: the NIC
+//! ([`mitra_verbs::Provider`]) or the virtual queue pair executes a verb.
 //!
 //! # Safety of the exported functions
 //!
-//! C programs call these functions, and the library cannot check whether the pointers that they
-//! pass are valid. The functions rely on three rules, which follow from the manual pages of
-//! libibverbs:
+//! The library cannot check whether the pointers of a C program are valid. The functions rely on
+//! three rules, which follow from the manual pages of libibverbs:
 //!
 //! - *objects*: a pointer to an object came from the verb that creates such an object, and the
 //!   object is not destroyed during the call, except by the call itself. Objects are destroyed in

@@ -7,10 +7,10 @@ use mitra_failover::VirtualMr;
 use mitra_verbs::{Access, Buffer, Error, PdId, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::{Context, destroy_with_context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno, status};
+use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno};
 use crate::common::lock::lock;
 use crate::common::refusal;
 use crate::program_memory::{self, page_check};
@@ -18,7 +18,7 @@ use crate::rails::on_demand_regions::OnDemandRegion;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rail_set::RailSet;
 
-/// A memory region, which begins with its C structure. `ibv_rereg_mr` changes the registration.
+/// A memory region. `ibv_rereg_mr` changes the registration and the parameters.
 #[repr(C)]
 pub(crate) struct Mr {
     header: AbiHeader<ibv_mr>,
@@ -36,7 +36,6 @@ struct RegistrationParams {
     device_memory: Option<Arc<()>>,
 }
 
-/// A registration with the NIC, or with the NICs of all rails.
 pub(crate) enum Registration {
     Nic(mitra_verbs::Mr),
     MultiRail(Arc<MultiRailPd>, VirtualMr),
@@ -51,8 +50,7 @@ impl Registration {
         }
     }
 
-    /// Prepares for the atomics that a window of the region permits by `access`. See
-    /// [`MultiRailPd::share_atomics`].
+    /// Prepares for the atomics that a window of the region permits by `access`.
     ///
     /// # Errors
     /// The errors of [`MultiRailPd::share_atomics`].
@@ -63,11 +61,10 @@ impl Registration {
         }
     }
 
-    /// Revokes the registration. After `Ok`, no NIC accesses the memory.
+    /// After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// The error of a NIC that does not confirm the revocation. This NIC may still access the
-    /// memory.
+    /// The error of a NIC that does not confirm the revocation, and may still access the memory.
     fn revoke(&self, rails: &RailSet) -> Result<()> {
         match self {
             Registration::MultiRail(pd, mr) => pd.deregister(mr),
@@ -83,19 +80,15 @@ impl Registration {
 abi_object!(Mr: ibv_mr, "memory region", handle, context);
 
 impl Mr {
-    /// Records that the region is in device memory, which counts its regions by the clones of
-    /// `member`.
     pub(super) fn set_device_memory(&self, member: &Arc<()>) {
         lock(&self.params).device_memory = Some(Arc::clone(member));
     }
 }
 
-/// The bits of an address that are its offset in its page. They must be equal in the memory's
-/// address and in the I/O virtual address (`ibv_reg_mr_iova(3)`).
+/// The bits of an address that are the offset in a page. They must be equal in the memory's address
+/// and in the I/O virtual address (`ibv_reg_mr_iova(3)`).
 const PAGE_OFFSET_MASK: u64 = 0xfff;
 
-/// Converts access flags.
-///
 /// # Errors
 /// `Unsupported` for a flag that the device does not know and may not ignore.
 pub(crate) fn access(flags: c_uint) -> Result<Access> {
@@ -118,12 +111,11 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
 
-/// The memory of the program that a region is made of.
 #[derive(Clone, Copy)]
 struct ProgramRange {
     addr: *mut c_void,
     length: usize,
-    /// The address of the first byte in work requests.
+    /// The address that work requests have for the first byte.
     iova: u64,
 }
 
@@ -178,39 +170,31 @@ unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buff
 const WRITES: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::WINDOW_BIND);
 
-/// Registers a buffer with the NIC, or with the NICs of all rails.
+/// Registers a buffer with the NIC, or with the NICs of all rails. `addr` and `length` are for the
+/// region's C structure.
 ///
 /// # Errors
 /// The error of a NIC.
 pub(super) fn register(
-    context: &Context,
-    pd: &Pd,
+    (pd, context): (&Pd, &Context),
     memory: Arc<Buffer>,
     access: Access,
-) -> Result<Registration> {
-    match (&context.rails.multi_rail, &pd.multi_rail) {
+    addr: *mut c_void,
+    length: usize,
+) -> Result<Mr> {
+    let registration = match (&context.rails.multi_rail, &pd.multi_rail) {
         (Some(multi_rail), Some(pd)) => {
             let mr = multi_rail.with_room(|| pd.register(&memory, access))?;
-            Ok(Registration::MultiRail(Arc::clone(pd), mr))
+            Registration::MultiRail(Arc::clone(pd), mr)
         }
-        _ => context.nic().reg_mr(pd.id, memory, access).map(Registration::Nic),
-    }
-}
-
-/// Returns a region for the program.
-pub(super) fn region(
-    context: &Context,
-    pd: *mut ibv_pd,
-    member: &PdMember,
-    registration: Registration,
-    range: (*mut c_void, usize),
-) -> Mr {
+        _ => Registration::Nic(context.nic().reg_mr(pd.id, memory, access)?),
+    };
     let primary = registration.primary();
     let header = ibv_mr {
         context: context.address(),
-        pd,
-        addr: range.0,
-        length: range.1,
+        pd: pd.header.get(),
+        addr,
+        length,
         handle: primary.id.0,
         lkey: primary.lkey.0,
         rkey: primary.rkey.0,
@@ -218,10 +202,11 @@ pub(super) fn region(
     let params = RegistrationParams {
         iova: primary.addr,
         access: 0,
-        _pd: PdMember::clone(member),
+        _pd: PdMember::clone(&pd.member),
         device_memory: None,
     };
-    Mr { header: AbiHeader::new(header), registration: Mutex::new(registration), params: Mutex::new(params) }
+    let (registration, params) = (Mutex::new(registration), Mutex::new(params));
+    Ok(Mr { header: AbiHeader::new(header), registration, params })
 }
 
 #[unsafe(no_mangle)]
@@ -232,17 +217,15 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
-    let made = found.and_then(|(object, context)| {
+    let made = found.and_then(|domain| {
         let range = ProgramRange { addr, length, iova };
         // SAFETY: the memory belongs to the C program, which by registering it permits the access
         // of NICs (`ibv_reg_mr(3)`).
         let (memory, rights) = unsafe { checked_buffer(range, access)? };
-        let registration = register(context, object, memory, rights)?;
-        set_on_demand(context, &registration, object.id, range, access);
-        let mr = region(context, pd, &object.member, registration, (addr, length));
+        let mr = register(domain, memory, rights, addr, length)?;
+        set_on_demand(domain.1, &lock(&mr.registration), domain.0.id, range, access);
         lock(&mr.params).access = access;
         Ok(mr.into_raw())
     });
@@ -272,7 +255,6 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
-/// Fails with `EOPNOTSUPP`, because a software NIC cannot access the memory of another device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -295,7 +277,6 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     refuse_object(CALL, libc::EOPNOTSUPP, REASON)
 }
 
-/// Records or forgets that a region has on-demand paging.
 fn set_on_demand(
     context: &Context,
     registration: &Registration,
@@ -370,9 +351,8 @@ unsafe fn reregister(
     length: usize,
     access: c_uint,
 ) -> Result<()> {
-    // SAFETY: the caller passes a region that is not deregistered during the call. By rule
-    // *exclusivity* (module `calls`) no other thread accesses its header, so the reference is
-    // exclusive.
+    // SAFETY: the caller passes a region that is not deregistered during the call. No other thread
+    // accesses its header (rule *exclusivity* of module `calls`).
     let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
     let mut params = lock(&object.params);
     if params.device_memory.is_some() {
@@ -413,15 +393,13 @@ unsafe fn reregister(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mr` is a memory region, and no other verb uses it
-    // now.
-    status("ibv_dereg_mr", unsafe {
-        Mr::destroy(mr, |object| {
-            let context = Context::find_raw((*mr).context)?;
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `mr` now.
+    unsafe {
+        destroy_with_context::<Mr>("ibv_dereg_mr", mr, |object, context| {
             let registration = lock(&object.registration);
             registration.revoke(&context.rails)?;
             lock(&context.rails.on_demand).remove(&registration.primary().lkey);
             Ok(())
         })
-    })
+    }
 }

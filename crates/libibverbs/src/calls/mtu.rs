@@ -4,7 +4,6 @@ use mitra_verbs::{Error, Mtu, Result};
 
 use crate::abi::*;
 
-/// Returns the `enum ibv_mtu` of a path MTU.
 pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::M256 => IBV_MTU_256,
@@ -15,8 +14,6 @@ pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
     }
 }
 
-/// Returns the path MTU of an `enum ibv_mtu`.
-///
 /// # Errors
 /// `Invalid` for a value that is not in the enumeration.
 pub(crate) fn mtu_from_code(code: ibv_mtu) -> Result<Mtu> {

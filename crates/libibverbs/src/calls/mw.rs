@@ -7,25 +7,22 @@ use mitra_failover::VirtualMw;
 use mitra_verbs::{Error, MwId, Provider, Result, WindowType};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::{destroy_with_context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{pointer, status, unless_dead};
+use crate::common::errno::{pointer, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
-/// A memory window, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
-    /// The window on all NICs, on a device with several rails, on which `id` is its handle on
-    /// rail 0.
+    /// The window on all NICs of a device with several rails, whose handle on rail 0 is `id`.
     multi_rail: Option<(Arc<MultiRailPd>, VirtualMw)>,
     _pd: PdMember,
 }
 
 impl Mw {
-    /// Returns whether the window exists on several rails.
     pub(crate) fn is_multi_rail(&self) -> bool {
         self.multi_rail.is_some()
     }
@@ -34,8 +31,7 @@ impl Mw {
 abi_object!(Mw: ibv_mw, "memory window", handle, context);
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     pointer("ibv_alloc_mw", unsafe { alloc(pd, mw_type) })
 }
 
@@ -64,12 +60,11 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mw` is a memory window, and no other verb uses it
-    // now.
-    status("ibv_dealloc_mw", unsafe {
-        Mw::destroy(mw, |object| match &object.multi_rail {
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `mw` now.
+    unsafe {
+        destroy_with_context::<Mw>("ibv_dealloc_mw", mw, |object, context| match &object.multi_rail {
             Some((domain, mw)) => domain.dealloc_mw(mw),
-            None => unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)),
+            None => unless_dead(context.nic().dealloc_mw(object.id)),
         })
-    })
+    }
 }

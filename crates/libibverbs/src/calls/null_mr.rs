@@ -11,7 +11,6 @@ use super::pd::Pd;
 use crate::abi::*;
 use crate::common::errno::pointer;
 
-/// Memory of zeros that discards what is written.
 struct NullMemory;
 
 impl ForeignMemory for NullMemory {
@@ -32,14 +31,12 @@ impl ForeignMemory for NullMemory {
 /// Allocates a region from address 0 with the largest length. Only its lkey is valid
 /// (`ibv_alloc_null_mr(3)`).
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
-    let made = found.and_then(|(object, context)| {
+    let made = found.and_then(|domain| {
         let memory = Arc::new(Buffer::from_foreign(Box::new(NullMemory), 0, usize::MAX));
-        let registration = mr::register(context, object, memory, Access::LOCAL_WRITE)?;
-        let range = (std::ptr::null_mut(), usize::MAX);
-        Ok(mr::region(context, pd, &object.member, registration, range).into_raw())
+        let region = mr::register(domain, memory, Access::LOCAL_WRITE, std::ptr::null_mut(), usize::MAX)?;
+        Ok(region.into_raw())
     });
     pointer("ibv_alloc_null_mr", made)
 }

@@ -1,7 +1,7 @@
 //! On-demand paging: the capabilities of the device, and `ibv_advise_mr`.
 //!
 //! The device never pins memory, so a region with on-demand paging differs from another region only
-//! in that its pages need not be mapped when it is registered. The capabilities are those of
+//! in that its pages need not be mapped when it is registered. The capabilities are the same as on
 //! soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`), which has
 //! no implicit regions.
 
@@ -17,7 +17,6 @@ use crate::common::lock::lock;
 use crate::program_memory::page_check;
 use crate::rails::on_demand_regions::OnDemandRegions;
 
-/// Returns the capabilities that `ibv_query_device_ex` reports.
 pub(crate) fn capabilities() -> ibv_odp_caps {
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     ibv_odp_caps {
@@ -39,8 +38,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     sg_list: *mut ibv_sge,
     num_sges: u32,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
-    // context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let count = if sg_list.is_null() { 0 } else { num_sges as usize };
     // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.
@@ -84,7 +82,7 @@ fn advise(
             Some(end) if end <= region.len && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {
                 page_check::make_present(region.start + start, sge.length.into(), write)
             }
-            // The pages that are present need not be made so.
+            // IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT concerns only pages that are present.
             Some(end) if end <= region.len => Ok(()),
             _ => Err(Error::Inaccessible { addr: sge.addr, right: "reading" }),
         };

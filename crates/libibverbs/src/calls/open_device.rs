@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 use std::sync::Arc;
-use std::{mem, ptr};
 
 use mitra_verbs::Error;
 
@@ -35,14 +35,12 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 }
 
 fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*mut ibv_context> {
-    let events = new_event_queue()?;
+    let events = Arc::new(new_event_queue()?);
     // Programs duplicate the descriptor to share a device with another process. The import then
     // fails with `EOPNOTSUPP`.
     let command_file = cancellation::held_off(|| File::open("/dev/null"))
         .map_err(|e| Error::system("opening /dev/null", &e))?;
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers,
-    // for which all zeros is a valid value.
-    let mut header: verbs_context = unsafe { mem::zeroed() };
+    let mut header = verbs_context::zeroed();
     header.sz = size_of::<verbs_context>();
     refused::fill(&mut header);
     header.query_port = Some(query_port::query_port);
@@ -75,8 +73,12 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
     header.context.async_fd = events.as_fd().as_raw_fd();
     header.context.num_comp_vectors = 1;
     header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
-    let context = Context::new(AbiHeader::new(header), Arc::clone(rails), events, command_file.into());
-    let events = Arc::clone(&context.events);
+    let context = Context {
+        header: AbiHeader::new(header),
+        rails: Arc::clone(rails),
+        events: Arc::clone(&events),
+        _command_file: command_file.into(),
+    };
     let address = Context::address_in(context.into_raw());
     let mut objects = rails.objects();
     if objects.is_dead {
@@ -88,8 +90,7 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `context` came from `ibv_open_device`, and no other
-    // verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `context` now.
     match unsafe { Context::close(context) } {
         Ok(()) => 0,
         Err(error) => {

@@ -1,8 +1,8 @@
 //! Thread domains and parent domains.
 //!
-//! A thread domain promises that one thread at a time uses its objects, so that a device need not
-//! lock them. This device locks them all the same, because its own threads use them. A parent
-//! domain stands for its protection domain.
+//! A thread domain promises that one thread of the program at a time uses its objects, so that a
+//! device need not lock them. This device locks the objects nevertheless, because the threads of its
+//! NICs use them. A parent domain stands for its protection domain.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,11 +15,10 @@ use super::pd::{ParentOf, Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 
-/// A thread domain, which begins with its C structure.
 #[repr(C)]
 struct Td {
     header: AbiHeader<ibv_td>,
-    /// The value that each parent domain of the thread domain clones.
+    /// Cloned by each parent domain of the thread domain.
     member: Arc<()>,
 }
 
@@ -29,8 +28,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
-    // call, and `init` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (context, init) = unsafe { (Context::find_raw(context), &*init) };
     let made = context.and_then(|context| match init.comp_mask {
         0 => {
@@ -43,8 +41,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `td` is a thread domain, and no other verb uses it
-    // now.
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `td` now.
     let freed = unsafe {
         Td::destroy(td, |object| match Arc::strong_count(&object.member) {
             1 => Ok(()),
@@ -58,8 +55,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
-    // call, `attr` is valid, and its domains are not deallocated during the call.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let made = unsafe { Context::find_raw(context).and_then(|context| alloc(context, &*attr)) };
     pointer("ibv_alloc_parent_domain", made)
 }

@@ -6,25 +6,22 @@ use std::sync::Arc;
 use mitra_verbs::{Error, PdId, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::Context;
+use super::context::{Context, destroy_with_context};
 use crate::abi::*;
-use crate::common::errno::{pointer, status, unless_dead};
+use crate::common::errno::{pointer, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
-/// A protection domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Pd {
     pub(super) header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// The domain on all NICs. Present on a device with several rails, on which `id` is its number
-    /// on rail 0.
+    /// The domain on all NICs of a device with several rails, whose number on rail 0 is `id`.
     pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
     /// The value that each object of the domain clones, so that the reference count is the number
-    /// of objects plus one. A NIC counts the objects of its domains. But on a device with several
-    /// rails, a virtual queue pair exists on the NICs for some time after the program has destroyed
-    /// it.
+    /// of objects plus one. The count of a NIC does not suffice: a virtual queue pair exists on the
+    /// NICs for some time after the program has destroyed it.
     pub(crate) member: PdMember,
-    /// The domains of which a parent domain consists. `None` for another protection domain.
+    /// `None` if the domain is no parent domain.
     pub(crate) parent_of: Option<ParentOf>,
 }
 
@@ -60,11 +57,8 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is a protection domain, and no other verb uses
-    // it now.
-    status("ibv_dealloc_pd", unsafe {
-        Pd::destroy(pd, |object| free(object, Context::find_raw((*pd).context)?))
-    })
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `pd` now.
+    unsafe { destroy_with_context("ibv_dealloc_pd", pd, free) }
 }
 
 fn free(object: &Pd, context: &Context) -> Result<()> {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::abi_object::AbiObject;
 use super::ah::Ah;
-use super::context::find_with_context;
+use super::context::{Context, find_with_context};
 use super::mr::{self, Mr};
 use super::mw::Mw;
 use super::qp::Qp;
@@ -22,13 +22,11 @@ use crate::common::errno::status;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
-/// The maximum number of requests that are posted in one call. A longer list is posted in several
-/// batches.
+/// The maximum number of requests that one call posts. A longer list takes several calls.
 const BATCH: usize = 16;
 
-/// A request in C, which is an element of a linked list.
+/// A request in C, which is an element of a linked list that ends in null.
 trait LinkedRequest: Copy {
-    /// Returns the next element of the list, or null at its end.
     fn next(&self) -> *mut Self;
 }
 
@@ -44,20 +42,29 @@ impl LinkedRequest for ibv_recv_wr {
     }
 }
 
-/// Posts a list of requests in batches. Returns 0 if all requests are posted. Otherwise stores the
-/// address of the first request that is refused in `bad`, and returns the `errno` value of the
-/// error. The requests before it are posted.
+/// Posts a list of requests to a queue in batches. Returns 0 if all requests are posted. Otherwise
+/// stores the address of the first request that is refused in `bad`, and sets and returns `errno`.
+/// The requests before the refused one are posted.
 ///
 /// # Safety
 /// `first` is the first element of a list that ends in null, or null. All elements are valid for
 /// reading, also by `translate`. `bad` is valid for writing.
-unsafe fn post<C: LinkedRequest, R>(
+unsafe fn post<Q, C: LinkedRequest, R>(
     call: &str,
-    first: *mut C,
-    bad: *mut *mut C,
-    mut translate: impl FnMut(&C) -> Result<R>,
-    mut post: impl FnMut(&[R]) -> Result<(), PostError>,
+    queue: Result<Q>,
+    (first, bad): (*mut C, *mut *mut C),
+    translate: impl Fn(&Q, &C) -> Result<R>,
+    post: impl Fn(&Q, &[R]) -> Result<(), PostError>,
 ) -> c_int {
+    let refuse = |request, error| {
+        // SAFETY: the caller guarantees that `bad` is valid for writing.
+        unsafe { *bad = request };
+        status(call, Err(error))
+    };
+    let queue = match queue {
+        Ok(queue) => queue,
+        Err(error) => return refuse(first, error),
+    };
     let mut batch: SmallVec<[R; BATCH]> = SmallVec::new();
     // The first request of the batch, and the next request to convert.
     let (mut batch_start, mut next) = (first, first);
@@ -67,7 +74,7 @@ unsafe fn post<C: LinkedRequest, R>(
             // SAFETY: the caller passes a list that ends in null, and `next` is one of its
             // elements, perhaps in a packed structure.
             let wr = unsafe { next.read_unaligned() };
-            match translate(&wr) {
+            match translate(&queue, &wr) {
                 Ok(wr) => batch.push(wr),
                 Err(error) => refused = Some(error),
             }
@@ -79,7 +86,7 @@ unsafe fn post<C: LinkedRequest, R>(
             }
         }
         if !batch.is_empty()
-            && let Err(error) = post(&batch)
+            && let Err(error) = post(&queue, &batch)
         {
             for _ in 0..error.index {
                 // SAFETY: `error.index` is less than the length of the batch, so `batch_start` is
@@ -90,8 +97,7 @@ unsafe fn post<C: LinkedRequest, R>(
             refused = Some(error.error);
         }
         if let Some(error) = refused {
-            // SAFETY: the caller guarantees that `bad` is valid for writing.
-            return unsafe { refuse(call, next, bad, error) };
+            return refuse(next, error);
         }
         if next.is_null() {
             return 0;
@@ -101,35 +107,17 @@ unsafe fn post<C: LinkedRequest, R>(
     }
 }
 
-/// Logs why a request is refused, stores its address in `bad`, and sets and returns `errno`.
-///
-/// # Safety
-/// `bad` is valid for writing.
-unsafe fn refuse<C>(call: &str, request: *mut C, bad: *mut *mut C, error: Error) -> c_int {
-    // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    unsafe { *bad = request };
-    status(call, Err(error))
-}
-
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let qp = match unsafe { Qp::find_ibv_qp(qp) } {
-        Ok(qp) => qp,
-        // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
-        Err(error) => return unsafe { refuse("ibv_post_send", wr, bad_wr, error) },
-    };
-    let translate = |wr: &ibv_send_wr| {
-        // SAFETY: rules *objects* and *structures* (module `calls`): the program has set the
-        // members that the opcode and the queue pair's type select, and their pointers are valid.
-        unsafe { send_request(wr, qp.qp_type) }
-    };
-    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is
-    // valid for writing.
-    unsafe { post("ibv_post_send", wr, bad_wr, translate, |wrs| qp.post_send(wrs)) }
+    // SAFETY: rules *objects* and *structures* (module `calls`). The program has set the members of
+    // a request that the opcode and the queue pair's type select.
+    unsafe {
+        let translate = |qp: &&Qp, wr: &ibv_send_wr| send_request(wr, qp.qp_type);
+        post("ibv_post_send", Qp::find_ibv_qp(qp), (wr, bad_wr), translate, |qp, wrs| qp.post_send(wrs))
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
@@ -137,15 +125,11 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let qp = match unsafe { Qp::find_ibv_qp(qp) } {
-        Ok(qp) => qp,
-        // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
-        Err(error) => return unsafe { refuse("ibv_post_recv", wr, bad_wr, error) },
-    };
-    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is
-    // valid for writing.
-    unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.post_recv(wrs)) }
+    // SAFETY: rules *objects* and *structures* (module `calls`).
+    unsafe {
+        let translate = |_: &&Qp, wr: &ibv_recv_wr| recv_request(wr);
+        post("ibv_post_recv", Qp::find_ibv_qp(qp), (wr, bad_wr), translate, |qp, wrs| qp.post_recv(wrs))
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(
@@ -153,24 +137,16 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its
-    // context outlives it.
-    let (srq, nic) = match unsafe { find_with_context::<Srq>(srq) } {
-        Ok((srq, context)) => (srq, context.nic()),
-        // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
-        Err(error) => return unsafe { refuse("ibv_post_srq_recv", wr, bad_wr, error) },
-    };
-    let post_to = |wrs: &[RecvWr]| match &srq.virtual_srq {
-        None => nic.post_srq_recv(srq.id, wrs),
+    let post_to = |(srq, context): &(&Srq, &Context), wrs: &[RecvWr]| match &srq.virtual_srq {
+        None => context.nic().post_srq_recv(srq.id, wrs),
         Some(virtual_srq) => virtual_srq.post(wrs),
     };
-    let translate = |wr: &ibv_recv_wr| {
+    let translate = |(srq, _): &(&Srq, &Context), wr: &ibv_recv_wr| {
         let entries = u32::try_from(wr.num_sge).unwrap_or(0); // `recv_request` refuses a negative number
         check_limit("scatter entries of a receive", entries, srq.sges).and_then(|()| recv_request(wr))
     };
-    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is
-    // valid for writing.
-    unsafe { post("ibv_post_srq_recv", wr, bad_wr, translate, post_to) }
+    // SAFETY: rules *objects* and *structures* (module `calls`).
+    unsafe { post("ibv_post_srq_recv", find_with_context::<Srq>(srq), (wr, bad_wr), translate, post_to) }
 }
 
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
@@ -179,12 +155,11 @@ fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
     Ok(RecvWr { wr_id: wr.wr_id, sges: sges.map(sge_from_c).collect() })
 }
 
-/// The maximum length of a list of scatter/gather entries or buffers. Longer lists are refused
-/// before they are read. The device's own limits are lower.
+/// The length of a list of scatter/gather entries or buffers above which the list is refused before
+/// it is read. The device's own limits are lower.
 const MAX_LIST_LEN: usize = 1 << 8;
 
-/// Returns the elements of a list of the program. The list may have any alignment, because libiscsi
-/// has its lists in packed structures.
+/// The list of the program may have any alignment, because libiscsi has lists in packed structures.
 ///
 /// # Errors
 /// `Limit` if the list is longer than [`MAX_LIST_LEN`], or `Invalid` if it is null and not empty.
@@ -196,11 +171,8 @@ pub(crate) unsafe fn list_from_c<T: Copy>(
     n: usize,
 ) -> Result<impl ExactSizeIterator<Item = T> + Clone> {
     if n > MAX_LIST_LEN {
-        return Err(Error::Limit {
-            attribute: "scatter/gather entries",
-            requested: n as u64,
-            limit: MAX_LIST_LEN as u64,
-        });
+        let (requested, limit) = (n as u64, MAX_LIST_LEN as u64);
+        return Err(Error::Limit { attribute: "scatter/gather entries", requested, limit });
     }
     if n > 0 && first.is_null() {
         return Err(Error::Invalid(
@@ -211,8 +183,6 @@ pub(crate) unsafe fn list_from_c<T: Copy>(
     Ok((0..n).map(move |index| unsafe { first.add(index).read_unaligned() }))
 }
 
-/// Returns the scatter/gather list of a request.
-///
 /// # Errors
 /// The errors of [`list_from_c`], or `Invalid` if the length is negative.
 ///
@@ -232,47 +202,32 @@ pub(crate) fn sge_from_c(sge: ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, key: Key(sge.lkey) }
 }
 
-/// The maximum length of inline data, in bytes. More data is refused before it is copied. The
+/// The length of inline data, in bytes, above which the data is refused before it is copied. The
 /// device's own limit is lower.
 const MAX_INLINE_BYTES: usize = 1 << 12;
 
-/// Checks the length of inline data.
+/// Returns a copy of the buffers of a list, each of which has an address and a length in bytes.
 ///
 /// # Errors
-/// `Limit` if it exceeds [`MAX_INLINE_BYTES`].
-pub(crate) fn check_inline_len(bytes: usize) -> Result<()> {
-    if bytes > MAX_INLINE_BYTES {
-        return Err(Error::Limit {
-            attribute: "inline bytes",
-            requested: bytes as u64,
-            limit: MAX_INLINE_BYTES as u64,
-        });
-    }
-    Ok(())
-}
-
-/// Returns a copy of the memory that the entries of a scatter/gather list name.
-///
-/// # Errors
-/// The errors of [`check_inline_len`].
+/// `Limit` if the buffers together are longer than [`MAX_INLINE_BYTES`].
 ///
 /// # Safety
-/// The memory that the entries name is valid for reading.
-unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone) -> Result<InlineData> {
-    let total = list.clone().map(|sge| sge.length as usize).sum();
-    check_inline_len(total)?;
-    let mut bytes = InlineData::with_capacity(total);
-    for sge in list.filter(|sge| sge.length > 0) {
-        // SAFETY: the caller upholds the same requirement (`# Safety` above).
-        bytes.extend_from_slice(unsafe {
-            slice::from_raw_parts(ptr::with_exposed_provenance(sge.addr as usize), sge.length as usize)
-        });
+/// The buffers are valid for reading.
+pub(crate) unsafe fn inline(list: impl Iterator<Item = (*const u8, usize)> + Clone) -> Result<Data> {
+    let total = list.clone().fold(0, |sum: usize, (_, len)| sum.saturating_add(len));
+    if total > MAX_INLINE_BYTES {
+        let (requested, limit) = (total as u64, MAX_INLINE_BYTES as u64);
+        return Err(Error::Limit { attribute: "inline bytes", requested, limit });
     }
-    Ok(bytes)
+    let mut bytes = InlineData::with_capacity(total);
+    for (addr, len) in list.filter(|(_, len)| *len > 0) {
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
+        bytes.extend_from_slice(unsafe { slice::from_raw_parts(addr, len) });
+    }
+    Ok(Data::Inline(bytes))
 }
 
-/// Converts send flags. `IBV_SEND_INLINE` is accepted, and has no counterpart in the result,
-/// because [`Data::Inline`] expresses it.
+/// `IBV_SEND_INLINE` has no counterpart in the result, because [`Data::Inline`] expresses it.
 ///
 /// # Errors
 /// `Unsupported` for a flag that the device does not know.
@@ -289,8 +244,6 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect())
 }
 
-/// Converts a send request.
-///
 /// # Errors
 /// `Unsupported` for an opcode or a flag that the device does not have, `Invalid` for a missing
 /// object or a malformed list, or `Limit` for a list or inline data that is too long.
@@ -306,24 +259,22 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let sges = unsafe { sge_list(wr.sg_list, wr.num_sge)? };
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 && sges.len() > 0 {
+        let buffer = |sge: ibv_sge| (ptr::with_exposed_provenance(sge.addr as usize), sge.length as usize);
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
-        Data::Inline(unsafe { inline(sges)? })
+        unsafe { inline(sges.map(buffer))? }
     } else {
         Data::Sges(sges.map(sge_from_c).collect())
     };
-    // The other operations, which UD does not have, use the union for other members.
+    // Other operations, which UD does not have, set another member of the union.
     let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {
-        // SAFETY: the queue pair's type is UD, so the caller guarantees that the member `wr.ud` is
-        // set.
-        let ud = unsafe { wr.wr.ud };
-        // SAFETY: the caller guarantees that `ud.ah` is an address handle or null.
-        Some(unsafe { ud_destination(ud.ah, ud.remote_qpn, ud.remote_qkey)? })
+        // SAFETY: for type UD, the caller guarantees that `wr.ud` is set, and that its address
+        // handle is valid or null.
+        Some(unsafe { ud_destination(wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey)? })
     } else {
         None
     };
     let remote_srq = if qp_type == QpType::XrcSend {
-        // SAFETY: the queue pair sends by XRC, so the caller guarantees that the member
-        // `qp_type.xrc` is set.
+        // SAFETY: for this type, the caller guarantees that `qp_type.xrc` is set.
         Srqn::new(unsafe { wr.qp_type.xrc }.remote_srqn)
     } else {
         Srqn::default()
@@ -333,8 +284,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     Ok(request)
 }
 
-/// Shortens the local memory of an atomic to 8 bytes, because the NIC writes no more. Linux's
-/// soft-RoCE accepts longer memory, too.
+/// Shortens the local memory of an atomic to the 8 bytes that the NIC writes. Programs may pass
+/// more, as on soft-RoCE.
 pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
     if wr.op.is_atomic()
         && let Data::Sges(list) = &mut wr.data
@@ -348,8 +299,6 @@ pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
     }
 }
 
-/// Returns the destination of a datagram.
-///
 /// # Errors
 /// `Invalid` if `ah` is null.
 ///
@@ -363,8 +312,6 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
     Ok(UdDestination { ah: unsafe { Ah::find(ah)? }.id, qpn: Qpn::new(qpn), qkey })
 }
 
-/// Converts the operation of a send request.
-///
 /// # Errors
 /// `Unsupported` for an opcode that the device does not know, or the errors of [`bind_operation`].
 ///
@@ -402,8 +349,6 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
     }
 }
 
-/// Returns the operation that binds a memory window on a queue pair of this type.
-///
 /// # Errors
 /// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported`
 /// for an access flag that the device does not know, or for a queue pair that uses one of several

@@ -1,12 +1,11 @@
-//! Symbols that only rdma-core's providers and its connection manager use. They must exist, because
-//! otherwise the loader refuses a program that is linked with such a library. The functions fail
-//! with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
+//! Symbols that only rdma-core's providers and its connection manager use. Without them, the loader
+//! refuses a program that is linked with such a library. The functions fail with `EOPNOTSUPP` or do
+//! nothing, because Mitra has no kernel driver.
 
 use std::ffi::{c_int, c_void};
 
 use crate::common::errno::{refuse, refuse_object};
 
-/// Why these functions are refused.
 const REASON: &str = "it asks a kernel driver, and Mitra has none; call the verb that the manual pages describe, without `cmd`";
 
 macro_rules! functions {

@@ -1,17 +1,17 @@
 //! Queue pairs: `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` and `ibv_destroy_qp`.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::{Arc, Mutex};
-use std::{mem, ptr};
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
-    AsyncEvent, Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn,
-    RecvWr, Result, SendWr,
+    Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
+    Result, SendWr,
 };
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::{Context, destroy_with_context, find_with_context};
 use super::cq::Cq;
 use super::pd::{Pd, PdMember};
 use super::qp_attr;
@@ -40,24 +40,22 @@ pub(crate) struct Qp {
     pub(crate) wr_builder: WrBuilder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
-    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
-    /// to.
+    /// Whether the queue pair receives its own datagrams to its multicast groups.
     mcast_loopback: bool,
     /// The address vector that the program has set last, for `ibv_query_qp`.
     address_vector: Mutex<Option<ibv_ah_attr>>,
-    /// The membership in the protection domain, or in the XRC domain of an XRC receive queue pair.
+    /// In the protection domain, or in the XRC domain of an XRC receive queue pair.
     _pd: PdMember,
 }
 
 abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle, qp_base.context);
 
-/// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such
-/// as rdma_xclient, send a few bytes of inline data without having requested the capacity.
+/// The inline capacity in bytes that every queue pair has at least. Some programs, such as
+/// rdma_xclient, send a few bytes of inline data without having requested the capacity.
 const MIN_INLINE_BYTES: u32 = 64;
 
 /// The component that executes the requests of a queue pair.
 pub(crate) enum Backend {
-    /// A queue pair of the NIC.
     Nic(Arc<SoftNic>, Qpn),
     /// A virtual queue pair over several rails.
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
@@ -87,6 +85,30 @@ const NOT_UD: Error =
     Error::Invalid("only UD queue pairs can be attached to a multicast group; create one with IBV_QPT_UD");
 
 impl Qp {
+    /// Returns a queue pair without queues. `chosen` has the fields that the program has chosen.
+    pub(crate) fn new(
+        context: &Context,
+        chosen: ibv_qp,
+        backend: Backend,
+        qp_type: QpType,
+        member: PdMember,
+    ) -> Qp {
+        let number = backend.qpn().value();
+        let qp_base = ibv_qp { context: context.address(), handle: number, qp_num: number, ..chosen };
+        Qp {
+            header: AbiHeader::new(ibv_qp_ex { qp_base, ..ibv_qp_ex::zeroed() }),
+            backend,
+            qp_type,
+            events: UnacknowledgedEvents::default(),
+            wr_builder: WrBuilder::default(),
+            cap: ibv_qp_cap::zeroed(),
+            sq_sig_all: false,
+            mcast_loopback: false,
+            address_vector: Mutex::default(),
+            _pd: member,
+        }
+    }
+
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
@@ -119,14 +141,6 @@ impl Qp {
         }
     }
 
-    fn query(&self) -> Result<QpStatus> {
-        self.backend.query()
-    }
-
-    fn qpn(&self) -> Qpn {
-        self.backend.qpn()
-    }
-
     fn close(&self) -> Result<()> {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.destroy_qp(*qpn),
@@ -154,8 +168,6 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair that a program's pointer refers to.
-    ///
     /// # Errors
     /// The errors of [`AbiObject::find`].
     ///
@@ -168,8 +180,6 @@ impl Qp {
     }
 }
 
-/// Converts the transport type.
-///
 /// # Errors
 /// `Unsupported` for any type other than RC, UC, UD and XRC, and `Invalid` for an XRC receive queue
 /// pair, which `ibv_create_qp_ex` creates.
@@ -190,8 +200,7 @@ fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the
-    // call, and the other pointer is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     pointer("ibv_create_qp", unsafe { create(pd, &mut *init, true) }).cast()
 }
 
@@ -212,8 +221,7 @@ pub(crate) unsafe fn create(
     mcast_loopback: bool,
 ) -> Result<*mut ibv_qp_ex> {
     let qp_type = transport_type(init.qp_type)?;
-    // As in the kernel, an XRC send queue pair needs no queue for receives, and ignores the one
-    // that it is given.
+    // An XRC send queue pair ignores the queues for receives, as in the kernel.
     let sends_only = qp_type == QpType::XrcSend;
     if init.send_cq.is_null() || (init.recv_cq.is_null() && !sends_only) {
         return Err(Error::Invalid(
@@ -254,27 +262,14 @@ pub(crate) unsafe fn create(
         sq_sig_all: init.sq_sig_all != 0,
     };
     check_capacities(&attr.cap, &context.rails.limits())?;
-    let (backend, qpn) = match (&context.rails.multi_rail, &domain.multi_rail) {
-        (Some(multi_rail), Some(pd)) if matches!(qp_type, QpType::Rc | QpType::Uc | QpType::XrcSend) => {
-            let qp = multi_rail.create_qp(CreateParams {
-                on_event: deliver_events(context),
-                init: attr,
-                pd: Some(Arc::clone(pd)),
-                send_cq: virtual_cq(send_cq)?,
-                recv_cq: virtual_cq(recv_cq)?,
-                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
-                xrc: None,
-            })?;
-            let qpn = qp.qpn();
-            (Backend::MultiRail(Arc::clone(multi_rail), qp), qpn)
-        }
+    let backend = match (&context.rails.multi_rail, &domain.multi_rail) {
         (Some(multi_rail), Some(pd)) if qp_type == QpType::Ud => {
             for nic in context.rails.nics() {
                 unless_dead(nic.receive_traffic_classes())?;
             }
             let (send_cq, recv_cq) = (virtual_cq(send_cq)?, virtual_cq(recv_cq)?);
             let qp = multi_rail.create_datagram_qp(|| DatagramParams {
-                on_event: deliver_events(context),
+                on_event: context.event_sink(),
                 init: attr,
                 pd: Arc::clone(pd),
                 send_cq: Arc::clone(&send_cq),
@@ -283,54 +278,51 @@ pub(crate) unsafe fn create(
                 mcast_loopback,
                 network: Arc::clone(multi_rail.datagrams()),
             })?;
-            let qpn = qp.qpn();
-            (Backend::MultiRailUd(Arc::clone(multi_rail), qp), qpn)
+            Backend::MultiRailUd(Arc::clone(multi_rail), qp)
+        }
+        (Some(multi_rail), Some(pd)) => {
+            let qp = multi_rail.create_qp(CreateParams {
+                on_event: context.event_sink(),
+                init: attr,
+                pd: Some(Arc::clone(pd)),
+                send_cq: virtual_cq(send_cq)?,
+                recv_cq: virtual_cq(recv_cq)?,
+                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
+                xrc: None,
+            })?;
+            Backend::MultiRail(Arc::clone(multi_rail), qp)
         }
         _ => {
             let nic = context.rails.nic();
             if qp_type == QpType::Ud {
                 nic.receive_traffic_classes()?;
             }
-            let create = || nic.create_qp(&attr);
-            let qpn = context.rails.multi_rail.as_ref().map_or_else(create, |it| it.with_room(create))?;
-            (Backend::Nic(Arc::clone(nic), qpn), qpn)
+            Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?)
         }
     };
-    let is_virtual = !matches!(backend, Backend::Nic(..));
-    let new = NewQp {
-        context,
-        backend,
-        qpn,
-        qp_type,
+    let (qpn, is_virtual) = (backend.qpn(), !matches!(backend, Backend::Nic(..)));
+    let chosen = ibv_qp {
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        qp_type: init.qp_type,
+        ..ibv_qp::zeroed()
+    };
+    let qp = Qp {
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
         mcast_loopback,
-        member: PdMember::clone(&domain.member),
-    };
-    let qp = new.into_object(|fields| {
-        fields.qp_context = init.qp_context;
-        fields.pd = pd;
-        (fields.send_cq, fields.recv_cq, fields.srq) = (init.send_cq, init.recv_cq, init.srq);
-        fields.qp_type = init.qp_type;
-    });
+        ..Qp::new(context, chosen, backend, qp_type, PdMember::clone(&domain.member))
+    }
+    .into_raw();
     note_granted_inline(cap.max_inline_data);
     let entry = QpEntry { object: context.object_entry(qp as usize), is_virtual };
     context.rails.objects().qps.insert(qpn, entry);
     Ok(qp)
 }
 
-/// Returns a function that reports an event of a virtual queue pair to the program.
-pub(crate) fn deliver_events(context: &Context) -> Box<dyn Fn(AsyncEvent) + Send + Sync> {
-    let rails = Arc::downgrade(&context.rails);
-    Box::new(move |event| {
-        if let Some(rails) = rails.upgrade() {
-            rails.deliver(event);
-        }
-    })
-}
-
-/// Checks the capacities of a queue pair.
-///
 /// # Errors
 /// `Limit` if a capacity exceeds the device's, as `ibv_query_device` reports it. A NIC's own limits
 /// may be higher than those of a device with several rails.
@@ -342,67 +334,6 @@ fn check_capacities(cap: &QpCap, limits: &Limits) -> Result<()> {
     check_limit("bytes of inline data", cap.inline, limits.inline)
 }
 
-/// A queue pair for which the program's object is to be created.
-pub(crate) struct NewQp<'a> {
-    context: &'a Context,
-    backend: Backend,
-    qpn: Qpn,
-    qp_type: QpType,
-    cap: ibv_qp_cap,
-    sq_sig_all: bool,
-    mcast_loopback: bool,
-    member: PdMember,
-}
-
-impl<'a> NewQp<'a> {
-    /// Returns an XRC receive queue pair, which has no queues.
-    pub(crate) fn xrc_receiver(
-        context: &'a Context,
-        backend: Backend,
-        qp_type: QpType,
-        member: PdMember,
-    ) -> NewQp<'a> {
-        NewQp {
-            context,
-            qpn: backend.qpn(),
-            backend,
-            qp_type,
-            // SAFETY: the structure consists of integers, for which all zeros is a valid value.
-            cap: unsafe { mem::zeroed() },
-            sq_sig_all: false,
-            mcast_loopback: false,
-            member,
-        }
-    }
-
-    /// Creates the object. `set` sets the fields of its C structure that the program has chosen.
-    pub(crate) fn into_object(self, set: impl FnOnce(&mut ibv_qp)) -> *mut ibv_qp_ex {
-        // SAFETY: the structure consists of integers, raw pointers and `Option`s of function
-        // pointers, for which all zeros is a valid value.
-        let header: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
-        // SAFETY: the structure was created in this function, and nothing else has its address yet,
-        // so the reference is exclusive.
-        let fields = unsafe { &mut (*header.get()).qp_base };
-        fields.context = self.context.address();
-        (fields.handle, fields.qp_num) = (self.qpn.value(), self.qpn.value());
-        fields.state = IBV_QPS_RESET;
-        set(fields);
-        Qp {
-            header,
-            backend: self.backend,
-            qp_type: self.qp_type,
-            events: UnacknowledgedEvents::default(),
-            wr_builder: WrBuilder::default(),
-            cap: self.cap,
-            sq_sig_all: self.sq_sig_all,
-            mcast_loopback: self.mcast_loopback,
-            address_vector: Mutex::default(),
-            _pd: self.member,
-        }
-        .into_raw()
-    }
-}
-
 fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
     cq.virtual_cq
         .clone()
@@ -411,8 +342,7 @@ fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the
-    // call, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (object, attr) = unsafe { (Qp::find_ibv_qp(qp), &*attr) };
     let changed = object.and_then(|object| {
         object.modify(&qp_attr::from_c(attr, qp_attr::without_other_role(object.qp_type, mask as u32))?)?;
@@ -437,7 +367,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    match unsafe { Qp::find_ibv_qp(qp) }.and_then(|object| Ok((object, object.query()?))) {
+    match unsafe { Qp::find_ibv_qp(qp) }.and_then(|object| Ok((object, object.backend.query()?))) {
         Ok((object, state)) => {
             let mut answer = qp_attr::to_c(&state);
             answer.cap = object.cap;
@@ -465,18 +395,18 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `qp` is a queue pair, and no other verb uses it now.
-    let destroyed = unsafe {
-        Qp::destroy(qp.cast(), |object| end(object, Context::find_raw((*qp).context)?, qp as usize))
-    };
-    status("ibv_destroy_qp", destroyed)
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `qp` now.
+    unsafe {
+        destroy_with_context::<Qp>("ibv_destroy_qp", qp.cast(), |object, context| {
+            end(object, context, qp as usize)
+        })
+    }
 }
 
-/// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its
-/// address.
+/// Ends the use of a queue pair. Afterwards no other thread finds its address.
 fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
     // The program may have overwritten the number in the C structure.
-    let qpn = object.qpn();
+    let qpn = object.backend.qpn();
     if matches!(object.qp_type, QpType::XrcRecv(_)) {
         // The queue pair itself ends with the last of its objects (`ibv_open_qp`).
         let mut is_last = false;
@@ -492,19 +422,17 @@ fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
     Ok(())
 }
 
-/// Writes zeros, because the device does not support enhanced connection establishment.
+/// Writes zeros, because the device has no enhanced connection establishment.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     let ece = unsafe { &*ece };
     if ece.comp_mask != 0 || ece.vendor_id != 0 {
         let reason = "the device has no enhanced connection establishment; offer the options that ibv_query_ece returns";

@@ -6,9 +6,9 @@ use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
 use crate::abi::*;
 
-/// The attributes that are accepted without effect. `IBV_QP_CUR_STATE` has none, because every
-/// transition checks the current state. The others concern path migration and SQD events, which the
-/// device does not have.
+/// The attributes that have no effect: `IBV_QP_CUR_STATE`, because every transition checks the
+/// current state, and the attributes of path migration and SQD events, which the device does not
+/// have.
 const NO_EFFECT: u32 = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PATH_MIG_STATE;
 
 /// Removes the attributes of the other end of an XRC connection from a mask, as the kernel's uverbs
@@ -21,8 +21,6 @@ pub(crate) fn without_other_role(qp_type: QpType, mask: u32) -> u32 {
     }
 }
 
-/// Converts the attributes that a mask selects.
-///
 /// # Errors
 /// `Unsupported` for an attribute or an access flag that the device does not have, or `Invalid` for
 /// a state, a path MTU or an address that is not valid.
@@ -70,27 +68,17 @@ pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     })
 }
 
-/// Converts the access flags of a queue pair. Only remote access is checked at the queue pair, so
-/// other flags are ignored.
+/// Ignores flags of local access, because a queue pair checks only remote access.
 fn remote(flags: u32) -> Result<Access> {
     Ok(mr::access(flags)? & Access::REMOTE)
 }
 
-fn state(state: ibv_qp_state) -> Result<QpState> {
-    Ok(match state {
-        IBV_QPS_RESET => QpState::Reset,
-        IBV_QPS_INIT => QpState::Init,
-        IBV_QPS_RTR => QpState::Rtr,
-        IBV_QPS_RTS => QpState::Rts,
-        IBV_QPS_SQD => QpState::Sqd,
-        IBV_QPS_SQE => QpState::Sqe,
-        IBV_QPS_ERR => QpState::Err,
-        _ => {
-            return Err(Error::Invalid(
-                "qp_state is no state of a queue pair; use one of IBV_QPS_RESET to IBV_QPS_ERR",
-            ));
-        }
-    })
+fn state(code: ibv_qp_state) -> Result<QpState> {
+    const STATES: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+    STATES.into_iter().find(|state| state_code(*state) == code).ok_or(Error::Invalid(
+        "qp_state is no state of a queue pair; use one of IBV_QPS_RESET to IBV_QPS_ERR",
+    ))
 }
 
 fn state_code(state: QpState) -> ibv_qp_state {
@@ -105,13 +93,10 @@ fn state_code(state: QpState) -> ibv_qp_state {
     }
 }
 
-/// Returns the attributes of a queue pair, except for its capacities, which the NIC does not
-/// report.
+/// Leaves out the capacities, which the NIC does not report.
 pub(crate) fn to_c(status: &QpStatus) -> ibv_qp_attr {
     let attr = &status.attr;
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
-    // valid value.
-    let mut out: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut out = ibv_qp_attr::zeroed();
     out.qp_state = state_code(status.state);
     out.cur_qp_state = out.qp_state;
     out.path_mtu = attr.path_mtu.map_or(0, mtu_code);

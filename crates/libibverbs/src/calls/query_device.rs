@@ -1,7 +1,7 @@
 //! `ibv_query_device` and `ibv_query_device_ex`.
 
 use std::ffi::c_int;
-use std::{mem, ptr};
+use std::ptr;
 
 use mitra_verbs::{AtomicScope, Provider};
 
@@ -28,15 +28,12 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     status("ibv_query_device", queried)
 }
 
-/// Returns the attributes, which never change. The context may belong to the parent process, so
-/// nothing here takes a lock.
+/// Takes no lock, because the context may belong to the parent process.
 fn device_attr(context: &Context) -> ibv_device_attr {
     let attr = context.nic().attr();
     let limits = context.rails.limits();
     let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
-    // valid value.
-    let mut out: ibv_device_attr = unsafe { mem::zeroed() };
+    let mut out = ibv_device_attr::zeroed();
     device::copy_c_string(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
     out.node_guid = open::guid_of(context.rails.first_gid());
     out.sys_image_guid = out.node_guid;
@@ -95,9 +92,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let reason = "the structure is smaller than ibv_device_attr, or the input has options; pass a whole structure and no options";
         return refuse("ibv_query_device_ex", libc::EINVAL, reason);
     }
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
-    // valid value.
-    let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };
+    let mut out = ibv_device_attr_ex::zeroed();
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     out.orig_attr = match unsafe { Context::find_raw_or_inherited(context) } {
         Ok(context) => device_attr(context),

@@ -55,12 +55,9 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     Ok(out)
 }
 
-/// Returns the attributes that the port has while it is up, or down, on any rails. The port of a
-/// dead NIC is down.
+/// Returns the attributes that do not depend on the rails. The port of a dead NIC is down.
 pub(crate) fn port_attr_when(up: bool) -> ibv_port_attr {
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
-    // valid value.
-    let mut out: ibv_port_attr = unsafe { mem::zeroed() };
+    let mut out = ibv_port_attr::zeroed();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
     out.gid_tbl_len = GID_TABLE_LEN as c_int;
@@ -85,7 +82,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port_num: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller upholds the rules of module `calls`. Programs that are linked to the
-    // exported function pass a structure of at least `EXPORTED_PORT_ATTR` bytes.
+    // SAFETY: the caller upholds the rules of module `calls`, and its structure has at least
+    // `EXPORTED_PORT_ATTR` bytes.
     unsafe { query_port(context, port_num, attr, EXPORTED_PORT_ATTR) }
 }

@@ -1,6 +1,5 @@
-//! The entry points that are refused whatever their arguments are: slots of the context for
-//! features that the device does not have, and exported functions. Each explains itself
-//! ([`crate::common::refusal`]). A feature that the device gains leaves this file.
+//! The entry points that are refused for all arguments: slots of the context for features that the
+//! device does not have, and exported functions. Each logs why ([`crate::common::refusal`]).
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -8,7 +7,6 @@ use std::mem;
 use crate::abi::*;
 use crate::common::errno::{refuse, refuse_object};
 
-/// The return value of a refused call.
 trait RefusedValue {
     fn refused(call: &str, reason: &'static str) -> Self;
 }
@@ -25,7 +23,7 @@ impl<T> RefusedValue for *mut T {
     }
 }
 
-/// A slot of the context whose verb is refused.
+/// A slot of the context whose verb is always refused.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedSlot {
     /// The verb, as programs call it.
@@ -98,7 +96,7 @@ unsafe extern "C" fn post_srq_ops(
     op: *mut ibv_ops_wr,
     bad_op: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     unsafe { *bad_op = op };
     refuse(
         "ibv_post_srq_ops",

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId, Srqn};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::{Context, destroy_with_context, find_with_context};
 use super::cq::Cq;
 use super::pd::{Pd, PdMember};
 use super::xrcd::Xrcd;
@@ -18,7 +18,6 @@ use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 
-/// A shared receive queue, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Srq {
     header: AbiHeader<ibv_srq>,
@@ -27,8 +26,7 @@ pub(crate) struct Srq {
     depth: AtomicU32,
     /// The maximum number of scatter entries in a receive.
     pub(crate) sges: u32,
-    /// The limit that was armed last. The limit event disarms the queue, but does not change this
-    /// value.
+    /// The limit that was armed last. The limit event does not change this value.
     limit: AtomicU32,
     /// The queue from which virtual queue pairs take receives. Present on a device with several
     /// rails.
@@ -38,7 +36,6 @@ pub(crate) struct Srq {
     xrc: Option<XrcMember>,
 }
 
-/// The membership of a queue in an XRC domain.
 struct XrcMember {
     number: Srqn,
     /// The domain over all rails. Present on a device with several rails.
@@ -47,7 +44,6 @@ struct XrcMember {
 }
 
 impl Srq {
-    /// Whether the queue is in an XRC domain.
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
@@ -60,8 +56,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the
-    // call, and the other pointer is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe { pointer("ibv_create_srq", create(pd, &mut (*init).attr, (*init).srq_context, None)) }
 }
 
@@ -69,8 +64,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     let init = unsafe { &mut *init };
     let has = |bits: u32| init.comp_mask & bits == bits;
     let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
@@ -99,11 +93,11 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for
-/// XRC. The NIC of rail 0 assigns its number, if it is alive.
+/// Creates a shared receive queue, for XRC if `xrc` has an XRC domain and a completion queue. The
+/// NIC of rail 0 assigns its number, if that NIC is alive.
 ///
 /// # Errors
-/// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of
+/// `Limit` if a capacity exceeds the device's, the error of the NIC, or the error of
 /// [`VirtualXrcDomain::add_srq`].
 ///
 /// # Safety
@@ -125,23 +119,10 @@ unsafe fn create(
     };
     let existing = context.rails.objects().srqs.len();
     let id = SrqId(context.rails.number_of(on_rail_0.map(|id| id.0), existing, limits.srqs)?);
-    // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid
-    // value.
-    let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
-    // the reference is exclusive.
-    let fields = unsafe { &mut *header.get() };
-    fields.context = context.address();
-    fields.srq_context = srq_context;
-    fields.pd = pd;
-    fields.handle = id.0;
+    let header = ibv_srq { context: context.address(), srq_context, pd, handle: id.0, ..ibv_srq::zeroed() };
     let virtual_srq = object.multi_rail.as_ref().map(|pd| {
-        let rails = Arc::downgrade(&context.rails);
-        VirtualSrq::new(pd, attr.max_wr, move || {
-            if let Some(rails) = rails.upgrade() {
-                rails.deliver(AsyncEvent::SrqLimitReached(id));
-            }
-        })
+        let deliver = context.event_sink();
+        VirtualSrq::new(pd, attr.max_wr, move || deliver(AsyncEvent::SrqLimitReached(id)))
     });
     let member = match xrc {
         None => None,
@@ -164,7 +145,7 @@ unsafe fn create(
         }
     };
     let srq = Srq {
-        header,
+        header: AbiHeader::new(header),
         id,
         events: UnacknowledgedEvents::default(),
         depth: AtomicU32::new(attr.max_wr),
@@ -185,15 +166,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the
-    // call, its context outlives it, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (found, attr) = unsafe { (find_with_context::<Srq>(srq), &*attr) };
     status("ibv_modify_srq", found.and_then(|(object, context)| modify(object, context, attr, mask as u32)))
 }
 
 /// Changes the size, then the limit. As on soft-RoCE (`rxe_srq_chk_attr` in the kernel's
-/// `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be at least the limit that is armed, and
-/// the new limit at most the earlier size. It must fit the new size, too.
+/// `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be at least the limit that is armed. The
+/// new limit must be at most the earlier size and the new size.
 ///
 /// # Errors
 /// `Unsupported` for an unknown attribute, `Limit` or `Invalid` for a value that breaks these
@@ -229,8 +209,7 @@ fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Re
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the
-    // call, and `attr` is valid for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let queried = unsafe { Srq::find(srq) }.map(|object| unsafe {
         attr.write(ibv_srq_attr {
             max_wr: object.depth.load(Ordering::Relaxed),
@@ -242,8 +221,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 }
 
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the
-    // call, and `number` is valid for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let read = unsafe { find_with_context::<Srq>(srq) }
         .and_then(|(object, context)| match &object.xrc {
             Some(xrc) => Ok(xrc.number),
@@ -255,14 +233,15 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `srq` is a shared receive queue, and no other verb
-    // uses it now.
-    status("ibv_destroy_srq", unsafe {
-        Srq::destroy(srq, |object| end(object, Context::find_raw((*srq).context)?, srq as usize))
-    })
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `srq` now.
+    unsafe {
+        destroy_with_context::<Srq>("ibv_destroy_srq", srq, |object, context| {
+            end(object, context, srq as usize)
+        })
+    }
 }
 
-/// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.
+/// Ends the use of a queue. Afterwards no other thread finds its address.
 fn end(object: &Srq, context: &Context, address: usize) -> Result<()> {
     // XRC queue pairs are in the domain, and do not use a single queue.
     let virtual_srq = object.virtual_srq.as_ref().filter(|_| !object.is_xrc());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Provider, Wc, WcStatus};
 
-/// Whether this process, or its parent, has explained such a completion.
+/// Whether this process, or its parent before the fork, has explained such a completion.
 static EXPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Says why the first of these completions ended in [`WcStatus::RetryExceeded`], if one did: on
@@ -35,8 +35,7 @@ pub(super) fn explain(nic: &SoftNic, completions: &[Wc]) {
     }
 }
 
-/// The reasons for which a peer does not answer. `is_refused` says whether its machine reports that
-/// no process has the port open.
+/// `is_refused` says whether the peer's machine reports that no process has the port open.
 fn reason(own: IpAddr, peer: IpAddr, is_refused: bool) -> String {
     let program = match is_refused {
         true => "no program has that address, so the peer has ended",

@@ -2,9 +2,8 @@
 //! (`ibv_wr_start(3)`).
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::slice;
 
-use mitra_verbs::{Data, Error, InlineData, Key, RemoteAddr, Result, SendOp, SendWr, Srqn};
+use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, Srqn};
 
 use super::abi_object::AbiObject;
 use super::post;
@@ -13,7 +12,7 @@ use super::xrc_recv_qp;
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 
-/// The operations that a program may request at creation, for which the slots are filled.
+/// The operations that a program may request at creation.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -29,8 +28,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
-    // verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid.
     pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
 }
 
@@ -75,15 +73,13 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     // in `abi::qp`). The caller guarantees that the objects in it are valid.
     let qp = unsafe { qp::create(init.pd, &mut *prefix, mcast_loopback)? };
     if has_send_ops {
-        // SAFETY: the object was created in this function, and the program does not know it yet.
-        // The object table contains its address, but does not dereference the address, so the
-        // reference is exclusive.
+        // SAFETY: the program does not know the new object yet, and the object table does not
+        // dereference its address, so the reference is exclusive.
         fill_send_ops(unsafe { &mut *qp });
     }
     Ok(qp)
 }
 
-/// Fills all slots for building work requests that Mitra offers.
 fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -158,14 +154,16 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 ///
 /// # Safety
 /// `qp` is a queue pair, and the calling thread is between `ibv_wr_start` and `ibv_wr_complete`.
-unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
-    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` before each
-    // request and in the same thread (`ibv_wr_start(3)`).
+unsafe fn begin_request(qp: *mut ibv_qp_ex, op: impl FnOnce(&Qp) -> Result<SendOp>) {
+    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` in the same
+    // thread (`ibv_wr_start(3)`).
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let Ok(object) = (unsafe { Qp::find(qp) }) else { return };
+    let request = op(object)
+        .and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::send_flags(flags)?)));
     let mut list = object.wr_builder.list();
-    match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::send_flags(flags)?))) {
+    match request {
         Ok(wr) => list.wrs.push(wr),
         Err(error) => {
             list.error.get_or_insert(error);
@@ -194,120 +192,47 @@ fn remote(addr: u64, rkey: u32) -> RemoteAddr {
     RemoteAddr { addr, rkey: Key(rkey) }
 }
 
-macro_rules! operations {
-    ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {$(
+/// Defines slots that call `$call` with the queue pair and a closure.
+macro_rules! slots {
+    ($call:ident; $($name:ident($($arg:ident: $type:ty),*) => |$object:pat_param| $result:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what
-            // the manual page of the verb demands.
-            unsafe { begin_request(qp, $op) }
+            // SAFETY: rules *objects* and *structures* (module `calls`).
+            unsafe { $call(qp, |$object| Ok($result)) }
         }
     )*};
 }
 
-operations! {
-    wr_send() => Ok(SendOp::Send);
-    wr_send_imm(imm: u32) => Ok(SendOp::SendWithImm(u32::from_be(imm)));
-    wr_send_inv(rkey: u32) => Ok(SendOp::SendWithInvalidate(Key(rkey)));
-    wr_local_inv(rkey: u32) => Ok(SendOp::LocalInvalidate(Key(rkey)));
-    wr_rdma_read(rkey: u32, addr: u64) => Ok(SendOp::Read(remote(addr, rkey)));
-    wr_rdma_write(rkey: u32, addr: u64) => Ok(SendOp::Write(remote(addr, rkey)));
+slots! {
+    begin_request;
+    wr_send() => |_| SendOp::Send;
+    wr_send_imm(imm: u32) => |_| SendOp::SendWithImm(u32::from_be(imm));
+    wr_send_inv(rkey: u32) => |_| SendOp::SendWithInvalidate(Key(rkey));
+    wr_local_inv(rkey: u32) => |_| SendOp::LocalInvalidate(Key(rkey));
+    wr_rdma_read(rkey: u32, addr: u64) => |_| SendOp::Read(remote(addr, rkey));
+    wr_rdma_write(rkey: u32, addr: u64) => |_| SendOp::Write(remote(addr, rkey));
     wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) =>
-        Ok(SendOp::WriteWithImm(remote(addr, rkey), u32::from_be(imm)));
+        |_| SendOp::WriteWithImm(remote(addr, rkey), u32::from_be(imm));
     wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =>
-        Ok(SendOp::CompareSwap { remote: remote(addr, rkey), compare, swap });
+        |_| SendOp::CompareSwap { remote: remote(addr, rkey), compare, swap };
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =>
-        Ok(SendOp::FetchAdd { remote: remote(addr, rkey), add });
+        |_| SendOp::FetchAdd { remote: remote(addr, rkey), add };
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) =>
+        |qp| post::bind_operation(mw, rkey, &*info, qp.qp_type)?;
 }
 
-unsafe extern "C" fn wr_bind_mw(
-    qp: *mut ibv_qp_ex,
-    mw: *mut ibv_mw,
-    rkey: u32,
-    info: *const ibv_mw_bind_info,
-) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe {
-        let op = Qp::find(qp).and_then(|object| post::bind_operation(mw, rkey, &*info, object.qp_type));
-        begin_request(qp, op);
-    }
-}
-
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe {
-        modify_last(qp, |wr| {
-            wr.ud = Some(post::ud_destination(ah, remote_qpn, remote_qkey)?);
-            Ok(())
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe {
-        modify_last(qp, |wr| {
-            wr.remote_srq = Srqn::new(remote_srqn);
-            Ok(())
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe {
-        modify_last(qp, |wr| {
-            wr.data = Data::sge(post::sge_from_c(ibv_sge { addr, length, lkey }));
-            Ok(())
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe {
-        modify_last(qp, |wr| {
-            wr.data = Data::Sges(post::list_from_c(list, num_sge)?.map(post::sge_from_c).collect());
-            Ok(())
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
-}
-
-unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
-    // page of the verb demands.
-    unsafe {
-        modify_last(qp, |wr| {
-            wr.data = Data::Inline(inline(post::list_from_c(list, num_buf)?)?);
-            Ok(())
-        });
-    }
-}
-
-/// Returns a copy of the memory of a list of buffers.
-///
-/// # Errors
-/// The errors of [`post::check_inline_len`].
-///
-/// # Safety
-/// The memory of the buffers is valid for reading.
-unsafe fn inline(list: impl Iterator<Item = ibv_data_buf> + Clone) -> Result<InlineData> {
-    let total = list.clone().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
-    post::check_inline_len(total)?;
-    let mut bytes = InlineData::with_capacity(total);
-    for buf in list.filter(|buf| buf.length > 0) {
-        // SAFETY: the caller upholds the same requirement (`# Safety` above).
-        bytes.extend_from_slice(unsafe { slice::from_raw_parts(buf.addr.cast(), buf.length) });
-    }
-    Ok(bytes)
+slots! {
+    modify_last;
+    wr_set_ud_addr(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) =>
+        |wr| wr.ud = Some(post::ud_destination(ah, remote_qpn, remote_qkey)?);
+    wr_set_xrc_srqn(remote_srqn: u32) => |wr| wr.remote_srq = Srqn::new(remote_srqn);
+    wr_set_sge(lkey: u32, addr: u64, length: u32) =>
+        |wr| wr.data = Data::sge(post::sge_from_c(ibv_sge { addr, length, lkey }));
+    wr_set_sge_list(num_sge: usize, list: *const ibv_sge) =>
+        |wr| wr.data = Data::Sges(post::list_from_c(list, num_sge)?.map(post::sge_from_c).collect());
+    wr_set_inline_data(addr: *mut c_void, length: usize) =>
+        |wr| wr.data = post::inline([(addr.cast_const().cast(), length)].into_iter())?;
+    wr_set_inline_data_list(num_buf: usize, list: *const ibv_data_buf) =>
+        |wr| wr.data = post::inline(
+            post::list_from_c(list, num_buf)?.map(|buf| (buf.addr.cast_const().cast(), buf.length)),
+        )?;
 }

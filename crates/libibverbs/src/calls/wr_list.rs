@@ -26,7 +26,7 @@ pub(crate) struct WrList {
 }
 
 impl WrBuilder {
-    /// Waits until no thread builds the list, and gives the calling thread the right to do so.
+    /// Waits for the right to build the list.
     pub(crate) fn start(&self) {
         let mut is_started = lock(&self.is_started);
         while *is_started {
@@ -35,13 +35,11 @@ impl WrBuilder {
         *is_started = true;
     }
 
-    /// Gives up the right to build the list.
     pub(crate) fn end(&self) {
         *lock(&self.is_started) = false;
         self.ended.notify_one();
     }
 
-    /// Locks the list.
     pub(crate) fn list(&self) -> MutexGuard<'_, WrList> {
         lock(&self.list)
     }

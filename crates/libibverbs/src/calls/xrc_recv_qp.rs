@@ -1,14 +1,15 @@
 //! XRC receive queue pairs, of which the program may have several `ibv_qp`s.
 
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::Arc;
-use std::{mem, ptr};
 
 use mitra_verbs::{CqId, Error, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, Result};
 
+use super::abi_object::AbiObject;
 use super::context::{Context, find_with_context};
 use super::pd::PdMember;
-use super::qp::{Backend, NewQp, deliver_events};
+use super::qp::{Backend, Qp};
 use super::qp_attr;
 use super::xrcd::Xrcd;
 use crate::abi::*;
@@ -44,7 +45,7 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
         (Some(multi_rail), Some(xrc)) => {
             let no_completions = VirtualCq::new(1, None, || {});
             let qp = multi_rail.create_qp(CreateParams {
-                on_event: deliver_events(context),
+                on_event: context.event_sink(),
                 init: attr,
                 pd: None,
                 send_cq: Arc::clone(&no_completions),
@@ -56,8 +57,7 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
         }
         _ => Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?),
     };
-    // SAFETY: the structure consists of integers, for which all zeros is a valid value.
-    init.cap = unsafe { mem::zeroed() };
+    init.cap = ibv_qp_cap::zeroed();
     Ok(recv_handle(context, domain, backend, init.qp_context))
 }
 
@@ -66,8 +66,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
-    // call, the other pointer is valid, and the domain in it is null or an object of the program.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let opened = unsafe { Context::find_raw(context).and_then(|context| open_existing_qp(context, &*attr)) };
     pointer("ibv_open_qp", opened).cast()
 }
@@ -111,7 +110,6 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
     qp.ok_or(Error::Invalid("the XRC receive queue pair is being destroyed; open it before"))
 }
 
-/// Creates an `ibv_qp` for a receive queue pair.
 fn recv_handle(
     context: &Context,
     domain: &Xrcd,
@@ -122,11 +120,8 @@ fn recv_handle(
     let qpn = backend.qpn();
     let state = backend.query().map_or(IBV_QPS_RESET, |status| qp_attr::to_c(&status).qp_state);
     let member = PdMember::clone(&domain.member);
-    let qp = NewQp::xrc_receiver(context, backend, qp_type, member).into_object(|fields| {
-        fields.qp_context = qp_context;
-        fields.qp_type = IBV_QPT_XRC_RECV;
-        fields.state = state;
-    });
+    let chosen = ibv_qp { qp_context, qp_type: IBV_QPT_XRC_RECV, state, ..ibv_qp::zeroed() };
+    let qp = Qp::new(context, chosen, backend, qp_type, member).into_raw();
     let entry = context.object_entry(qp as usize);
     let mut objects = context.rails.objects();
     let queue_pair = objects.shared_qps.entry(qpn).or_insert_with(|| SharedQp::new(domain.id));

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use mitra_verbs::{Error, Provider, Result, XrcdId};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::Context;
+use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
 use crate::abi::*;
-use crate::common::errno::{pointer, refuse_object, status};
+use crate::common::errno::{pointer, refuse_object};
 use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
 
-/// An open XRC domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Xrcd {
     header: AbiHeader<ibv_xrcd>,
@@ -27,13 +26,12 @@ pub(crate) struct Xrcd {
 
 abi_object!(Xrcd: ibv_xrcd, "XRC domain");
 
-/// Opens an XRC domain. The errors are those of the kernel's `ib_uverbs_open_xrcd`.
+/// Has the errors of the kernel's `ib_uverbs_open_xrcd`.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
-    // call, and the other pointer is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`).
     let (context, init) = unsafe { (Context::find_raw(context), &*init) };
     let (errno, why) = match context.map_err(OpenXrcdError::Nic).and_then(|context| open(context, init)) {
         Ok(xrcd) => return xrcd,
@@ -64,8 +62,8 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
     }
     let file = match init.fd {
         -1 => None,
-        // SAFETY: -1 is excluded. A number that is no open descriptor is an error of the first
-        // system call with it; the borrow does not outlive this function.
+        // SAFETY: -1 is excluded, and the borrow does not outlive this function. The first system
+        // call refuses a number that is no open descriptor.
         fd if fd >= 0 => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
         _ => return Err(OpenXrcdError::BadDescriptor),
     };
@@ -82,16 +80,13 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `xrcd` is an XRC domain, and no other verb uses it
-    // now.
-    let closed = unsafe {
-        Xrcd::destroy(xrcd, |object| {
-            let context = Context::find_raw((*xrcd).context)?;
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `xrcd` now.
+    unsafe {
+        destroy_with_context::<Xrcd>("ibv_close_xrcd", xrcd, |object, context| {
             if PdMember::strong_count(&object.member) > 1 {
                 return Err(Error::Busy { kind: "XRC domain", id: object.id.0, user: "an object in it" });
             }
             context.rails.xrc_domains().close(context.nic(), object.id)
         })
-    };
-    status("ibv_close_xrcd", closed)
+    }
 }

@@ -1,15 +1,14 @@
 //! The files that the kernel provides for an RDMA device, in `/sys` and `/dev/infiniband`. Programs
 //! and users look at them.
 //!
-//! The files stand in a directory of Mitra's ([`tree`]). Each function of the C library that takes
-//! a path is overridden here: it replaces the path of a file of the device by that of the file in
-//! the tree ([`place`]), and calls the C library. A program that has opened a directory then reads
-//! it without these functions. Results that are paths in the tree are replaced by those that
-//! programs know. Calls within the C library do not come here, so `opendir`, `glob` and their like
-//! are overridden as `open` is.
+//! The files are in a directory that Mitra makes, the [`tree`]. This module overrides each function
+//! of the C library that takes a path. An override replaces the path of a file of the device by the
+//! path in the tree ([`place`]), and calls the C library. If the result is a path in the tree, the
+//! override replaces it by the path that programs know. Calls within the C library do not reach the
+//! overrides, so `opendir`, `glob` and similar functions need overrides of their own.
 //!
-//! For any other path, a function only compares the first bytes before it calls the C library. So
-//! `open`, `stat` and their like stay async-signal-safe.
+//! For any other path, an override only compares the first bytes before it calls the C library, so
+//! `open` and `stat` stay async-signal-safe.
 
 use core::ptr;
 
@@ -23,7 +22,7 @@ mod place;
 mod tree;
 mod walks;
 
-/// The value that a function returns after an error.
+/// The result of a function after an error.
 trait Failure {
     const FAILURE: Self;
 }
@@ -41,7 +40,6 @@ impl<T> Failure for *mut T {
     const FAILURE: *mut T = ptr::null_mut();
 }
 
-/// Sets `errno` and returns the result of a function that fails.
 fn fail<R: Failure>(errno: c_int) -> R {
     set_errno(errno);
     R::FAILURE
@@ -53,7 +51,7 @@ enum Intent {
     Read,
     /// Write a file that exists.
     Write,
-    /// Write a file, and make it if it does not exist.
+    /// Write a file that may not exist.
     Create,
 }
 
@@ -70,7 +68,7 @@ impl Intent {
     /// # Safety
     /// `mode` is a C string.
     unsafe fn of_mode(mode: *const c_char) -> Intent {
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let letters = unsafe { core::ffi::CStr::from_ptr(mode) }.to_bytes();
         match letters {
             [b'r', rest @ ..] if rest.contains(&b'+') => Intent::Write,
@@ -86,7 +84,7 @@ impl Intent {
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn is_refused(path: *const c_char, intent: Intent) -> bool {
-    // SAFETY, for all: by the contract of this function.
+    // SAFETY, for all: the caller upholds the rules (`# Safety` above).
     match intent {
         Intent::Read => false,
         _ if !unsafe { is_device_file(path) } || unsafe { is_device(path) } => false,
@@ -95,10 +93,9 @@ unsafe fn is_refused(path: *const c_char, intent: Intent) -> bool {
     }
 }
 
-/// Defines functions of the C library that pass a path on by a function of [`place`], and return
-/// what `then` makes of the result. The arguments before a semicolon come before the path. A
-/// function with an [`Intent`] other than to read may fail with EACCES. `$next` is the module of
-/// the C library's functions.
+/// Defines overrides that pass a path on by a function of [`place`], and apply `then` to the
+/// result. The arguments before a semicolon come before the path. With an [`Intent`] other than to
+/// read, an override may fail with EACCES. `$next` is the module of the C library's functions.
 macro_rules! path_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, by $by:ident
         $(, for $intent:expr)? $(, then $then:expr)?;)*) => {
@@ -106,14 +103,12 @@ macro_rules! path_functions {
         // integer type is passed like a named one (System V ABI of x86-64, AAPCS64).
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;)* }
         $(
-            #[doc = concat!("The C library's `", stringify!($name), "`.")]
-            ///
             /// # Safety
-            /// As for the C library's function.
+            /// The rules of the C library's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
                 let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
-                // SAFETY, for all: by the contract of this function.
+                // SAFETY, for all: the caller upholds the rules (`# Safety` above).
                 $(let intent = $intent;
                 if unsafe { is_refused(path, intent) } {
                     return fail(libc::EACCES);
@@ -188,22 +183,20 @@ path_functions! {
     canonicalize_file_name(;) -> *mut c_char, by at_name, then renamed;
 }
 
-/// Defines functions of the C library that write the target of a symbolic link to a buffer. `$room`
-/// is the room that the compiler knows to be there.
+/// Defines overrides that write the target of a symbolic link to a buffer. `$room` is the size of
+/// the buffer that the compiler knows.
 macro_rules! link_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),* $(; $room:ident)?);)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char, *mut c_char, size_t $(, link_functions!(@type $room))?) -> c_long;)* }
         $(
-            #[doc = concat!("The C library's `", stringify!($name), "`.")]
-            ///
             /// # Safety
-            /// As for the C library's function.
+            /// The rules of the C library's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name(
                 $($before: $before_type,)* path: *const c_char, to: *mut c_char, size: size_t $(, $room: size_t)?
             ) -> c_long {
                 let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
-                // SAFETY: by the contract of this function.
+                // SAFETY: the caller upholds the same requirement (`# Safety` above).
                 unsafe {
                     at_name(path, |path| {
                         read_link(to, size, |buffer, size| {
@@ -226,19 +219,17 @@ link_functions! {
     __readlinkat_chk(dir: c_int; room);
 }
 
-/// Defines functions of the C library that return the path of the working directory.
+/// Defines overrides that return the path of the working directory.
 macro_rules! working_directory_functions {
     ($next:ident; $($name:ident($($argument:ident: $type:ty),*);)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($type),*) -> *mut c_char;)* }
         $(
-            #[doc = concat!("The C library's `", stringify!($name), "`.")]
-            ///
             /// # Safety
-            /// As for the C library's function.
+            /// The rules of the C library's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut c_char {
-                // SAFETY: by the contract of this function. The result is null or a C string of the
-                // caller's.
+                // SAFETY: the caller upholds the rules. The result is null or a C string of the
+                // caller.
                 $next::$name.get().map_or_else(|| fail(libc::ENOSYS), |next| unsafe { renamed(next($($argument),*)) })
             }
         )*
@@ -252,7 +243,6 @@ working_directory_functions! {
     get_current_dir_name();
 }
 
-/// Looks up the C library's functions that this module calls.
 pub(super) fn look_up() {
     next_of_path::look_up();
     next_of_link::look_up();

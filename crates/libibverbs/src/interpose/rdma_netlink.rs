@@ -1,11 +1,11 @@
 //! Sockets of the netlink family `NETLINK_RDMA`, by which `rdma link` and `rdma dev` of iproute2
 //! ask the kernel for devices.
 //!
-//! Such a socket is one of a pair of Unix sockets here, and a thread answers at the other one. A
-//! program sends to the kernel's address, which a connected socket of type `SOCK_SEQPACKET` ignores
-//! (`unix_seqpacket_sendmsg` in net/unix/af_unix.c). Messages come from the other socket's name,
-//! which is chosen to have the length and the port of the kernel's address, because libmnl and
-//! libnl check them.
+//! The override creates a pair of Unix sockets, and a thread answers at the socket that the program
+//! does not get. A program sends to the kernel's address, which a connected socket of type
+//! `SOCK_SEQPACKET` ignores (`unix_seqpacket_sendmsg` in net/unix/af_unix.c). The thread's socket
+//! has a name with the length and the port of the kernel's address, because libmnl and libnl check
+//! the sender of a message.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -31,12 +31,11 @@ next_functions! {
     getsockname: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 }
 
-/// Looks up the C library's functions that this module calls.
 pub(super) fn look_up() {
     next::look_up();
 }
 
-/// `struct sockaddr_nl`, of which libc hides a field.
+/// `struct sockaddr_nl`. The type in the crate libc hides a field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Address {
@@ -47,15 +46,13 @@ struct Address {
 }
 
 const ADDRESS_LEN: socklen_t = size_of::<Address>() as socklen_t;
-/// The address of this library's sockets, except for `groups`.
+/// The address of the threads' sockets, except for `groups`.
 const KERNEL: Address = Address { family: libc::AF_UNIX as u16, padding: 0, port: 0, groups: 0 };
-/// Longer requests than those that name a device and a port are refused.
+/// The maximum length of a request in bytes. A request names at most a device and a port.
 const MAX_REQUEST: usize = 4096;
 
-/// `socket(2)`.
-///
 /// # Safety
-/// As for the C library's function.
+/// The rules of socket(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if (domain, protocol) == (libc::AF_NETLINK, libc::NETLINK_RDMA) {
@@ -64,11 +61,11 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
             Err(error) => minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
         };
     }
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     next::socket.get().map_or_else(|| minus_one(libc::ENOSYS), |next| unsafe { next(domain, kind, protocol) })
 }
 
-/// Returns the program's socket of a pair.
+/// Returns the program's socket.
 fn open(kind: c_int) -> io::Result<OwnedFd> {
     let mut pair = [0; 2];
     // SAFETY: `pair` has room for two descriptors, which are new and unknown to other code.
@@ -88,33 +85,34 @@ fn open(kind: c_int) -> io::Result<OwnedFd> {
     }
     name_as_kernel(&own)?;
     let own = moved_up(own);
-    // In the child of a fork there is no thread that answers. The program's socket then ends as
-    // soon as the parent has ended.
+    // The child of a fork has no thread that answers. Without a copy of the thread's socket in the
+    // child, the program's socket ends when the parent ends.
     let own = Answering { _close_on_fork: CloseOnFork::new(own.as_raw_fd())?, socket: own.into() };
     thread::spawn("mitra-netlink", move || answer(own))?;
     Ok(programs)
 }
 
-/// Gives a socket an abstract name that is read as the address of the kernel: as long as
+/// Gives a socket an abstract name that programs take for the address of the kernel: as long as
 /// `struct sockaddr_nl`, and with port 0.
 fn name_as_kernel(own: &OwnedFd) -> io::Result<()> {
     let mut name = KERNEL;
-    // Names in the network namespace are unique.
+    // A name must be unique in the network namespace.
     name.groups = random::random_u64()? as u32;
-    // SAFETY: the pointer and the length are those of `name`.
+    // SAFETY: the pointer and the length describe `name`.
     match unsafe { libc::bind(own.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The socket at which a thread answers. The registration is dropped before the socket is closed.
+/// The socket at which a thread answers. The order of the fields ends the registration before the
+/// socket is closed.
 struct Answering {
     _close_on_fork: CloseOnFork,
     socket: UnixDatagram,
 }
 
-/// Answers the requests of a program until it closes its socket.
+/// Answers the requests of a program until the program closes its socket.
 fn answer(own: Answering) {
     let own = &own.socket;
     let mut request = [0; MAX_REQUEST];
@@ -125,7 +123,7 @@ fn answer(own: Answering) {
     }) {}
 }
 
-/// Returns whether a descriptor is the program's socket of a pair.
+/// Returns whether a descriptor is a socket that [`open`] has returned.
 fn is_of_a_pair(fd: c_int) -> bool {
     let (mut peer, mut len) = (KERNEL, ADDRESS_LEN);
     let before = Errno::last_raw();
@@ -136,15 +134,15 @@ fn is_of_a_pair(fd: c_int) -> bool {
     known && len == ADDRESS_LEN && (peer.family, peer.padding, peer.port) == of_kernel
 }
 
-/// `bind(2)`. The address that the program chooses has no effect, because no one else sends to it.
+/// The netlink address that the program chooses has no effect, because only the thread sends to the
+/// socket.
 ///
 /// # Safety
-/// As for the C library's function.
+/// The rules of bind(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let Some(next) = next::bind.get() else { return minus_one(libc::ENOSYS) };
-    // SAFETY: by the contract of this function. The kernel has read the address if it finds it
-    // invalid.
+    // SAFETY: the caller upholds the rules. The kernel has read an address that it finds invalid.
     unsafe {
         let result = next(fd, address, len);
         let is_invalid = result < 0 && *libc::__errno_location() == libc::EINVAL;
@@ -153,21 +151,19 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
     }
 }
 
-/// `getsockname(2)`.
-///
 /// # Safety
-/// As for the C library's function.
+/// The rules of getsockname(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     if !is_of_a_pair(fd) {
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         return next::getsockname
             .get()
             .map_or_else(|| minus_one(libc::ENOSYS), |next| unsafe { next(fd, address, len) });
     }
-    // The socket has no name of its own.
+    // The program's Unix socket has no name.
     let own = Address { family: libc::AF_NETLINK as u16, port: std::process::id(), ..KERNEL };
-    // SAFETY: by the contract of this function, `address` has room for `len` bytes.
+    // SAFETY: `address` has room for `*len` bytes (getsockname(2)).
     unsafe {
         let copied = ADDRESS_LEN.min(*len) as usize;
         ptr::copy_nonoverlapping((&raw const own).cast::<u8>(), address.cast(), copied);

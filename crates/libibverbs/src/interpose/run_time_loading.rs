@@ -3,12 +3,12 @@
 //!
 //! A preloaded library precedes libibverbs in the search order for linked programs only: `dlsym`
 //! searches the library that `dlopen` returned. `dlopen` and `dlmopen` therefore replace the file
-//! name by this library's own. This library's symbols have no versions, so `dlvsym` answers
+//! name by the name of this library. This library's symbols have no versions, so `dlvsym` answers
 //! requests for the versions that libibverbs and librdmacm define.
 //!
-//! The C library's functions depend on their caller, whose RUNPATH `dlopen` searches and behind
-//! which `dlsym` continues for `RTLD_NEXT`. The overrides therefore jump to them, so that the
-//! return address is still the caller's.
+//! The C library's functions depend on their caller: `dlopen` searches its RUNPATH, and `dlsym`
+//! continues behind it for `RTLD_NEXT`. The overrides therefore jump to the C library's functions,
+//! which preserves the return address.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -19,43 +19,40 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::NextFunction;
 use crate::symbols::symbols;
 
-/// The names of the libraries whose functions this library defines, up to the version in the file
-/// name.
+/// The libraries whose functions this library defines: their file names without the version.
 static SERVED: [&[u8]; 2] = [b"libibverbs.so", b"librdmacm.so"];
-/// The beginning of the name of each of librdmacm's version nodes.
+/// The beginning of the names of librdmacm's version nodes.
 const RDMACM_NODE: &[u8] = b"RDMACM_";
 
-/// The arguments of a call, in the registers' order. A call with fewer arguments leaves the rest
-/// undefined but restores them.
+/// The first argument registers of a call. A call with fewer arguments leaves some undefined, and
+/// the jump restores them unchanged.
 #[repr(C)]
 struct Arguments([usize; 3]);
 
-/// The function at which the call continues, with whatever arguments it has.
+/// A function of any type, at which a call continues.
 type Target = unsafe extern "C" fn();
 
-// SAFETY, for all three: the functions are called only by the jumps below, with the arguments of
-// their callers. `Target` stands for their types.
+// SAFETY, for all three: only the jumps below call the functions, with the arguments of their
+// callers. `Target` stands for their types.
 static DLOPEN: NextFunction<Target> = unsafe { NextFunction::new(c"dlopen") };
 static DLMOPEN: NextFunction<Target> = unsafe { NextFunction::new(c"dlmopen") };
 static DLVSYM: NextFunction<Target> = unsafe { NextFunction::new(c"dlvsym") };
 
-/// Defines a function that passes its arguments to `$prepare` and then jumps to the address that
-/// `$prepare` returns, with the arguments as `$prepare` left them.
+/// Defines a function that passes its arguments to `$prepare`, which may change them, and then
+/// jumps to the function that `$prepare` returns.
 macro_rules! jump_after {
     ($(#[$doc:meta])* $name:ident($($argument:ty),*), $prepare:ident) => {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As for the C library's function.
-        // SAFETY: the C library's function of this name has the same arguments, and this one does
-        // all that it does.
+        /// The rules of the C library's function.
+        // SAFETY: the function has the arguments of the C library's function, and continues there.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($(_: $argument),*) -> *mut c_void {
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
-                // The stack is aligned to 16 bytes before the call, and 24 bytes align it again
-                // after the return address.
+                // 24 bytes align the stack to 16 bytes again after the return address.
                 ".cfi_startproc",
                 "sub rsp, 24",
                 ".cfi_adjust_cfa_offset 24",
@@ -85,8 +82,7 @@ macro_rules! jump_after {
                 "str x2, [sp, #32]",
                 "add x0, sp, #16",
                 "bl {prepare}",
-                // Branch target identification accepts an indirect jump through x16 at a function's
-                // beginning.
+                // Branch target identification permits a jump to a function through x16.
                 "mov x16, x0",
                 "ldp x0, x1, [sp, #16]",
                 "ldr x2, [sp, #32]",
@@ -101,44 +97,42 @@ macro_rules! jump_after {
 }
 
 jump_after! {
-    /// `dlopen(3)`.
     dlopen(*const c_char, c_int), prepare_dlopen
 }
 jump_after! {
-    /// `dlmopen(3)`. Another namespace gets a copy of this library, with NICs of its own.
+    /// Another namespace gets a copy of this library, with NICs of its own.
     dlmopen(libc::c_long, *const c_char, c_int), prepare_dlmopen
 }
 jump_after! {
-    /// `dlvsym(3)`.
     dlvsym(*mut c_void, *const c_char, *const c_char), prepare_dlvsym
 }
 
 /// # Safety
-/// The first argument is that of `dlopen`.
+/// The first argument is the file name for `dlopen`: null or the address of a C string.
 unsafe extern "C" fn prepare_dlopen(Arguments([file, ..]): &mut Arguments) -> Target {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { redirect(file) };
     DLOPEN.get().unwrap_or(returns_first_argument)
 }
 
 /// # Safety
-/// The second argument is that of `dlmopen`.
+/// The second argument is the file name for `dlmopen`: null or the address of a C string.
 unsafe extern "C" fn prepare_dlmopen(Arguments([_, file, _]): &mut Arguments) -> Target {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { redirect(file) };
     DLMOPEN.get().unwrap_or(returns_first_argument)
 }
 
 /// # Safety
-/// The arguments are those of `dlvsym`.
+/// The arguments are a handle for `dlsym`, and two C strings or null.
 unsafe extern "C" fn prepare_dlvsym(arguments: &mut Arguments) -> Target {
     let Arguments([result, name, version]) = arguments;
     let [name, version] = [*name, *version].map(ptr::with_exposed_provenance::<c_char>);
     if !name.is_null() && !version.is_null() {
-        // SAFETY: by the contract of this function both are C strings.
+        // SAFETY: the caller passes C strings (`# Safety` above).
         let (name, version) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(version)) };
         let handle = ptr::with_exposed_provenance_mut::<c_void>(*result);
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         if let Some(found) = unsafe { served_symbol(handle, name, version) } {
             *result = found.expose_provenance();
             return returns_first_argument;
@@ -147,7 +141,6 @@ unsafe extern "C" fn prepare_dlvsym(arguments: &mut Arguments) -> Target {
     DLVSYM.get().unwrap_or(returns_first_argument)
 }
 
-/// Returns its first argument.
 #[unsafe(naked)]
 unsafe extern "C" fn returns_first_argument() {
     #[cfg(target_arch = "x86_64")]
@@ -157,13 +150,13 @@ unsafe extern "C" fn returns_first_argument() {
     naked_asm!("ret");
 }
 
-/// Replaces the name of a served library by this library's.
+/// Replaces the name of a served library by the name of this library.
 ///
 /// # Safety
 /// `file` is null or the address of a C string.
 unsafe fn redirect(file: &mut usize) {
     let name = ptr::with_exposed_provenance::<c_char>(*file);
-    // SAFETY: by the contract of this function it is a C string.
+    // SAFETY: the caller passes a C string (`# Safety` above).
     if !name.is_null() && is_served(unsafe { CStr::from_ptr(name) }.to_bytes()) {
         let own = own_file();
         if !own.is_null() {
@@ -172,7 +165,7 @@ unsafe fn redirect(file: &mut usize) {
     }
 }
 
-/// Returns whether a file name, with or without a directory, is that of a served library.
+/// `file` may have a directory and a version.
 fn is_served(file: &[u8]) -> bool {
     let name = file.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     SERVED.iter().any(|served| {
@@ -180,8 +173,8 @@ fn is_served(file: &[u8]) -> bool {
     })
 }
 
-/// Returns this library's definition of a symbol in the version that the served libraries define by
-/// default.
+/// Returns this library's definition of a symbol if `version` is the default version in a served
+/// library.
 ///
 /// # Safety
 /// `handle` is valid for `dlsym`.
@@ -196,13 +189,13 @@ unsafe fn served_symbol(handle: *mut c_void, name: &CStr, version: &CStr) -> Opt
     if !version.to_bytes().starts_with(RDMACM_NODE) && !is_default() {
         return None;
     }
-    // The handle may be that of this library's copy in another namespace. Any other library has no
-    // definition of its own that works.
+    // The handle may refer to this library's copy in another namespace. A definition of any other
+    // library does not work.
     if handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT {
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        // SAFETY: each name is null or that of a loaded library, and the library that `handle`
-        // keeps is not unloaded during the call.
+        // SAFETY: a name that is not null is a C string of a loaded library, which `handle` keeps
+        // loaded.
         unsafe {
             let (file, own) = (file_of(found), own_file());
             if !file.is_null() && !own.is_null() && CStr::from_ptr(file) == CStr::from_ptr(own) {
@@ -210,21 +203,19 @@ unsafe fn served_symbol(handle: *mut c_void, name: &CStr, version: &CStr) -> Opt
             }
         }
     }
-    // SAFETY: the handle is this library's and `name` is a C string.
+    // SAFETY: `own_handle` returns a valid handle, and `name` is a C string.
     let found = unsafe { libc::dlsym(own_handle()?, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// Returns the handle of this library, which stays valid because the library is never unloaded
-/// after this call.
+/// Returns the handle of this library. It stays valid, because it is never closed.
 fn own_handle() -> Option<*mut c_void> {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut handle = HANDLE.load(Ordering::Acquire);
     if handle.is_null() {
         let file = own_file();
         let open = DLOPEN.get()?;
-        // SAFETY: `open` is the address of `dlopen`, whose type this is. `file` is null or a C
-        // string; null stands for the program.
+        // SAFETY: `dlopen` has this type. `file` is a C string, or null for the program.
         handle = unsafe {
             let open = transmute::<Target, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(open);
             open(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
@@ -234,18 +225,16 @@ fn own_handle() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// Returns the name under which the dynamic linker has loaded this library, or null. The dynamic
-/// linker compares names before it looks for a file, so the file may have been removed.
+/// Returns the name under which the dynamic linker has loaded this library, or null. The file may
+/// have been removed, because the dynamic linker compares names before it looks for a file.
 fn own_file() -> *const c_char {
-    // The address of an exported function might be that of the program's reference to it.
+    // The address of an exported function might be in the program's procedure linkage table.
     file_of((&raw const SERVED).cast())
 }
 
-/// Returns the name under which the dynamic linker has loaded the library that contains an address,
-/// or null.
+/// Returns the name of the loaded library that contains an address, or null.
 fn file_of(address: *const c_void) -> *const c_char {
-    // SAFETY: `Dl_info` consists of pointers, for which null is valid, and `dladdr` only compares
-    // the address.
+    // SAFETY: null pointers are a valid `Dl_info`, and `dladdr` only compares the address.
     unsafe {
         let mut info: libc::Dl_info = zeroed();
         libc::dladdr(address, &raw mut info);

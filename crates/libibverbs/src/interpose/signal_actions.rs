@@ -1,12 +1,12 @@
 //! `sigaction` and `signal`: the library's handler of SIGSEGV and SIGBUS stays installed when the
 //! program installs its own.
 //!
-//! For these two signals, the functions store the program's action instead of installing it, and
-//! return the stored action when the program queries it. The library's handler carries out the
-//! stored action for a fault that the library did not cause. The handler is installed with the
-//! flags and the mask of the program's action, so the kernel sets up the stack and the mask and
-//! restarts system calls as the program requested. Calls for other signals are passed to the C
-//! library, and so are calls for these two signals before the library's handler is installed.
+//! For these two signals, the functions store the program's action, and return the stored action
+//! when the program queries it. The library's handler carries out the stored action for a fault
+//! that the library did not cause. The handler is installed with the flags and the mask of the
+//! program's action, so the kernel sets up the stack and the mask and restarts system calls as the
+//! program requested. Calls for other signals go to the C library, like all calls before the
+//! library's handler is installed.
 
 use core::mem::{MaybeUninit, transmute};
 use core::ptr;
@@ -20,25 +20,21 @@ use libc::{
 use super::NextFunction;
 use super::signal_masks::PTHREAD_SIGMASK;
 
-/// A signal handler. A handler that was installed without SA_SIGINFO ignores the last two
-/// arguments.
+/// A handler that was installed without SA_SIGINFO ignores the last two arguments.
 pub(crate) type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// The action that the program installed.
 #[derive(Clone, Copy)]
 struct ProgramAction {
     handler: sighandler_t,
     flags: c_int,
-    /// The blocked signals, one bit for each of the kernel's 64 signals. The C library's `sigset_t`
-    /// has 1024 bits.
+    /// The blocked signals. The kernel has 64, although the C library's `sigset_t` has 1024 bits.
     mask: u64,
 }
 
-/// A signal whose handler is the library's, and the program's action for it.
+/// The program's action for a signal that the library handles.
 ///
-/// A signal handler may read the program's action while another thread changes it. The action is
-/// therefore stored in two slots. A change writes the slot that is not in use and then makes it the
-/// slot in use.
+/// A signal handler may read the action while another thread changes it. A change therefore writes
+/// the slot that is not in use, and then switches the slots.
 struct InterceptedSignal {
     signal: c_int,
     /// Whether the library's handler is installed.
@@ -46,7 +42,7 @@ struct InterceptedSignal {
     /// The number of changes. Its lowest bit selects the slot to read.
     version: AtomicUsize,
     slots: [Slot; 2],
-    /// The spin lock for changes. It is true while a thread makes a change.
+    /// The spin lock for changes, true while a thread holds the lock.
     changing: AtomicBool,
 }
 
@@ -58,7 +54,7 @@ struct Slot {
 
 static INTERCEPTED: [InterceptedSignal; 2] =
     [InterceptedSignal::new(SIGSEGV), InterceptedSignal::new(SIGBUS)];
-/// The address of the library's handler, which is the same for both signals.
+/// The address of the library's handler of both signals.
 static LIBRARY_HANDLER: AtomicUsize = AtomicUsize::new(SIG_DFL);
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -69,10 +65,8 @@ static SIGACTION: NextFunction<Sigaction> = unsafe { NextFunction::new(c"sigacti
 // SAFETY: `Signal` is the type of signal(2).
 static SIGNAL: NextFunction<Signal> = unsafe { NextFunction::new(c"signal") };
 
-/// `sigaction(2)`.
-///
 /// # Safety
-/// As for the C library's function.
+/// The rules of sigaction(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(
     signal: c_int,
@@ -80,12 +74,11 @@ pub unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     let Some(intercepted) = intercepted(signal) else {
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         return unsafe { next_sigaction(signal, new, old) };
     };
-    // The program's pointer is read before the change begins: if the read faults, no change is half
-    // done.
-    // SAFETY: by the contract `new` is null or valid.
+    // A fault of this read must not interrupt a change.
+    // SAFETY: the caller passes null or a valid action.
     let new = unsafe { new.as_ref() }.copied();
     let mut before = MaybeUninit::zeroed();
     let result = intercepted.change(|| {
@@ -98,26 +91,26 @@ pub unsafe extern "C" fn sigaction(
         new.map_or(0, |new| intercepted.set(ProgramAction::from_c(&new)))
     });
     if result == 0 && !old.is_null() {
-        // SAFETY: zeros are a valid action, and so is what was written over them. By the contract
-        // `old` is valid.
+        // SAFETY: zeros are a valid action, and so is the action that replaced them. The caller
+        // passes a valid `old`.
         unsafe { old.write(before.assume_init()) };
     }
     result
 }
 
-/// `signal(2)`, with the BSD meaning that the C library gives it.
+/// Has the BSD meaning that the C library gives signal(2).
 ///
 /// # Safety
-/// As for the C library's function.
+/// The rules of signal(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if intercepted(signal).is_none() || handler == SIG_ERR {
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         return SIGNAL.get().map_or(SIG_ERR, |next| unsafe { next(signal, handler) });
     }
     let new = ProgramAction { handler, flags: SA_RESTART, mask: 1 << (signal - 1) }.to_c();
     let mut old = MaybeUninit::zeroed();
-    // SAFETY: both actions are local variables. By the contract `handler` is a valid handler.
+    // SAFETY: both actions are local variables. The caller passes a valid handler.
     match unsafe { sigaction(signal, &raw const new, old.as_mut_ptr()) } {
         // SAFETY: zeros are a valid action, and `sigaction` has overwritten them.
         0 => unsafe { old.assume_init() }.sa_sigaction,
@@ -125,8 +118,8 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighand
     }
 }
 
-/// Installs the library's handler for both signals, unless it is installed, and keeps the program's
-/// actions.
+/// Installs the library's handler for both signals if it is not installed yet, and stores the
+/// program's actions.
 ///
 /// # Panics
 /// If the C library has no `sigaction` or the call fails.
@@ -138,8 +131,8 @@ pub(crate) fn install_library_handler(handler: Handler) {
                 return 0;
             }
             let mut action = MaybeUninit::zeroed();
-            // SAFETY: the new action is null, which changes nothing. `action` is a local variable,
-            // and zeros are a valid action.
+            // SAFETY: a null action changes nothing. `action` is a local variable, and zeros are a
+            // valid action.
             let (result, action) = unsafe {
                 let result = next_sigaction(intercepted.signal, ptr::null(), action.as_mut_ptr());
                 (result, action.assume_init())
@@ -157,17 +150,17 @@ pub(crate) fn install_library_handler(handler: Handler) {
 /// Carries out the program's action for a signal that the library's handler received.
 ///
 /// # Safety
-/// Called from the library's handler with the arguments that the kernel passed to it.
+/// The caller is the library's handler, and passes the arguments of the kernel.
 pub(crate) unsafe fn forward_to_program(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(intercepted) = intercepted(signal) else { return };
     let action = intercepted.program_action();
-    // SAFETY: by the contract `info` comes from the kernel.
     // A code of 0 or less means that a process sent the signal (sigaction(2)).
+    // SAFETY: `info` comes from the kernel (`# Safety` above).
     let sent = unsafe { (*info).si_code } <= 0;
     match action.handler {
         // For SIG_IGN the kernel ignores a signal that a process sent, but not a fault (signal(7)).
         SIG_IGN if sent => {}
-        // SAFETY: by the contract `info` comes from the kernel.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         SIG_DFL | SIG_IGN => unsafe { intercepted.kill_process(info) },
         handler => {
             if action.flags & SA_RESETHAND != 0 {
@@ -202,8 +195,7 @@ impl InterceptedSignal {
                 flags: slot.flags.load(Ordering::Relaxed),
                 mask: slot.mask.load(Ordering::Relaxed),
             };
-            // If a later change had written the slot during the reads, this load would see its
-            // version.
+            // If a later change wrote the slot during the reads, the next load sees its version.
             fence(Ordering::Acquire);
             if self.version.load(Ordering::Relaxed) == version {
                 return action;
@@ -211,8 +203,8 @@ impl InterceptedSignal {
         }
     }
 
-    /// Stores the program's action and installs the library's handler with its flags and mask.
-    /// Called only within [`InterceptedSignal::change`].
+    /// Stores the program's action and installs the library's handler with the action's flags and
+    /// mask. Only the closures of [`InterceptedSignal::change`] may call this method.
     fn set(&self, action: ProgramAction) -> c_int {
         let version = self.version.load(Ordering::Relaxed);
         let slot = &self.slots[(version + 1) % 2];
@@ -237,12 +229,12 @@ impl InterceptedSignal {
         unsafe { next_sigaction(self.signal, ptr::from_ref(&installed.to_c()), ptr::null_mut()) }
     }
 
-    /// Runs `change` under the spin lock, with all signals blocked: a signal handler of this thread
-    /// could otherwise wait for the lock forever.
+    /// Runs `change` under the spin lock. Signals are blocked, because a signal handler of this
+    /// thread could otherwise wait for the lock forever.
     fn change<T>(&self, change: impl FnOnce() -> T) -> T {
         let mut mask = MaybeUninit::zeroed();
         let block = |set, old| {
-            // SAFETY: each set is null or a local variable of `change`.
+            // SAFETY: each set is null or a local variable.
             PTHREAD_SIGMASK.get().map(|next| unsafe { next(SIG_SETMASK, set, old) })
         };
         let mut all = MaybeUninit::uninit();
@@ -259,18 +251,17 @@ impl InterceptedSignal {
         result
     }
 
-    /// Carries out the default action: the signal kills the process as soon as the library's
-    /// handler returns.
+    /// Restores the default action, which kills the process when the library's handler returns.
     ///
     /// # Safety
-    /// Called from the library's handler with the arguments that the kernel passed to it.
+    /// The requirements of [`forward_to_program`].
     unsafe fn kill_process(&self, info: *mut siginfo_t) {
         let default = ProgramAction { handler: SIG_DFL, flags: 0, mask: 0 };
-        // SAFETY: the action is a local variable, and by the contract `info` comes from the kernel.
+        // SAFETY: the action is a local variable, and `info` comes from the kernel.
         unsafe {
             next_sigaction(self.signal, ptr::from_ref(&default.to_c()), ptr::null_mut());
-            // A fault would recur when the handler returns. A signal that a process sent must be
-            // queued again.
+            // A fault recurs when the handler returns. A signal that a process sent does not, so it
+            // is queued again.
             libc::syscall(
                 libc::SYS_rt_tgsigqueueinfo,
                 libc::getpid(),
@@ -293,8 +284,7 @@ impl ProgramAction {
         ProgramAction {
             handler: action.sa_sigaction,
             flags: action.sa_flags,
-            // SAFETY: `sigset_t` begins with 64 bits for the kernel's signals, signal 1 in the
-            // lowest.
+            // SAFETY: `sigset_t` begins with the 64 bits of the kernel's signals.
             mask: unsafe { (&raw const action.sa_mask).cast::<u64>().read() },
         }
     }
@@ -315,8 +305,8 @@ fn intercepted(signal: c_int) -> Option<&'static InterceptedSignal> {
 }
 
 /// # Safety
-/// As for `sigaction(2)`.
+/// The rules of sigaction(2).
 unsafe fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     SIGACTION.get().map_or(-1, |next| unsafe { next(signal, new, old) })
 }

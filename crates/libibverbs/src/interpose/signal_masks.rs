@@ -3,7 +3,7 @@
 //! Threads of the program drive the NIC when they poll, and many programs block all signals in such
 //! threads. The kernel kills a process that faults while it blocks the signal, even if a handler is
 //! installed (sigprocmask(2)). These functions therefore remove the two signals from every set that
-//! is to be blocked, and leave everything else to the C library.
+//! is to be blocked.
 
 use core::ptr;
 
@@ -19,37 +19,33 @@ pub(super) static PTHREAD_SIGMASK: NextFunction<SetMask> = unsafe { NextFunction
 // SAFETY: `SetMask` is the type of sigprocmask(2).
 static SIGPROCMASK: NextFunction<SetMask> = unsafe { NextFunction::new(c"sigprocmask") };
 
-/// `pthread_sigmask(3)`.
-///
 /// # Safety
-/// As for the C library's function.
+/// The rules of pthread_sigmask(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     let Some(next) = PTHREAD_SIGMASK.get() else { return libc::ENOSYS };
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { set_mask_except_faults(next, how, set, old) }
 }
 
-/// `sigprocmask(2)`.
-///
 /// # Safety
-/// As for the C library's function.
+/// The rules of sigprocmask(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     let Some(next) = SIGPROCMASK.get() else { return -1 };
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { set_mask_except_faults(next, how, set, old) }
 }
 
 /// # Safety
-/// As for `sigprocmask(2)`: `set` and `old` are null or valid.
+/// `set` and `old` are null or valid.
 unsafe fn set_mask_except_faults(
     next: SetMask,
     how: c_int,
     set: *const sigset_t,
     old: *mut sigset_t,
 ) -> c_int {
-    // SAFETY: by the contract `set` is null or valid.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let mut set = unsafe { set.as_ref() }.copied();
     if let Some(set) = &mut set
         && matches!(how, SIG_BLOCK | SIG_SETMASK)
@@ -59,6 +55,6 @@ unsafe fn set_mask_except_faults(
             unsafe { libc::sigdelset(set, signal) };
         }
     }
-    // SAFETY: the set is null or a local variable, and by the contract `old` is null or valid.
+    // SAFETY: the set is null or a local variable, and the caller passes null or a valid `old`.
     unsafe { next(how, set.as_ref().map_or(ptr::null(), ptr::from_ref), old) }
 }

@@ -1,9 +1,9 @@
 //! The check at registration that memory is mapped with the rights that the registration needs.
 //!
 //! A NIC that pins pages finds a missing mapping when it pins them (`ib_umem_get` in the kernel's
-//! `drivers/infiniband/core/umem.c`). This device pins nothing. It touches each page of a short
-//! range. Of a long range it touches the first and the last page, and the first page of each
-//! mapping that `/proc/self/maps` does not show with the rights, so that the cost depends on the
+//! `drivers/infiniband/core/umem.c`). This device pins nothing. The check touches each page of a
+//! short range. In a long range, the check touches the first and the last page, and the beginning
+//! of each part for which `/proc/self/maps` does not show the rights. Its cost depends on the
 //! number of mappings.
 
 use std::fs::File;
@@ -13,29 +13,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_verbs::{Error, Result};
 
+use super::copy;
 use crate::common::cancellation;
 
-#[cfg(target_arch = "x86_64")]
-use crate::copy_nofault as copy;
-#[cfg(not(target_arch = "x86_64"))]
-use crate::process_vm as copy;
-
-/// The page size. On machines with larger pages some pages are touched twice.
+/// On machines with larger pages, some pages are touched more than once.
 const PAGE: u64 = 4096;
-/// The number of pages up to which each page is touched.
+/// The maximum number of pages of a range of which each page is touched.
 const TOUCHED: u64 = 64;
-/// The end of the user part of the address space with four-level page tables on x86-64
-/// (`Documentation/arch/x86/x86_64/mm.rst`), and the largest that aarch64 has by default.
+/// The user part of the address space in bytes, with four-level page tables on x86-64
+/// (`Documentation/arch/x86/x86_64/mm.rst`), and by default at most on aarch64.
 const ADDRESS_SPACE: u64 = 1 << 48;
 
-/// Checks that a region of `len` bytes is not larger than what can be registered: the memory of the
-/// machine if pages must be present, otherwise the address space.
-///
 /// # Errors
-/// `TooLarge`.
+/// `TooLarge` if the machine's memory, or with on-demand paging the address space, has fewer than
+/// `len` bytes.
 pub(crate) fn check_size(len: u64, on_demand: bool) -> Result<()> {
-    /// 0 until it is known. Threads that ask for it first do not wait for each other, because a
-    /// fork may leave one of them behind.
+    /// The machine's memory in bytes, or 0 until it is known. Threads do not wait for each other,
+    /// because a thread that determines the size would not exist in the child of a fork.
     static MACHINE: AtomicU64 = AtomicU64::new(0);
     let limit = match MACHINE.load(Ordering::Relaxed) {
         _ if on_demand => ADDRESS_SPACE,
@@ -48,7 +42,7 @@ pub(crate) fn check_size(len: u64, on_demand: bool) -> Result<()> {
     if len > limit { Err(Error::TooLarge { len, limit }) } else { Ok(()) }
 }
 
-/// Returns the size of the machine's memory, or of the address space if it is unknown.
+/// Returns the size of the machine's memory, or of the address space if the former is unknown.
 fn machine_memory() -> u64 {
     // SAFETY: both calls only read constants of the system.
     let (pages, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
@@ -61,7 +55,7 @@ fn machine_memory() -> u64 {
 /// Checks that all pages of the range are mapped, readable, and writable if `write` is set.
 ///
 /// # Errors
-/// `Inaccessible` with the first address that is not.
+/// `Inaccessible` with the first address that does not have the right.
 ///
 /// # Safety
 /// The requirement of [`super::program_buffer`] for the pages of the range.
@@ -76,8 +70,7 @@ pub(crate) unsafe fn check(start: u64, len: u64, write: bool) -> Result<()> {
         }
     };
     let pages = (last / PAGE) - (start / PAGE) + 1;
-    // Without an instruction that writes a word only if it is mapped, a page cannot be touched for
-    // writing.
+    // Only `copy_nofault` can touch a page for writing without a change of its content.
     if pages <= TOUCHED && (!write || cfg!(target_arch = "x86_64")) {
         return (start / PAGE..=last / PAGE).try_for_each(|page| touch((page * PAGE).max(start)));
     }
@@ -126,28 +119,22 @@ pub(crate) fn make_present(start: u64, len: u64, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the program may read the byte at `addr`, and write it if `write` is set. Its
-/// value does not change.
+/// Returns whether the program may read the byte at `addr`, and write it if `write` is set. The
+/// byte's value does not change.
 ///
 /// # Safety
 /// The requirement of [`super::program_buffer`] for the aligned word that the byte is in.
 unsafe fn touch(addr: u64, write: bool) -> bool {
-    let at = addr as *mut u8;
-    #[cfg(target_arch = "x86_64")]
-    if write {
-        copy::install_handler();
+    copy::install_handler();
+    if write && cfg!(target_arch = "x86_64") {
         // SAFETY: the handler is installed. The word may be written, and an exchange of 0 for 0
         // leaves every value as it is.
         return unsafe { copy::compare_exchange((addr & !7) as *mut u64, 0, 0) }.is_ok();
     }
-    let _ = write;
-    #[cfg(target_arch = "x86_64")]
-    copy::install_handler();
-    // SAFETY: the handler is installed where it is needed, and the byte may be read.
-    unsafe { copy::read(at, &mut [0]) }.is_ok()
+    // SAFETY: the handler is installed, and the byte may be read.
+    unsafe { copy::read(addr as *mut u8, &mut [0]) }.is_ok()
 }
 
-/// A mapping of the process.
 #[derive(Clone, Copy)]
 struct Mapping {
     start: u64,
@@ -189,8 +176,8 @@ impl Mappings {
         Mappings { file: cancellation::held_off(|| File::open("/proc/self/maps")).ok(), all: None }
     }
 
-    /// Returns the mapping that covers `addr`, or the next one. Returns `None` if there is none, or
-    /// if the mappings are unknown.
+    /// Returns the mapping that covers `addr`, or the next mapping. Returns `None` if neither
+    /// exists, or if the mappings are unknown.
     fn covering_or_next(&mut self, addr: u64) -> Option<Mapping> {
         if self.all.is_none() {
             match self.query(addr) {
@@ -202,7 +189,7 @@ impl Mappings {
         all.get(all.partition_point(|mapping| mapping.end <= addr)).copied()
     }
 
-    /// Looks up one mapping. Returns `None` if the kernel cannot.
+    /// Returns `None` if the kernel cannot look up a single mapping.
     fn query(&self, addr: u64) -> Option<Option<Mapping>> {
         let mut query = ProcmapQuery {
             size: size_of::<ProcmapQuery>() as u64,
@@ -225,7 +212,6 @@ impl Mappings {
         }))
     }
 
-    /// Reads all mappings.
     fn read(&mut self) -> Vec<Mapping> {
         let mut text = String::new();
         // After an error, the mappings that were read are used.

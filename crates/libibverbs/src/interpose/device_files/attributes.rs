@@ -1,4 +1,4 @@
-//! What the files say about the device: the values that the verbs return.
+//! The contents of the files. They have the values that the verbs return.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
@@ -16,20 +16,19 @@ use crate::calls::query_port::port_attr_when;
 use crate::rails::open;
 use crate::rails::rail_set::RailSet;
 
-/// The values that can differ between two moments, or between two processes of one run.
+/// The values that may change, or differ between two processes of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::interpose) struct Attributes {
     gid: Gid,
-    /// The GID of which the GUID is made.
+    /// The GID from which the GUID is derived.
     first_gid: Gid,
     up: bool,
     /// The name of the interface that has the address of rail 0.
     interface: Option<String>,
-    /// The process that has opened the device, whose counters the files contain.
+    /// The process whose counters the files contain, if it has opened the device.
     pub(super) owner: Option<u32>,
 }
 
-/// A file of the tree.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Entry {
     File(String),
@@ -37,8 +36,8 @@ pub(super) enum Entry {
     Link(String),
 }
 
-/// The counters that soft-RoCE has (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and the names of
-/// the NIC's own.
+/// The counters of soft-RoCE (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and the names of the
+/// NIC's counters.
 const COUNTERS: [(&str, &str); 10] = [
     ("duplicate_request", "duplicate_requests"),
     ("out_of_seq_request", "drop_out_of_sequence"),
@@ -53,9 +52,9 @@ const COUNTERS: [(&str, &str); 10] = [
 ];
 
 impl Attributes {
-    /// Returns the present values. Before the process opens its device, they are those that follow
-    /// from the settings. Returns `None` if these are malformed, so that there is no device.
-    /// `before` are values that were present earlier.
+    /// Returns the present values. Before the process opens its device, the values follow from the
+    /// settings. Returns `None` if the settings are malformed, so that there is no device. `before`
+    /// has earlier values.
     pub(in crate::interpose) fn now(before: Option<&Attributes>) -> Option<Attributes> {
         let name_of = |address: IpAddr| Some(interface_of(address).ok()??.name);
         if let Some(rails) = open::opened() {
@@ -67,8 +66,8 @@ impl Attributes {
             return Some(Attributes { gid, first_gid, up, interface, owner });
         }
         let addresses = match Settings::from_env().ok()?.rails {
-            // The rails of `--rails N` are at loopback addresses, and each process has others.
-            // `cat` has none.
+            // With `--rails N`, each process that uses verbs has loopback addresses of its own.
+            // Another process, such as `cat`, has none.
             RailsConfig::Count(_) if !is_linked_with_verbs() => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
             RailsConfig::Count(_) => vec![open::expected_address()?],
             RailsConfig::Addresses(addresses) => addresses,
@@ -79,7 +78,7 @@ impl Attributes {
         Some(Attributes { gid, first_gid: gid, up, interface: name_of(first), owner: None })
     }
 
-    /// Returns all files, by their paths without the first slash.
+    /// Returns all files, with their paths without the first slash.
     pub(super) fn files(&self) -> Vec<(String, Entry)> {
         let mut files = Vec::new();
         let mut link = |path: String, target: String| files.push((path, Entry::Link(target)));
@@ -99,7 +98,7 @@ impl Attributes {
             link(format!("{device}/device/net/{name}"), format!("/sys/class/net/{name}"));
         }
         let mut file = |path: String, text: &str| files.push((path, Entry::File(format!("{text}\n"))));
-        // These files only have the names of character devices. See `place::at_file`.
+        // Only the names of these files matter: `place::at_file` opens the null device instead.
         file("dev/infiniband/rdma_cm".to_owned(), "");
         file(format!("dev/infiniband/{CHAR_DEVICE_NAME}"), "");
         // `IB_USER_VERBS_ABI_VERSION` in include/uapi/rdma/ib_user_verbs.h.
@@ -111,7 +110,7 @@ impl Attributes {
             format!("{verbs}/uevent"),
             &format!("MAJOR=231\nMINOR=192\nDEVNAME=infiniband/{CHAR_DEVICE_NAME}"),
         );
-        // The texts are those of drivers/infiniband/core/sysfs.c and device.c.
+        // The formats come from drivers/infiniband/core/sysfs.c and device.c.
         let guid = groups(&self.guid());
         for (name, text) in [
             ("fw_ver", env!("CARGO_PKG_VERSION")),
@@ -140,17 +139,15 @@ impl Attributes {
         files
     }
 
-    /// Returns the GUID of the device.
     pub(in crate::interpose) fn guid(&self) -> [u8; 8] {
         open::guid_of(self.first_gid).to_ne_bytes()
     }
 
-    /// Returns the attributes of the port that do not depend on the rails.
+    /// Leaves out the attributes that depend on the rails.
     pub(in crate::interpose) fn port(&self) -> ibv_port_attr {
         port_attr_when(self.up)
     }
 
-    /// Returns the name of the interface that has the address of rail 0, if there is one.
     pub(in crate::interpose) fn interface(&self) -> Option<&str> {
         self.interface.as_deref()
     }
@@ -175,11 +172,10 @@ impl Attributes {
     }
 }
 
-/// The directory of the counters.
 pub(super) const COUNTERS_DIR: &str = "sys/devices/virtual/infiniband/mitra0/ports/1/hw_counters";
 
-/// Returns the counters of the NICs of this process, if it has opened them, with the names of their
-/// files.
+/// Returns the names of the counter files, and the sums over the NICs of this process, if it has
+/// opened its device.
 pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
     let rails: Arc<RailSet> = open::opened()?;
     let all: Vec<Counter> = rails.nics().iter().flat_map(|nic| nic.counters()).collect();
@@ -187,17 +183,15 @@ pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
     Some(COUNTERS.iter().map(|(name, own)| (*name, sum(*own))).collect())
 }
 
-/// Returns whether a library that the program has loaded uses the verbs, so that the program may
-/// open the device.
+/// Returns whether the process has loaded libibverbs or librdmacm, so that it may open the device.
 fn is_linked_with_verbs() -> bool {
     unsafe extern "C" fn is_verbs(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-        // SAFETY: the C library passes the description of a loaded library, whose name is a C
-        // string.
+        // SAFETY: the C library passes a description whose name is a C string.
         let name = unsafe { CStr::from_ptr((*info).dlpi_name) }.to_bytes();
         let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         (file.starts_with(b"libibverbs.so") || file.starts_with(b"librdmacm.so")).into()
     }
-    // SAFETY: the function has the type that dl_iterate_phdr(3) calls, and reads no data.
+    // SAFETY: the function has the type for dl_iterate_phdr(3), and does not read the null data.
     unsafe { libc::dl_iterate_phdr(Some(is_verbs), ptr::null_mut()) != 0 }
 }
 

@@ -1,4 +1,4 @@
-//! Paths: from those by which programs name the device's files to those in the tree, and back.
+//! The conversion of the paths that programs know to paths in the tree, and back.
 
 use core::ffi::{CStr, c_char, c_long};
 use core::ptr;
@@ -6,14 +6,13 @@ use core::ptr;
 use super::tree::{self, DIGITS, NAME_BEGINS};
 use crate::common::cancellation;
 
-/// The paths of the device's directories begin so. `_verbs` may follow, and then a slash or the
-/// end.
+/// The beginnings of the paths of the device's directories. `_verbs` may follow, and then a slash
+/// or the end.
 const PLACES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband", b"/dev/infiniband"];
-/// The character devices. Each is the null device: no call of this library needs one.
+/// The character devices. Programs get the null device, because the verbs need no character device.
 const DEVICES: [&CStr; 2] = [c"/dev/infiniband/rdma_cm", c"/dev/infiniband/uverbs0"];
 const NULL_DEVICE: &CStr = c"/dev/null";
-/// The kernel refuses an address in the first page of memory with EFAULT, and so do the functions
-/// here.
+/// The size of the first page of memory, in bytes. The kernel refuses addresses there with EFAULT.
 const FIRST_PAGE: usize = 4096;
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
@@ -23,8 +22,8 @@ const PATH_MAX: usize = libc::PATH_MAX as usize;
 /// `path` is null, an address in the first page of memory, or the address of a C string.
 #[inline]
 pub(super) unsafe fn is_device_file(path: *const c_char) -> bool {
-    // SAFETY: by the contract of this function. `follows` reads no byte after a terminating zero,
-    // which is in no place.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above). `PLACES` has no zero, so
+    // `follows` reads no byte after a terminating zero.
     path.addr() >= FIRST_PAGE
         && PLACES.iter().any(|place| unsafe {
             follows(path, place).is_some_and(|rest| {
@@ -34,13 +33,13 @@ pub(super) unsafe fn is_device_file(path: *const c_char) -> bool {
         })
 }
 
-/// Returns what follows `start` in a C string that begins with it.
+/// Returns the rest of a C string that begins with `start`.
 ///
 /// # Safety
 /// `path` is the address of a C string, and `start` has no zero.
 unsafe fn follows(path: *const c_char, start: &[u8]) -> Option<*const c_char> {
-    // SAFETY: all bytes before the one that is read are equal to those of `start`, so none of them
-    // terminates the string.
+    // SAFETY: all earlier bytes are equal to bytes of `start`, so none of them terminates the
+    // string.
     start
         .iter()
         .enumerate()
@@ -51,20 +50,20 @@ unsafe fn follows(path: *const c_char, start: &[u8]) -> Option<*const c_char> {
 /// Returns whether a path names a character device.
 ///
 /// # Safety
-/// As for [`is_device_file`].
+/// The requirement of [`is_device_file`].
 pub(super) unsafe fn is_device(path: *const c_char) -> bool {
     // SAFETY: a path of a file of the device is a C string.
     unsafe { is_device_file(path) && DEVICES.contains(&CStr::from_ptr(path)) }
 }
 
-/// Calls a function with the path of a file: in the tree if it is one of the device. A character
-/// device is the null device.
+/// Calls a function with a path. For a file of the device, the path is in the tree. For a character
+/// device, it is the path of the null device.
 ///
 /// # Safety
-/// As for [`is_device_file`].
+/// The requirement of [`is_device_file`].
 #[inline]
 pub(super) unsafe fn at_file<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe {
         match is_device_file(path) {
             false => call(path),
@@ -74,23 +73,21 @@ pub(super) unsafe fn at_file<R>(path: *const c_char, call: impl FnOnce(*const c_
     }
 }
 
-/// Calls a function with the path of a file: in the tree if it is one of the device, for a function
-/// that returns names.
+/// Does the same as [`at_file`] for a function that returns names, which needs the names of the
+/// character devices.
 ///
 /// # Safety
-/// As for [`is_device_file`].
+/// The requirement of [`is_device_file`].
 #[inline]
 pub(super) unsafe fn at_name<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { if is_device_file(path) { in_tree(path, call) } else { call(path) } }
 }
 
-/// Returns whether there is a file of the device with a path.
-///
 /// # Safety
-/// As for [`is_device_file`].
+/// The requirement of [`is_device_file`].
 pub(super) unsafe fn exists(path: *const c_char) -> bool {
-    // SAFETY: by the contract of this function. The call only reads the path.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { at_name(path, |path| libc::access(path, libc::F_OK) == 0) }
 }
 
@@ -98,7 +95,7 @@ pub(super) unsafe fn exists(path: *const c_char) -> bool {
 /// `path` is a C string.
 #[cold]
 unsafe fn in_tree<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (within, Some(root)) = (unsafe { CStr::from_ptr(path) }.to_bytes_with_nul(), tree::root()) else {
         return call(path);
     };
@@ -115,7 +112,7 @@ unsafe fn in_tree<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R)
 
 const COUNTERS: &[u8] = b"hw_counters";
 
-/// Returns what follows the root of a tree in a path that is in one, as programs name it.
+/// Returns the path that programs know for a path in a tree, or `None` for another path.
 pub(super) fn outside_of_tree(path: &[u8]) -> Option<&[u8]> {
     let name = NAME_BEGINS.as_bytes();
     let at = path.windows(name.len()).position(|window| window == name)?;
@@ -124,15 +121,14 @@ pub(super) fn outside_of_tree(path: &[u8]) -> Option<&[u8]> {
     (is_root && matches!(rest, [] | [b'/', ..])).then_some(if rest.is_empty() { b"/" } else { rest })
 }
 
-/// Replaces a path in a tree, as the C library returned it, by the one by which programs name it.
-/// Returns its argument.
+/// Replaces a path in a tree by the path that programs know. Returns its argument.
 ///
 /// # Safety
-/// `path` is null or the address of a C string that may be written.
+/// `path` is null or the address of a C string that the caller may write.
 pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
     if !path.is_null() {
-        // SAFETY: by the contract of this function. The new path is shorter or of one byte, and the
-        // string has more.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above). The new path is
+        // shorter.
         unsafe {
             if let Some(outside) = outside_of_tree(CStr::from_ptr(path).to_bytes()) {
                 ptr::copy(outside.as_ptr().cast(), path, outside.len());
@@ -143,12 +139,12 @@ pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
     path
 }
 
-/// Writes the target of a symbolic link to a buffer, and returns its length, as readlink(2) does: a
-/// target that is longer is cut. `call` is the C library's function.
+/// Writes the target of a symbolic link to a buffer, and returns its length. A longer target is
+/// cut, as by readlink(2). `call` is the C library's function.
 ///
 /// # Safety
-/// `to` has `size` bytes that may be written, and `call` writes at most as many bytes as it is
-/// told.
+/// `to` has `size` bytes that the caller may write, and `call` writes at most the number of bytes
+/// in its argument.
 pub(super) unsafe fn read_link(
     to: *mut c_char,
     size: usize,
@@ -157,18 +153,19 @@ pub(super) unsafe fn read_link(
     let len = call(to, size);
     match usize::try_from(len) {
         Err(_) => len,
-        // SAFETY: by the contract of this function, `call` has written `len` bytes.
+        // SAFETY: `call` has written `bytes` bytes to `to`.
         Ok(bytes) if bytes < size => unsafe { renamed_bytes(to, bytes) as c_long },
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         Ok(_) => unsafe { read_long_link(to, size, call) },
     }
 }
 
-/// Does the same for a target that may be longer than the buffer, and whose name outside of the
-/// tree may be shorter. The buffer here is too long for the stacks on which signal handlers run.
+/// Does the same as [`read_link`] for a target that may be longer than the buffer. The path that
+/// programs know may be short enough. The local buffer is too long for the stacks of signal
+/// handlers, so the function is not inlined.
 ///
 /// # Safety
-/// As for [`read_link`].
+/// The requirements of [`read_link`].
 #[cold]
 #[inline(never)]
 unsafe fn read_long_link(
@@ -179,7 +176,7 @@ unsafe fn read_long_link(
     let mut whole = [0 as c_char; PATH_MAX];
     let len = call(whole.as_mut_ptr(), PATH_MAX);
     let Ok(bytes) = usize::try_from(len) else { return len };
-    // SAFETY: `call` has written `bytes` bytes. Both buffers have the bytes that are copied.
+    // SAFETY: `call` has written `bytes` bytes. `copied` is at most the size of both buffers.
     unsafe {
         let copied = renamed_bytes(whole.as_mut_ptr(), bytes).min(size);
         ptr::copy_nonoverlapping(whole.as_ptr(), to, copied);
@@ -187,13 +184,13 @@ unsafe fn read_long_link(
     }
 }
 
-/// Does the same as [`renamed`] for a path of `len` bytes without a terminating zero. Returns the
-/// new length.
+/// Does the same as [`renamed`] for a path without a terminating zero. Returns the new length.
 ///
 /// # Safety
-/// `path` has `len` bytes that may be written.
+/// `path` has `len` bytes that the caller may write.
 unsafe fn renamed_bytes(path: *mut c_char, len: usize) -> usize {
-    // SAFETY: by the contract of this function. The new path is not longer.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above). The new path is not
+    // longer.
     unsafe {
         let Some(outside) = outside_of_tree(core::slice::from_raw_parts(path.cast(), len)) else {
             return len;

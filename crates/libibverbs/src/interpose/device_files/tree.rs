@@ -1,9 +1,9 @@
 //! The directory that holds the device's files.
 //!
-//! It stands in the directory of the control sockets, and its name is a digest of its content, so
-//! processes that see the same device share it. A process that uses a tree holds a shared lock
-//! (`flock(2)`) on it until it ends. A process that makes a tree removes those that no process
-//! uses.
+//! The tree is in the directory of the control sockets. Its name is a digest of its content, so
+//! processes that see the same device share the tree. A process that uses a tree holds a shared
+//! lock on it until the process ends (`flock(2)`). A process that makes a tree removes the trees
+//! that no process uses.
 
 use core::ffi::CStr;
 use core::iter::successors;
@@ -24,35 +24,35 @@ use super::attributes::{self, Attributes, COUNTERS_DIR, Entry};
 use crate::common::high_descriptor::moved_up;
 use crate::common::{cancellation, logging};
 
-/// The name of a tree is this and 16 hexadecimal digits.
+/// The name of a tree is this text and 16 hexadecimal digits.
 pub(super) const NAME_BEGINS: &str = "device-files-";
 pub(super) const DIGITS: usize = 16;
 
-/// A tree that this process has used. Trees are never freed: their number is that of the different
-/// contents.
+/// A tree that this process has used. Trees are never freed. Each has a different content, so there
+/// are few of them.
 struct Tree {
     attributes: Attributes,
     root: CString,
     next: *const Tree,
 }
 
-/// How often another process may remove a tree that this one makes.
+/// How often this process makes a tree that another process removes again.
 const ATTEMPTS: u32 = 8;
-/// Whether this process, or its parent, has logged why there is no tree.
+/// Whether this process, or its parent before the fork, has logged why there is no tree.
 static EXPLAINED: AtomicBool = AtomicBool::new(false);
 
-/// The trees of this process, the latest first.
+/// The list of the trees of this process, the latest first.
 static TREES: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the root of the tree with the present content, or `None` if there is no device, or no
-/// directory can hold the tree.
+/// Returns the root of the tree with the present content, or `None` if there is no device or no
+/// place for the tree.
 pub(super) fn root() -> Option<&'static CStr> {
     cancellation::held_off(present_root)
 }
 
 fn present_root() -> Option<&'static CStr> {
     let latest = TREES.load(Ordering::Acquire);
-    // SAFETY: a pointer in the list came from `Box::into_raw` in `add`, and its box is never freed.
+    // SAFETY: a pointer in the list comes from `Box::leak` in `add`.
     let mut trees = successors(unsafe { latest.as_ref() }, |tree| unsafe { tree.next.as_ref() });
     // SAFETY: as above.
     let attributes = Attributes::now(unsafe { latest.as_ref() }.map(|tree| &tree.attributes))?;
@@ -74,7 +74,7 @@ fn present_root() -> Option<&'static CStr> {
     }
 }
 
-/// Appends a tree to the list of this process.
+/// Puts a tree at the front of the list.
 fn add(attributes: Attributes, root: CString) -> &'static Tree {
     let tree = Box::leak(Box::new(Tree { attributes, root, next: TREES.load(Ordering::Acquire) }));
     while let Err(latest) =
@@ -85,8 +85,8 @@ fn add(attributes: Attributes, root: CString) -> &'static Tree {
     tree
 }
 
-/// Makes the tree with a content, unless it exists, and locks it for as long as this process lives.
-/// Returns its root.
+/// Makes the tree with a content if it does not exist, and locks the tree for the life of this
+/// process. Returns the root.
 fn make(attributes: &Attributes) -> io::Result<CString> {
     let files = attributes.files();
     let mut digest = DefaultHasher::new();
@@ -94,7 +94,7 @@ fn make(attributes: &Attributes) -> io::Result<CString> {
     let settings = Settings::from_env().map_err(io::Error::other)?;
     let dir = settings.run_dir.unwrap_or_else(run_dir::default_path);
     run_dir::ensure(&dir).map_err(io::Error::other)?;
-    // The roots of results, such as those of realpath(3), have no symbolic links.
+    // A path that realpath(3) returns has no symbolic links.
     let dir = dir.canonicalize()?;
     let root = dir.join(format!("{NAME_BEGINS}{:0DIGITS$x}", digest.finish()));
     for _ in 0..ATTEMPTS {
@@ -102,13 +102,13 @@ fn make(attributes: &Attributes) -> io::Result<CString> {
             keep(lock);
             return CString::new(root.into_os_string().into_vec()).map_err(io::Error::other);
         }
-        // Another process may make the same tree, or remove it when it is not locked yet.
+        // Another process may make the same tree, or remove the tree before this process locks it.
         let _being_made = write(&dir, &root, &files)?;
     }
     Err(io::Error::other("other processes remove the directory again and again"))
 }
 
-/// Locks a tree, unless it does not exist or is being removed.
+/// Locks a tree. Returns `None` if the tree does not exist or is being removed.
 fn lock(root: &Path) -> io::Result<Option<File>> {
     let file = match File::open(root) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -117,8 +117,7 @@ fn lock(root: &Path) -> io::Result<Option<File>> {
     Ok((file.try_lock_shared().is_ok() && is_at(&file, root)).then_some(file))
 }
 
-/// Returns whether an open directory still has a path. Another process may have removed it, and
-/// made a new one there.
+/// Returns whether an open directory still has a path. Another process may have replaced it.
 fn is_at(dir: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     dir.metadata()
@@ -126,18 +125,18 @@ fn is_at(dir: &File, path: &Path) -> bool {
         .unwrap_or(false)
 }
 
-/// Keeps a lock until the process and the children that it has forked have ended or executed
-/// another program.
+/// Keeps a lock until the process and its forked children have ended or executed another program.
 fn keep(lock: File) {
     let _ = moved_up(OwnedFd::from(lock)).into_raw_fd();
 }
 
-/// Writes a tree under another name, gives it its name, and removes trees that no process uses.
-/// Returns the lock on the tree.
+/// Writes a tree under a temporary name, renames it, and removes trees that no process uses.
+/// Returns the lock on the tree, or `None` if another process has made or removed the temporary
+/// directory.
 fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Option<File>> {
     let new = dir.join(format!(".{NAME_BEGINS}{}-{}", std::process::id(), unused_number()));
     match fs::create_dir(&new) {
-        // Left by a process that was killed, or made by one in another PID namespace.
+        // A process that was killed, or that is in another PID namespace, has made the directory.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         made => made?,
     }
@@ -163,29 +162,28 @@ fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Optio
     Ok(Some(lock))
 }
 
-/// Returns a number that no earlier call in this process, or in its parent before the fork, has
-/// returned.
+/// Returns a number that no earlier call in this process or in its parent has returned.
 fn unused_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn remove_unused(dir: &Path) {
-    // The removal changes the directory.
+    // All entries are read before a removal changes the directory.
     let entries: Vec<fs::DirEntry> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
     for entry in entries {
         let name = entry.file_name();
         let is_tree =
             name.as_bytes().strip_prefix(b".").unwrap_or(name.as_bytes()).starts_with(NAME_BEGINS.as_bytes());
         if is_tree {
-            // A tree that cannot be removed now is removed later, by another process.
+            // Best effort: another process removes the tree later.
             let _ = remove(dir, &entry.path());
         }
     }
 }
 
-/// Removes a tree, unless a process uses it. It first gets a name by which no process looks for
-/// one, so that a part of it is never taken for a whole.
+/// Removes a tree that no process uses. The tree first gets a name that no process looks for, so
+/// that no process finds a part of a tree.
 fn remove(dir: &Path, path: &Path) -> io::Result<()> {
     let tree = File::open(path)?;
     if tree.try_lock().is_ok() && is_at(&tree, path) {
@@ -200,8 +198,8 @@ fn remove(dir: &Path, path: &Path) -> io::Result<()> {
 pub(super) fn write_counters(root: &CStr) {
     let dir = path_of(root).join(COUNTERS_DIR);
     for (name, value) in attributes::counters().into_iter().flatten() {
-        // Another thread may read the file, or write it, so it is replaced as a whole. A counter
-        // that cannot be written keeps its value.
+        // Another thread may read or write the file, so the file is replaced as a whole. After an
+        // error, a counter keeps its value.
         let new = dir.join(format!(".{name}-{}-{}", std::process::id(), unused_number()));
         let written = fs::write(&new, format!("{value}\n")).and_then(|()| fs::rename(&new, dir.join(name)));
         if written.is_err() {
@@ -230,7 +228,7 @@ mod tests {
         let [used, unused] = ["1", "2"].map(|end| dir.join(format!("{NAME_BEGINS}{end:0>DIGITS$}")));
         let written = write(dir, &used, &files).expect("the directory is writable");
         drop(write(dir, &unused, &files).expect("the directory is writable"));
-        // What a remover leaves that is killed.
+        // A process that was killed during a removal leaves such a directory.
         fs::create_dir_all(dir.join(format!(".{NAME_BEGINS}1-0/sys"))).expect("the directory is writable");
         remove_unused(dir);
         assert_eq!(fs::read_to_string(used.join("sys/a/b")).expect("the tree is in use"), "text");

@@ -19,23 +19,23 @@ pub struct Position {
     level: c_int,
 }
 
-/// The function that `nftw` calls.
+/// The function for each file of `nftw`.
 type Visit = unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int, *mut Position) -> c_int;
-/// The function that `ftw` calls.
+/// The function for each file of `ftw`.
 type ShortVisit = unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int) -> c_int;
 
 thread_local! {
-    /// The program's functions for the walks that this thread makes now.
+    /// The program's functions for the walks that this thread is making.
     static VISIT: Cell<Option<Visit>> = const { Cell::new(None) };
     static SHORT_VISIT: Cell<Option<ShortVisit>> = const { Cell::new(None) };
 }
 
-/// Returns how many bytes before the path by which programs know a file belong to the tree.
+/// Returns the length of the tree's root in a path, in bytes, or 0 for a path outside the tree.
 ///
 /// # Safety
 /// `path` is a C string.
 unsafe fn root_len(path: *const c_char) -> usize {
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let inside = unsafe { CStr::from_ptr(path) }.to_bytes();
     outside_of_tree(inside).map_or(0, |outside| inside.len() - outside.len())
 }
@@ -61,21 +61,19 @@ unsafe extern "C-unwind" fn short_visit(path: *const c_char, stat: *const c_void
     unsafe { visit(path.add(root_len(path)), stat, kind) }
 }
 
-/// Defines functions that call a function of the program for each file.
+/// Defines overrides that call a function of the program for each file.
 macro_rules! visiting_functions {
     ($next:ident; $($name:ident($function:ty, $descriptors:ident: $int:ty $(, $flags:ident: $flags_type:ty)?) through $through:ident, $current:ident;)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const c_char, $function, $int $(, $flags_type)?) -> c_int;)* }
         $(
-        #[doc = concat!("The C library's `", stringify!($name), "`.")]
-        ///
         /// # Safety
-        /// As for the C library's function.
+        /// The rules of the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             path: *const c_char, function: $function, $descriptors: $int $(, $flags: $flags_type)?
         ) -> c_int {
             let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
-            // SAFETY, for all: by the contract of this function.
+            // SAFETY, for all: the caller upholds the rules (`# Safety` above).
             if !unsafe { is_device_file(path) } {
                 return unsafe { next(path, function, $descriptors $(, $flags)?) };
             }
@@ -105,7 +103,7 @@ pub struct Matches {
     paths: *mut *mut c_char,
     offset: size_t,
     flags: c_int,
-    /// The functions that `glob` calls with `GLOB_ALTDIRFUNC`.
+    /// `glob` calls this function and the next four if `GLOB_ALTDIRFUNC` is set.
     closedir: *const c_void,
     readdir: *const c_void,
     opendir: *const c_void,
@@ -113,25 +111,24 @@ pub struct Matches {
     stat: *const c_void,
 }
 
-/// `GLOB_ALTDIRFUNC` of glob.h: `glob` calls the functions in its last argument.
+/// `GLOB_ALTDIRFUNC` of glob.h.
 const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 
-/// Defines functions that return the paths that match a pattern.
+/// Defines overrides that return the paths that match a pattern. For a pattern of the device's
+/// files, the C library looks for files by this library's functions.
 macro_rules! matching_functions {
     ($next:ident; $($name:ident;)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const c_char, c_int, *mut c_void, *mut Matches) -> c_int;)* }
         $(
-        #[doc = concat!("The C library's `", stringify!($name), "`. For a pattern of the device's files, the functions of this library look for them.")]
-        ///
         /// # Safety
-        /// As for the C library's function.
+        /// The rules of the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             pattern: *const c_char, flags: c_int, on_error: *mut c_void, matches: *mut Matches,
         ) -> c_int {
             let Some(next) = $next::$name.get() else { return libc::GLOB_ABORTED };
-            // SAFETY, for all: by the contract of this function. The functions have the types that
-            // the fields stand for.
+            // SAFETY, for all: the caller upholds the rules (`# Safety` above). The functions have
+            // the types of the fields in C.
             if flags & GLOB_ALTDIRFUNC != 0 || !unsafe { is_device_file(pattern) } {
                 return unsafe { next(pattern, flags, on_error, matches) };
             }
@@ -154,23 +151,21 @@ matching_functions! {
     glob64;
 }
 
-/// Defines functions that open a walk whose entries have the paths in the tree.
+/// Defines overrides that open a walk. The entries have their paths in the tree.
 macro_rules! hierarchy_functions {
     ($next:ident; $($name:ident;)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void;)* }
         $(
-        #[doc = concat!("The C library's `", stringify!($name), "`. The entries have their paths in the tree.")]
-        ///
         /// # Safety
-        /// As for the C library's function.
+        /// The rules of the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             paths: *const *mut c_char, options: c_int, compare: *mut c_void,
         ) -> *mut c_void {
             let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
             // A cancellation inside the C library would unwind the stack through the vectors.
-            // SAFETY, for all: by the contract of this function, `paths` is an array of C strings
-            // that ends with null. The C library copies them.
+            // SAFETY, for all: `paths` is an array of C strings that ends with null (fts(3)). The C
+            // library copies them.
             cancellation::held_off(|| unsafe {
                 let given = (0..).map(|at| *paths.add(at)).take_while(|path| !path.is_null());
                 let owned: Vec<CString> =
@@ -190,7 +185,6 @@ hierarchy_functions! {
     fts64_open;
 }
 
-/// Looks up the C library's functions that this module calls.
 pub(super) fn look_up() {
     next_of_visit::look_up();
     next_of_match::look_up();

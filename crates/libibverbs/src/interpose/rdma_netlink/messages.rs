@@ -9,14 +9,14 @@ use crate::abi::*;
 use crate::calls::device::DEVICE_NAME;
 use crate::interpose::device_files::attributes::Attributes;
 
-/// The length of `struct nlmsghdr`.
+/// The length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;
-/// The length of `struct nlattr`.
+/// The length of `struct nlattr` in bytes.
 const ATTRIBUTE_HEADER_LEN: usize = 4;
-/// Messages and attributes begin at multiples of this.
+/// Messages and attributes begin at multiples of this number of bytes.
 const ALIGNMENT: usize = 4;
 
-/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command)`: the types of messages about devices.
+/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command)`.
 const fn message_type(command: u16) -> u16 {
     (5 << 10) + command
 }
@@ -37,12 +37,10 @@ const INTERFACE_INDEX: u16 = 50;
 const INTERFACE_NAME: u16 = 51;
 const PROTOCOL: u16 = 67;
 
-/// The index of the only device, which `ibv_get_device_index` returns, too.
+/// The index of the device, which `ibv_get_device_index` returns, too.
 const INDEX: u32 = 0;
-/// The number of the only port.
 const PORT: u32 = 1;
 
-/// A request.
 struct Request {
     kind: u16,
     flags: u16,
@@ -51,7 +49,7 @@ struct Request {
     port: Option<u32>,
 }
 
-/// Returns the messages that answer those in a datagram. What is malformed has no answer, as in the
+/// Returns the answers to the requests in a datagram. A malformed request has no answer, as in the
 /// kernel.
 pub(super) fn answers(mut datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
@@ -64,7 +62,7 @@ pub(super) fn answers(mut datagram: &[u8]) -> Vec<Vec<u8>> {
     answers
 }
 
-/// Parses the first message, and returns it with what follows.
+/// Parses the first message, and returns it with the rest of the datagram.
 fn parse(datagram: &[u8]) -> Option<(Request, &[u8])> {
     let len = u32_at(datagram, 0)? as usize;
     let mut attributes = datagram.get(HEADER_LEN..len)?;
@@ -120,7 +118,6 @@ fn answers_to(request: &Request) -> Vec<Vec<u8>> {
     }
 }
 
-/// Returns the attributes of the device.
 fn device() -> Result<Vec<u8>, i32> {
     let device = Attributes::now(None).ok_or(libc::ENODEV)?;
     let guid = u64::from_be_bytes(device.guid());
@@ -136,7 +133,6 @@ fn device() -> Result<Vec<u8>, i32> {
     Ok(attributes)
 }
 
-/// Returns the attributes of the port.
 fn port() -> Result<Vec<u8>, i32> {
     let device = Attributes::now(None).ok_or(libc::ENODEV)?;
     let port = device.port();
@@ -164,7 +160,7 @@ fn append(attributes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     attributes.resize(attributes.len().next_multiple_of(ALIGNMENT), 0);
 }
 
-/// Returns an error, an acknowledgement (without an error), or the end of a dump.
+/// Returns an error, an acknowledgement (`error` is 0), or the end of a dump.
 fn status(request: &Request, kind: i32, flags: i32, error: i32) -> Vec<u8> {
     let mut payload = error.to_ne_bytes().to_vec();
     if kind == libc::NLMSG_ERROR {
@@ -199,7 +195,7 @@ mod tests {
         message(kind, flags | libc::NLM_F_REQUEST, 7, &payload)
     }
 
-    /// Returns type and error, if any, of each answer.
+    /// Returns the type and the error, if any, of each answer.
     fn kinds(request: &[u8]) -> Vec<(u16, Option<i32>)> {
         let kind = |answer: &Vec<u8>| {
             assert_eq!(u32_at(answer, 0), Some(answer.len() as u32));
