@@ -1,4 +1,4 @@
-//! The questions to the peer whose answer shows that its program runs.
+//! Questions to the peer, whose answers show that the peer's program runs.
 //!
 //! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen
 //! in memory, and asks the peer for the same. Without heartbeats, an end also asks while a message
@@ -16,35 +16,32 @@ use crate::evidence::Placed;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// The number of questions after which a peer may count as unreachable. An end that runs seldom has
-/// not asked often enough when the peer timeout is over.
+/// The number of questions after which a peer may count as unreachable. An end that runs seldom may
+/// have asked less often when the peer timeout is over.
 const MIN_QUESTIONS: u32 = 8;
 
-/// The exchange of [`Placed`]. An end sends it when it changes, and when the peer asks. A message
-/// may be lost, so an end whose operations wait asks again.
+/// The exchange of [`Placed`]. An end sends its own when the value changes and when the peer asks.
+/// An end whose operations wait asks again, because a message may be lost.
 ///
-/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Nor does
-/// one while the peer's NIC answers a message with RNR NAKs: a NIC that hangs goes on to do so.
-/// Without heartbeats, a peer that answers no question for the peer timeout is unreachable. A peer
-/// that answers may leave a message without a receive for ever.
+/// The rail has acknowledged these operations, so no retry shows that the peer is gone. RNR NAKs do
+/// not show this either, because a NIC whose program hangs still sends them. Without heartbeats, a
+/// peer that answers no question for the peer timeout is therefore unreachable. A peer that answers
+/// may leave a message without a receive forever.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
-    /// The last [`Placed`] that this end sent.
     sent: Option<(Ballot, Placed)>,
-    /// Whether the peer has asked.
     is_asked: bool,
-    /// The time at which this end asks the peer. `None` if no operation waits.
+    /// The time of the next question. `None` if no operation waits.
     ask_at: Option<Time>,
-    /// The oldest operation, if a message waited for a receive at the last run. It tells whether
+    /// The oldest operation, if a message waited for a receive at the last run. A change shows that
     /// operations have ended since.
     awaited_receive: Option<u64>,
-    /// The questions that the peer has not answered: the time of the first, and their number.
-    /// `None` if no operation waits, or a move is in progress.
+    /// The time of the first unanswered question, and the number of unanswered questions. `None` if
+    /// no operation waits, or a move is in progress.
     unanswered: Option<(Time, u32)>,
 }
 
 impl Durability {
-    /// Handles a message of the peer that is one of this exchange.
     pub(super) fn on_message(&mut self, message: &Message, recovery: &Recovery, dp: &mut Datapath) {
         match message.body {
             Body::AskPlaced => self.is_asked = true,
@@ -59,7 +56,6 @@ impl Durability {
         }
     }
 
-    /// Sends what is due.
     pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let config = *dp.config();
         let Some(ballot) = recovery.ballot() else { return };
@@ -100,7 +96,7 @@ impl Durability {
     }
 
     /// Returns the time between two questions if operations wait for the peer, and whether they
-    /// have waited since this run only.
+    /// have begun to wait in this run.
     fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (dp.send.ledger(), dp.config());
         if ledger.awaits_placement() {
@@ -112,7 +108,6 @@ impl Durability {
         awaited.map(|_| (config.peer_timeout / MIN_QUESTIONS, is_new))
     }
 
-    /// The time at which [`Durability::run`] is due.
     pub(super) fn timeout(&self) -> Option<Time> {
         self.ask_at
     }

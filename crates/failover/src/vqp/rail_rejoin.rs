@@ -1,11 +1,10 @@
 //! Replaces the queue pairs of rails that the vQP left, so that a later failover can use these
 //! rails. The negotiation's `rail_rejoin` module determines which two queue pairs are to be
-//! connected; this module creates and connects them.
+//! connected, and this module creates and connects them.
 //!
 //! A port that is up does not prove that the path works. The two ends therefore exchange the
 //! parameters of their new queue pairs over the rail itself, until each end knows that the other
-//! end's queue pair is connected. The vQP does not move to the rail at that time: the rail is a
-//! standby rail until the active rail fails.
+//! end's queue pair is connected. The rail then is a standby rail until the active rail fails.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Time;
@@ -16,10 +15,8 @@ use crate::negotiation::RailNegotiation;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// Probes the rails that the vQP left, and connects new queue pairs on those that work.
 #[derive(Debug)]
 pub(super) struct RailRejoin {
-    /// The earliest time of the next probes.
     next_probe: Time,
 }
 
@@ -28,14 +25,15 @@ impl RailRejoin {
         RailRejoin { next_probe: Time::ZERO }
     }
 
-    /// The time of the next probe. `None` if no rail is to be probed.
+    /// `None` if no rail is to be probed.
     pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
         let negotiation = recovery.control()?.negotiation();
         (0..dp.rails.len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
     }
 
-    /// Probes the rails that the vQP left, if a probe is due: on each of them whose device is up at
-    /// this end, creates the new queue pair and asks the peer for the parameters of its own.
+    /// Probes the rails that the vQP left, if a probe is due. On each of these rails whose device
+    /// is up, creates the new queue pair and asks the peer for the parameters of the peer's queue
+    /// pair.
     pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control() else { return };
         let negotiation = control.negotiation();
@@ -55,7 +53,7 @@ impl RailRejoin {
         }
     }
 
-    /// Handles the peer's message about its new queue pair. The message arrived on `rail`.
+    /// Handles the peer's message about its new queue pair, which arrived on `rail`.
     pub(super) fn on_new_qp(
         &mut self,
         now: Time,
@@ -99,8 +97,8 @@ impl RailRejoin {
     }
 
     /// Creates the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP
-    /// left the rail, or `None` if the rail has no new queue pair: the vQP has not left the rail,
-    /// the NIC refused, or the vQP does not fence. Without a fence, the old queue pair may still
+    /// left the rail. `None` if the rail has no new queue pair: the vQP has not left the rail, the
+    /// NIC refused, or the vQP does not fence. Without a fence, the old queue pair may still
     /// execute requests and must not be replaced.
     fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
         let left_by = recovery.control()?.negotiation().left_by(rail)?;
@@ -117,14 +115,13 @@ impl RailRejoin {
     }
 }
 
-/// Returns whether `rail` is to be probed: the vQP left it, its new queue pairs are not connected,
-/// and its device is up at this end.
+/// Returns whether the vQP left `rail`, the new queue pairs there are not connected, and the device
+/// is up at this end.
 fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool {
     negotiation.awaits_new_qps(rail) && !dp.rails.is_down(rail)
 }
 
-/// Sends the parameters of this end's new queue pair to the peer on the rail itself. `asks`
-/// requests an answer.
+/// Sends the parameters of this end's new queue pair on the rail itself. `asks` requests an answer.
 fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
     let Some(control) = recovery.control() else { return };
     let this = dp.rails.get(rail);

@@ -1,9 +1,9 @@
-//! A failover at this end (detection, fence, evidence, decision, move), and the closing of the vQP.
+//! A failover at this end: detection, fence, evidence, decision and move.
 //!
-//! [`Recovery`] executes the actions of the negotiation on the datapath. What fails meanwhile is
-//! queued as a [`Failure`]. One loop, [`Recovery::settle`], handles the failures and the actions
+//! [`Recovery`] executes the actions of the negotiation on the datapath, and queues each failure on
+//! the way as a [`Failure`]. One loop, [`Recovery::settle`], handles the failures and the actions
 //! until none is left. The methods that the loop calls queue failures and never run the loop. The
-//! methods for the other parts of the vQP run it before they return.
+//! methods for the other parts of the vQP run the loop before they return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) struct Recovery {
     report: ReportRecorder,
     futile_moves: FutileMoveDetector,
     termination: Termination,
-    /// The failures that were noticed and not handled yet, in order.
+    /// The failures that are not handled yet, in the order of their detection.
     failures: VecDeque<Failure>,
     /// The completions of a poll. The list keeps its allocation between polls.
     wcs: Vec<Wc>,
@@ -59,7 +59,6 @@ impl Recovery {
         }
     }
 
-    /// Starts the control protocol, once the vQP is connected.
     pub(super) fn start_control(&mut self, control: ControlProtocol) {
         self.control = Some(control);
     }
@@ -89,24 +88,23 @@ impl Recovery {
         self.negotiation().filter(|_| !self.is_closed()).map(RailNegotiation::ballot)
     }
 
-    /// Returns whether no move is in progress.
+    /// Returns whether the vQP is open and no move is in progress.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_active)
     }
 
-    /// Returns whether operations may be posted.
     pub(super) fn may_post(&self) -> bool {
         !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::may_post)
     }
 
-    /// Returns whether the peer has confirmed the last move and none is in progress.
+    /// Returns whether the peer has confirmed the last move and no other move is in progress.
     pub(super) fn is_move_confirmed(&self) -> bool {
         !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
     }
 
-    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the
-    /// peer's.
+    /// Returns whether this end's queue pair of `rail` awaits its replacement or the connection of
+    /// its replacement.
     fn is_qp_missing(&self, rail: usize) -> bool {
         self.negotiation().is_some_and(|negotiation| negotiation.is_local_qp_missing(rail))
     }
@@ -146,8 +144,8 @@ impl Recovery {
         self.termination.reason()
     }
 
-    /// Handles the failures that were noticed, and executes the actions of the negotiation, until
-    /// none is left. A failure comes before the actions that were queued when it was noticed.
+    /// Handles the queued failures and the actions of the negotiation until none is left. A failure
+    /// comes before the actions that were queued earlier.
     pub(super) fn settle(&mut self, dp: &mut Datapath) {
         loop {
             if let Some(failure) = self.failures.pop_front() {
@@ -161,21 +159,18 @@ impl Recovery {
         }
     }
 
-    /// Handles a failure.
     pub(super) fn fail(&mut self, dp: &mut Datapath, failure: Failure) {
         self.failures.push_back(failure);
         self.settle(dp);
     }
 
-    // Detection.
 
-    /// Handles the failure of a rail at this end.
     pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
         self.fail(dp, Failure::Rail { rail, cause });
     }
 
-    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced,
-    /// the vQP leaves it already: a failure that was recorded now would make the rail unusable
+    /// Handles the failure of another queue pair on the active rail. During a fence the vQP is
+    /// already leaving the rail, and a failure that was recorded then would make the rail unusable
     /// until its port changes.
     pub(super) fn active_rail_failed(&mut self, dp: &mut Datapath, cause: Cause) {
         if self.fence.is_idle() {
@@ -215,7 +210,6 @@ impl Recovery {
         self.discard_report_if_no_move();
     }
 
-    /// Tells the negotiation that a rail has failed.
     fn record_rail_failure(&mut self, dp: &Datapath, rail: usize, cause: Cause) {
         let failure = match cause {
             _ if !dp.rails.nic_answers(rail) => RailFailure::NicDead,
@@ -228,8 +222,8 @@ impl Recovery {
         control.negotiation_mut().rail_failed(dp.now(), rail, failure);
     }
 
-    /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC
-    /// may die without an event.
+    /// Handles the events of a rail's NIC. `query` also queries the NIC, because a NIC may die
+    /// without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let failure = self.observe_device(dp, rail, query);
         self.discard_report_if_no_move();
@@ -237,8 +231,7 @@ impl Recovery {
         self.settle(dp);
     }
 
-    /// Reads the events of a rail's NIC as [`Recovery::check_device`] does, and returns the failure
-    /// that they report.
+    /// Like [`Recovery::check_device`], but returns the failure that the events report.
     fn observe_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) -> Option<Failure> {
         let event_says_down = dp.domain.poll_rail_down(rail);
         if rail == self.active_rail()
@@ -257,7 +250,7 @@ impl Recovery {
             return Some(Failure::Rail { rail, cause: Cause::Device });
         }
         if is_dead && let Some(control) = &mut self.control {
-            // Until now, perhaps only the link was down, which does not make a rail broken.
+            // Until now, only the link may have been down, which does not make a rail broken.
             control.negotiation_mut().rail_failed(dp.now(), rail, RailFailure::NicDead);
         } else if !is_down && was_down {
             dp.rails.set_down(rail, false);
@@ -267,20 +260,19 @@ impl Recovery {
     }
 
     /// Closes the vQP because a message of the peer names no shared receive queue of the XRC
-    /// domain. The event is the one that a NIC reports.
+    /// domain. The event is the one that a NIC would report.
     pub(super) fn close_on_access_error(&mut self, dp: &mut Datapath) {
         let qpn = dp.rails.qpn();
         self.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
         self.close(dp, CloseReason::RequestError);
     }
 
-    /// Handles the recovery of a rail's device at this end.
     fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(dp.now(), rail);
     }
 
-    /// Records that a rail whose address has changed can be used again.
+    /// Makes a rail usable again after a change of its address.
     pub(super) fn rail_usable(&mut self, dp: &mut Datapath, now: Time, rail: usize) {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(now, rail);
@@ -294,9 +286,7 @@ impl Recovery {
         }
     }
 
-    // The move.
 
-    /// Runs the timers of the negotiation and of the fence.
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().handle_timeout(now);
@@ -309,7 +299,6 @@ impl Recovery {
         self.settle(dp);
     }
 
-    /// Executes an action of the negotiation.
     fn perform(&mut self, dp: &mut Datapath, action: Action) {
         match action {
             Action::Send(message) => {
@@ -327,7 +316,7 @@ impl Recovery {
                     && !Mutant::ReceivesPostedLate.is_on()
                 {
                     // The peer may replay a SEND as soon as it has the evidence, so the receives
-                    // must be posted first.
+                    // come first.
                     self.post_recvs(dp, rail);
                 }
                 self.broadcast(dp, &message);
@@ -352,8 +341,8 @@ impl Recovery {
         }
     }
 
-    /// Sends a control message on every rail whose device is up; during a move, first on the new
-    /// rail, because the old one has probably failed.
+    /// Sends a control message on every rail whose device is up. During a move, the new rail is
+    /// first, because the old rail has probably failed.
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
         if let Some(control) = &self.control {
             let first = control.negotiation().destination();
@@ -361,7 +350,7 @@ impl Recovery {
         }
     }
 
-    /// Starts the fence of the old rail, or skips it under the policies that do not fence.
+    /// Starts the fence of the old rail, or skips the fence under a policy that does not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         let is_failback = self.negotiation().is_some_and(RailNegotiation::is_failback);
         let cause = if is_failback { Cause::Failback } else { Cause::Peer };
@@ -398,8 +387,8 @@ impl Recovery {
         }
     }
 
-    /// Finishes the fence. The old rail executes nothing any more, so this collects the evidence
-    /// and passes it to the negotiation.
+    /// Collects the evidence, now that the old rail executes nothing more, and passes the evidence
+    /// to the negotiation.
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
@@ -414,9 +403,9 @@ impl Recovery {
         control.negotiation_mut().fenced(now, evidence);
     }
 
-    /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail
-    /// or closed. If the peer has received the NAK, it closes the vQP, and the event tells why. If
-    /// not, it sends the request again, which is refused again.
+    /// Keeps the event of a peer's request that `rail` refused before the vQP fenced the rail or
+    /// closed. A peer that has received the NAK closes the vQP, and the event tells the reason. A
+    /// peer without the NAK sends the request again, and is refused again.
     fn keep_qp_error(&mut self, dp: &Datapath, rail: usize) {
         let _ = dp.domain.poll_rail_down(rail); // reads the events
         let event = dp.domain.take_qp_error(rail, dp.rails.get(rail).qpn());

@@ -1,6 +1,5 @@
-//! [`VirtualQp`]: connecting, driving and closing a virtual queue pair. Posting is in
-//! `virtual_qp/posting.rs`; what only a vQP with a queue pair on every rail has is in the other
-//! files there.
+//! Connecting, driving and closing a virtual queue pair. `virtual_qp/posting.rs` posts requests.
+//! The other files of that folder belong to a vQP with a queue pair on every rail.
 
 mod events;
 mod over_rails;
@@ -26,13 +25,13 @@ use crate::vqp::shared_receives::{SharedReceives, has_failed};
 use crate::vqp::{NOT_CONNECTED, StateLengths};
 pub use over_rails::OwnFailover;
 
-/// A connection over several rails that survives the loss of a rail. It is reliable, unless
-/// [`Config::service`] says otherwise.
+/// A connection over several rails that survives the loss of a rail. The connection is reliable,
+/// unless [`Config::service`] says otherwise.
 ///
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts
 /// nothing and only exposes memory to its peer must also poll, or call [`VirtualQp::progress`].
-/// Otherwise it cannot take part in a failover. The crate `mitra-driver` makes these calls on a
-/// thread or from an event loop.
+/// Otherwise the end cannot take part in a failover. The crate `mitra-driver` makes these calls on
+/// a thread or from an event loop.
 ///
 /// A vQP has a queue pair on every rail, unless it is a [`BackedQp`](crate::BackedQp).
 ///
@@ -43,7 +42,8 @@ pub struct VirtualQp<F: Failover = OwnFailover> {
 }
 
 impl<F: Failover> VirtualQp<F> {
-    /// The configuration.
+    /// The configuration, with what [`VirtualQp::modify_to_rtr`], [`VirtualQp::modify_to_rts`] and
+    /// [`VirtualQp::set_access`] have changed.
     pub fn config(&self) -> Config {
         *self.datapath.config()
     }
@@ -53,14 +53,14 @@ impl<F: Failover> VirtualQp<F> {
         &self.datapath.domain
     }
 
-    /// Returns the parameters that the peer needs for [`VirtualQp::connect`]. They are also known
-    /// if a NIC has died since the vQP was made.
+    /// The parameters for [`VirtualQp::connect`] at the peer. They are available even if a NIC has
+    /// died since the vQP was made.
     pub fn local_info(&self) -> F::Info {
         self.failover.local_info(&self.datapath)
     }
 
     /// Connects to the peer: over every rail, or with the same shared backup. A vQP with a queue
-    /// pair on every rail may post sends when both ends have called this.
+    /// pair on every rail may post sends when both ends have called this method.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is connected already or has closed, or if the two ends'
@@ -71,7 +71,7 @@ impl<F: Failover> VirtualQp<F> {
         self.modify_to_rts(self.config().rnr_retry)
     }
 
-    /// Connects to the peer for receiving, as a queue pair is in RTR: the first half of
+    /// Connects to the peer for receiving, as a queue pair in RTR: the first half of
     /// [`VirtualQp::connect`].
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl<F: Failover> VirtualQp<F> {
     /// Changes the operations that the peer may request: [`Config::access`]. An operation of the
     /// peer that was executed before stays executed. If [`Access::REMOTE_WRITE`] is taken away
     /// after the peer has connected with a completion log, the peer's atomics fail too, because the
-    /// log entries behind them are refused. Rights that are added hold on a shared backup for
+    /// log entries behind the atomics are refused. On a shared backup, added rights hold only for
     /// memory that the peer imports later.
     ///
     /// After [`VirtualQp::modify_to_rtr`], the change takes effect with
@@ -115,10 +115,10 @@ impl<F: Failover> VirtualQp<F> {
         self.failover.set_access(&mut self.datapath, access)
     }
 
-    /// Makes a region of the peer known, so that the remote keys of sends may name it. With a
-    /// shared backup, also asks the peer for access to it there. The peer grants access to at most
-    /// 256 regions at once. After a failover, sends that name another one, or a window
-    /// ([`VirtualMw::remote`](crate::VirtualMw::remote)), wait until the vQP has a rail.
+    /// Makes a region of the peer known, so that sends may name its remote key. A vQP with a shared
+    /// backup also asks the peer for access to the region on the backup. The peer grants at most
+    /// 256 regions at once. After a failover, a send that names another region or a window
+    /// ([`VirtualMw::remote`](crate::VirtualMw::remote)) waits until the vQP has a rail.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is not connected, or if the region and the vQP differ in the
@@ -135,10 +135,9 @@ impl<F: Failover> VirtualQp<F> {
         Ok(())
     }
 
-    /// Posts the slots in which messages for shared receives arrive, if a shared receive was
-    /// posted, and has them replaced if they are too short. If a NIC refuses their memory, the vQP
-    /// has no receives, and the peer's messages are answered with RNR NAKs until a later attempt
-    /// succeeds.
+    /// Posts the slots for the messages of shared receives, once a shared receive was posted. If a
+    /// NIC refuses the memory of the slots, the vQP answers the peer's messages with RNR NAKs until
+    /// a later attempt succeeds.
     #[inline]
     pub(super) fn post_slots(&mut self) {
         let Some(shared) = self.datapath.shared() else { return };
@@ -157,7 +156,8 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Moves the completions for the application to `out`, and posts the slots of messages that
-    /// have taken a shared receive. Closes the vQP if a message could not be copied to its receive.
+    /// have taken a shared receive again. Closes the vQP if a message could not be copied to its
+    /// receive.
     #[inline]
     pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
@@ -178,16 +178,16 @@ impl<F: Failover> VirtualQp<F> {
         n
     }
 
-    /// The number of messages that have arrived, and been acknowledged, and wait for a receive of
-    /// the shared receive queue. A poll completes them when receives are posted there, even after
-    /// the vQP has closed. Dropping the vQP drops them. 0 without a shared receive queue.
+    /// The number of acknowledged messages that wait for a receive of the shared receive queue.
+    /// After receives are posted there, a poll completes these messages, even on a closed vQP.
+    /// Dropping the vQP drops the messages. 0 without a shared receive queue.
     pub fn waiting_messages(&self) -> usize {
         self.datapath.shared().map_or(0, SharedReceives::waiting)
     }
 
     /// Lets the application post sends again after an operation ended in an error. The application
-    /// calls this after it has handled that error and the completions that follow it. Does nothing
-    /// if the vQP is closed.
+    /// first handles that error and the completions that follow the error. Does nothing if the vQP
+    /// is closed.
     pub fn resume(&mut self) {
         if self.close_reason().is_none() {
             self.datapath.send.resume();
@@ -195,8 +195,8 @@ impl<F: Failover> VirtualQp<F> {
         }
     }
 
-    /// Returns whether the send queue has stopped at an operation that ended in an error; see
-    /// [`VirtualQp::resume`].
+    /// Returns whether an operation that ended in an error has stopped the send queue.
+    /// [`VirtualQp::resume`] restarts the queue.
     pub fn is_halted(&self) -> bool {
         self.datapath.send.ledger().is_halted()
     }
@@ -208,8 +208,7 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// The asynchronous event that closed the vQP, if a NIC reported an error of its queue pair.
-    /// The event contains the vQP's number, or the number of the queue pair if there is a shared
-    /// backup.
+    /// The event names the vQP's number, or, with a shared backup, the number of the queue pair.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.failover.termination().qp_error_event()
     }
@@ -229,7 +228,7 @@ impl<F: Failover> VirtualQp<F> {
         self.datapath.outstanding()
     }
 
-    /// The lengths of the lists that the vQP keeps, to test that they are bounded.
+    /// For tests that these lengths are bounded.
     #[doc(hidden)]
     pub fn state_lengths(&self) -> StateLengths {
         let config = self.datapath.config();
@@ -249,20 +248,20 @@ impl<F: Failover> VirtualQp<F> {
         self.failover.last_failover()
     }
 
-    /// The number of messages to the vQP, or to its shared backup, that were malformed or not from
-    /// the peer.
+    /// The number of received messages that were malformed or did not come from the peer. With a
+    /// shared backup, the messages to the backup count.
     pub fn rejected_messages(&self) -> u64 {
         self.failover.rejected_messages()
     }
 
-    /// Returns whether a packet of the peer has arrived before [`VirtualQp::modify_to_rts`], on any
-    /// rail, since the last call that returned true ([`AsyncEvent::CommunicationEstablished`]).
+    /// Returns whether a packet of the peer arrived on any rail before [`VirtualQp::modify_to_rts`]
+    /// and after the last call that returned true ([`AsyncEvent::CommunicationEstablished`]).
     pub fn take_established(&mut self) -> bool {
         self.failover.take_established(&mut self.datapath)
     }
 
-    /// Drives the vQP, and its shared backup, and appends completions to `out`: those of sends in
-    /// posting order, those of receives in order of arrival. Returns the number of completions.
+    /// Drives the vQP and its shared backup, and appends completions to `out`. Sends complete in
+    /// posting order, and receives in order of arrival. Returns the number of completions.
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         self.post_slots();
@@ -270,8 +269,8 @@ impl<F: Failover> VirtualQp<F> {
         self.deliver(out)
     }
 
-    /// Appends completions to `out` as [`VirtualQp::poll`] does, but does not run maintenance. This
-    /// is for the fast path of an end that an event has woken. Such an end must also call
+    /// Appends completions to `out` as [`VirtualQp::poll`] does, but does not run maintenance. The
+    /// method serves the fast path of an end that an event has woken. Such an end must also call
     /// [`VirtualQp::poll`] about every millisecond.
     pub fn poll_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         self.failover.poll_completions(&mut self.datapath);
@@ -279,18 +278,22 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Drives the vQP without taking completions; the next [`VirtualQp::poll`] returns them. An end
-    /// that only exposes memory to its peer calls this every few hundred microseconds. The time
-    /// between two calls adds to the duration of a failover.
+    /// that only exposes memory to its peer calls this method every few hundred microseconds. The
+    /// time between two calls adds to the duration of a failover.
     pub fn progress(&mut self) {
         self.post_slots();
         self.failover.progress(&mut self.datapath);
     }
 
-    /// Requests an event at the next completion, on the completion channels of the NICs that may
-    /// complete something: those of the active rail and, during a move, of the new rail, those that
-    /// execute a bind or an invalidation, and those of a shared backup. The caller must poll once
-    /// more after this call, because a completion may have arrived before the call. The domain must
-    /// have completion channels ([`Domain::with_completion_channels`]).
+    /// Requests an event at the next completion, on the completion channels of all NICs that may
+    /// complete something:
+    ///
+    /// - the NIC of the active rail and, during a move, of the new rail;
+    /// - the NICs that execute a bind or an invalidation;
+    /// - the NIC of a shared backup.
+    ///
+    /// The caller must poll once more after this call, because a completion may have arrived before
+    /// the call. The domain must have completion channels ([`Domain::with_completion_channels`]).
     ///
     /// # Errors
     /// Any error of a NIC other than [`Error::DeviceFatal`], which the next maintenance run
@@ -299,29 +302,29 @@ impl<F: Failover> VirtualQp<F> {
         self.failover.arm(&self.datapath)
     }
 
-    /// Closes the vQP: operations in flight end in
-    /// [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the vQP sends the
-    /// peer a Closed message, by which the peer decides its own operations in flight. While the
-    /// closed vQP is polled, it answers every further message of the peer with Closed.
+    /// Closes the vQP. Operations in flight end in
+    /// [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided). The vQP sends the peer a
+    /// Closed message, by which the peer decides its own operations in flight. A closed vQP that is
+    /// polled answers every further message of the peer with Closed.
     pub fn shutdown(&mut self) {
         self.failover.close(&mut self.datapath, CloseReason::Closed);
     }
 
     /// Closes the vQP as [`VirtualQp::shutdown`] does and destroys its objects on the NICs. If the
     /// Closed message is lost, the peer detects the end of the vQP by its heartbeats. Completions
-    /// can still be polled. With a shared backup, which still carries the message, the objects are
-    /// destroyed when the vQP is dropped.
+    /// can still be polled. A vQP with a shared backup keeps its objects until the vQP is dropped,
+    /// because the backup still carries the message.
     ///
     /// # Errors
-    /// The first error of a NIC. The other objects are destroyed nevertheless.
+    /// The first error of a NIC, after which the other objects are destroyed nevertheless.
     pub fn close(&mut self) -> Result<()> {
         self.failover.destroy(&mut self.datapath)
     }
 }
 
 impl<F: Failover> Drop for VirtualQp<F> {
-    /// Closes the vQP, if [`VirtualQp::close`] was not called. Otherwise the peer could still
-    /// access memory through its queue pairs.
+    /// Closes the vQP, because the peer could otherwise still access memory through its queue
+    /// pairs.
     fn drop(&mut self) {
         self.failover.on_drop(&mut self.datapath);
     }

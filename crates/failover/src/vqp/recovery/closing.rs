@@ -1,4 +1,3 @@
-//! The closing of the vQP.
 
 use super::Recovery;
 use crate::completion::UnresolvedError;
@@ -10,20 +9,18 @@ use crate::vqp::failure::Failure;
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::wr_id_flags;
 
-/// The maximum number of completions taken at once from a rail.
 const DRAIN_BATCH: usize = 64;
-/// The number of polls without a completion after which a queue pair that closes is not drained.
-/// This process cannot wait: it may exit.
+/// The number of empty polls after which the vQP stops draining a queue pair that closes. This
+/// process cannot wait, because it may exit.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
-    /// Closes the vQP and sends the peer a Closed message.
     pub(in crate::vqp) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         self.fail(dp, Failure::Close(reason));
     }
 
-    /// Has the negotiation close the vQP. A vQP that is not connected has no peer; its receives are
-    /// flushed.
+    /// Has the negotiation close the vQP. A vQP that is not connected has no peer, and only flushes
+    /// its receives.
     pub(super) fn begin_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().close(reason);
@@ -42,15 +39,14 @@ impl Recovery {
         if self.is_closed() {
             return;
         }
-        // The peer may have moved before this end did, and its request may have been refused on the
-        // new rail.
+        // The peer may have moved before this end, and the new rail may have refused its request.
         (0..dp.rails.len()).for_each(|rail| self.keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
             // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
             self.poll_all(dp, self.active_rail(), None);
         }
-        // During a move, the peer may have posted requests on the rail of the receives, for which
-        // it has this end's evidence.
+        // During a move, the peer may have posted requests on the rail of the receives, after this
+        // end sent its evidence for that rail.
         let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
         dp.home.leave(&dp.domain, &dp.rails);
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
@@ -60,10 +56,10 @@ impl Recovery {
         self.flush_if_closed(dp);
     }
 
-    /// Completes every outstanding request after the vQP has closed, and sends the peer the final
-    /// evidence. Does nothing while a batch of completions is being handled. Operations whose
-    /// successful completions are still in the completion queue end in success, because the peer
-    /// has acknowledged them. The peer's final evidence decides the others.
+    /// Completes every outstanding request of a closed vQP, and sends the peer the final evidence.
+    /// Does nothing inside a batch of completions. Operations whose successful completions are
+    /// still in the completion queue end in success, because the peer has acknowledged them. The
+    /// peer's final evidence decides the other operations.
     pub(super) fn flush_if_closed(&mut self, dp: &mut Datapath) {
         let Some(reason) = self.termination.take_flush() else { return };
         let active = self.active_rail();
@@ -109,9 +105,9 @@ impl Recovery {
         dp.flush_recvs();
     }
 
-    /// Returns the record of the operations that this end executed for the peer on `rail`, whose
-    /// queue pair was drained as [`Recovery::drain_rail`] returned. `None` if it is not complete,
-    /// or if the policy decides nothing.
+    /// The evidence of what this end executed for the peer on `rail`. `drained` is the result of
+    /// [`Recovery::drain_rail`]. `None` if the evidence is not complete, or if the policy decides
+    /// nothing.
     fn final_evidence(
         &self,
         dp: &Datapath,
@@ -125,9 +121,9 @@ impl Recovery {
             .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))
     }
 
-    /// Handles all completions of a rail, whose queue pair is in ERR. Returns whether the NIC is
-    /// alive, or `None` if the NIC does not flush the queues at once, so that there may be more
-    /// completions.
+    /// Handles all completions of a rail whose queue pair is in ERR. Returns whether the NIC is
+    /// alive. `None` if the NIC does not flush the queues at once, so that more completions may
+    /// follow.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
         let mut fence = Fence::new();
         let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
@@ -148,8 +144,8 @@ impl Recovery {
         None
     }
 
-    /// Handles the completions that are in the completion queue of a rail. The completions of
-    /// markers belong to `fence`.
+    /// Handles the completions in the completion queue of a rail. `fence` gets the completions of
+    /// its markers.
     fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
         while dp.rails.get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {

@@ -1,4 +1,3 @@
-//! The completions of the active rail, and the posts for which they make room.
 
 use super::Recovery;
 use crate::cause::Cause;
@@ -6,19 +5,18 @@ use crate::config::Service;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
 
-/// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
 
 impl Recovery {
-    /// Drives the active rail as [`Recovery::poll_active_rail`] does. Takes all flushed requests of
-    /// a rail that is being fenced, because the peer waits for the fence.
+    /// Like [`Recovery::poll_active_rail`]. During a fence, takes all flushed requests, because the
+    /// peer waits for the fence.
     #[inline]
     pub(in crate::vqp) fn drive_active_rail(&mut self, dp: &mut Datapath) {
         while self.poll_active_rail(dp) && self.fence.is_draining() {}
     }
 
-    /// Handles the completions of the active rail, and posts the pending sends for which they free
-    /// queue slots. Returns whether more completions may be in its completion queue.
+    /// Handles the completions of the active rail, and posts pending sends into the freed queue
+    /// slots. Returns whether the completion queue may have more completions.
     pub(in crate::vqp) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
@@ -58,7 +56,6 @@ impl Recovery {
         is_full_batch
     }
 
-    /// Runs [`Recovery::settle`] if a failure was noticed.
     #[inline]
     pub(in crate::vqp) fn settle_failures(&mut self, dp: &mut Datapath) {
         if !self.failures.is_empty() {
@@ -66,7 +63,6 @@ impl Recovery {
         }
     }
 
-    /// Keeps the windows of the rails in step.
     #[inline]
     fn drive_windows(&mut self, dp: &mut Datapath) {
         if dp.windows.is_busy()
@@ -76,7 +72,6 @@ impl Recovery {
         }
     }
 
-    /// Posts a burst of pending sends, unless a move is in progress.
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
         self.post_burst(dp);
         self.settle_failures(dp);
@@ -91,12 +86,11 @@ impl Recovery {
     /// Returns the rail on which a new send may be posted at once.
     #[inline]
     pub(in crate::vqp) fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        // Until the operations that were in flight at a failure have completed, only polls post
-        // sends.
+        // Only polls post sends until the operations that were in flight at a failure have
+        // completed.
         if self.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
     }
 
-    /// Records a failure, for [`Recovery::settle_failures`].
     #[inline]
     pub(in crate::vqp) fn note_failure(&mut self, failure: Option<Failure>) {
         self.failures.extend(failure);
@@ -119,13 +113,12 @@ impl Recovery {
         Some((rail, negotiation.ballot().epoch))
     }
 
-    /// Posts the receives on `rail`. If they are already posted on another rail, discards them
-    /// there.
+    /// Posts the receives on `rail`, and discards them on the rail where they were posted before.
     pub(in crate::vqp) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
         if self.is_qp_missing(rail) {
             return; // they are posted as soon as the rail's new queue pair is connected
         }
-        // The active rail needs no discarding: its queue pair is fenced and has flushed its
+        // The active rail needs no discarding, because its fenced queue pair has flushed its
         // receives.
         if let Some(old) = dp.recv.switch_rail(rail)
             && old != self.active_rail()
@@ -138,9 +131,9 @@ impl Recovery {
         dp.post_recvs();
     }
 
-    /// Posts the receives that the application has added: on the active rail as long as it is not
-    /// being fenced, because the peer may still send there, and on the new rail of a move after the
-    /// fence, because the peer may have moved already.
+    /// Posts the receives that the application has added. Before the fence, the peer may still send
+    /// on the active rail, so the receives go there. After the fence, the peer may have moved
+    /// already, so the receives go to the new rail.
     pub(in crate::vqp) fn post_added_recvs(&mut self, dp: &mut Datapath) {
         let active = self.active_rail();
         if self.is_active() || !self.is_closed() && self.fence.is_idle() {
@@ -152,9 +145,12 @@ impl Recovery {
     }
 }
 
-/// Returns whether messages of an unreliable connection are sent on a rail: it is up at this end,
-/// and the peer was heard there. Without heartbeats, the peer may be silent. A peer that is known
-/// not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be heard.
+/// Returns whether messages of an unreliable connection are sent on a rail. The rail must be up at
+/// this end, and the peer must have been heard there. There are two exceptions:
+///
+/// - Without heartbeats, the peer may be silent.
+/// - A peer that is known not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be
+///   heard.
 ///
 /// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {

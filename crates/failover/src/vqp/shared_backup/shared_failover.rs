@@ -1,5 +1,4 @@
-//! A queue pair with a shared backup: how it is made, and what it does instead of a failover of its
-//! own.
+//! A queue pair with a shared backup, which replaces a failover of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,19 +39,18 @@ const NOT_DURABLE: Error = Error::Invalid(
     "a durable queue pair needs a durable shared backup: build the backup with durable and completion_log",
 );
 
-/// A reliable connection with one queue pair and a [`SharedBackup`], which makes it
-/// ([`SharedBackup::queue_pair`]). It keeps the promises of a [`VirtualQp`] with the policy exact.
-/// Dropping it closes it.
+/// A reliable connection with one queue pair and a [`SharedBackup`] ([`SharedBackup::queue_pair`]).
+/// The connection keeps the promises of a [`VirtualQp`] with the policy exact. Dropping the queue
+/// pair closes it.
 ///
-/// Sends may be posted when this end has connected. While the vQP has no rail
-/// ([`BackedQp::has_rail`]), a WRITE or READ of memory that the peer has granted goes over the
-/// backup, and other sends wait.
+/// Sends may be posted when this end has connected. While the queue pair has no rail
+/// ([`BackedQp::has_rail`]), the backup carries WRITEs and READs of memory that the peer has
+/// granted, and other sends wait.
 pub type BackedQp = VirtualQp<SharedFailover>;
 
-/// The path of requests and completions of a [`BackedQp`].
 type MemberPath = Datapath<MemberQp>;
 
-/// How a [`BackedQp`] fails over: with a shared backup, of which it is a member.
+/// How a [`BackedQp`] fails over, as a member of a shared backup.
 #[derive(Debug)]
 pub struct SharedFailover {
     backup: Arc<SharedBackup>,
@@ -63,31 +61,29 @@ pub struct SharedFailover {
     attention: Arc<AtomicBool>,
     secret: SecretWord,
     is_connected: bool,
-    /// Whether the vQP may send: it was moved to RTS.
+    /// Whether the vQP was moved to RTS.
     may_send: bool,
-    /// Whether sends are posted on the own queue pair.
+    /// Whether sends are posted on the own queue pair, not on the backup.
     uses_own: bool,
-    /// The fence of the own queue pair.
     fence: Fence,
-    /// Whether the NIC is alive, when the completion queue of an own queue pair without markers has
-    /// been emptied.
+    /// Whether the NIC is alive. `Some` when the completion queue of an own queue pair without
+    /// markers has been emptied.
     is_emptied: Option<bool>,
-    /// Whether the failure of the own queue pair was reported to the backup.
+    /// Whether the backup knows that the own queue pair has failed.
     is_failure_reported: bool,
-    /// What the peer was told last about its operations, with the epoch of the own queue pair. See
-    /// [`Config::durable`].
+    /// What the peer was last told about its operations in mode [`Config::durable`], with the epoch
+    /// of the own queue pair.
     told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
-    /// The peer's memory that may be used on the backup.
     grants: Vec<UsableGrant>,
     /// The number of operations in flight on the backup.
     on_backup: usize,
-    /// The epoch whose `Resumed` message the receives wait for.
+    /// The epoch of the `Resumed` message for which the receives wait.
     awaited_resume: Option<u16>,
-    /// The last `Resumed` message, if it came before this end had fenced its queue pair.
+    /// A `Resumed` message that came before this end had fenced its queue pair.
     early_resume: Option<(u16, u32)>,
-    /// A failure that is to be handled after the completions.
+    /// To be handled after the completions.
     failure: Option<Failure>,
     schedule: MaintenanceSchedule,
     termination: Termination,
@@ -151,7 +147,7 @@ impl BackedQp {
         };
         let qp = MemberQp { own: None, config, id };
         let mut datapath = Datapath::new(domain, owner, qp, Psn::new(0), log, source);
-        // There is one data queue pair at a time, and none yet.
+        // No data queue pair exists yet.
         (0..datapath.domain.nics().len()).for_each(|rail| datapath.windows.cut_off(rail));
         Ok(VirtualQp { datapath, failover })
     }
@@ -161,7 +157,7 @@ impl BackedQp {
         self.failover.uses_own
     }
 
-    /// The backup.
+    /// The backup that makes up for a failed rail.
     pub fn backup(&self) -> &Arc<SharedBackup> {
         &self.failover.backup
     }
@@ -255,7 +251,7 @@ impl sealed::Failover for SharedFailover {
         self.failure = self.failure.or(failure);
     }
 
-    /// Posts the sends that wait: on the own queue pair, or on the backup those that it can carry.
+    /// Posts waiting sends on the own queue pair, or on the backup if the backup can carry them.
     /// The next poll handles a failure.
     fn post_pending_sends(&mut self, dp: &mut MemberPath) {
         if dp.send.ledger().unposted() == 0 {
@@ -368,8 +364,8 @@ impl sealed::Failover for SharedFailover {
         Ok(())
     }
 
-    /// Closes the vQP. If operations are in flight on the backup, stops that, so that no NIC
-    /// accesses their memory later; the backup then moves, or replaces its queue pair.
+    /// Closes the vQP. Operations in flight on the backup are stopped, so that no NIC accesses
+    /// their memory later. The backup then moves, or replaces its queue pair.
     fn on_drop(&mut self, dp: &mut MemberPath) {
         self.close(dp, CloseReason::Closed);
         let mut state = self.backup.lock();
@@ -378,23 +374,23 @@ impl sealed::Failover for SharedFailover {
         }
         state.remove(self.id);
         drop(state);
-        // Nothing is bound on the queue pairs, and the memory of the log is not freed while a NIC
-        // refers to it, so an error has no consequence.
+        // An error has no consequence: nothing is bound on the queue pairs, and the memory of the
+        // log is not freed while a NIC refers to it.
         let _ = dp.destroy_queues();
     }
 }
 
-/// Memory of the peer that may be used on the backup.
+/// Memory of the peer that requests on the backup may use.
 #[derive(Debug)]
 struct UsableGrant {
-    /// The address with which requests name the first byte.
+    /// The address with which the application names the first byte.
     base: u64,
     len: u64,
     grant: Grant,
 }
 
-/// Returns the request as the backup can carry it: a WRITE or READ of memory that the peer has
-/// granted, with the key of the grant.
+/// Translates a WRITE or READ of granted memory to the key of the grant. `None` for a request that
+/// the backup cannot carry.
 fn on_backup(wr: &SendWr, grants: &[UsableGrant]) -> Option<SendWr> {
     let (SendOp::Write(at) | SendOp::Read(at)) = wr.op else { return None };
     let usable = grants.iter().find(|usable| usable.grant.rkey == at.rkey)?;

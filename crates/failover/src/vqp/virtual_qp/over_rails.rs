@@ -1,5 +1,3 @@
-//! A virtual queue pair that fails over by itself: it has a queue pair on every rail, and
-//! negotiates with its peer.
 
 use std::sync::Arc;
 
@@ -27,7 +25,8 @@ use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::ReceiveSource;
 use crate::vqp::termination::Termination;
 
-/// How a [`VirtualQp`] fails over that has a queue pair on every rail: it negotiates with its peer.
+/// The failover of a [`VirtualQp`] that has a queue pair on every rail: the vQP negotiates with its
+/// peer.
 #[derive(Debug)]
 pub struct OwnFailover {
     /// The secret that authenticates control messages to this end.
@@ -36,9 +35,8 @@ pub struct OwnFailover {
     pub(in crate::vqp) maintenance: Maintenance,
     /// `None` if the vQP has no completion channels of its own.
     pub(in crate::vqp) events: Option<EventChannels>,
-    /// Whether the vQP's objects have been destroyed on the NICs.
     pub(in crate::vqp) is_destroyed: bool,
-    /// Present until then.
+    /// Present until the vQP's objects are destroyed.
     counted: Option<CountedVqp>,
     pub(in crate::vqp) telemetry: Arc<VqpTelemetry>,
 }
@@ -100,8 +98,8 @@ impl sealed::Failover for OwnFailover {
     #[inline]
     fn post_pending_sends(&mut self, dp: &mut Datapath) {
         self.recovery.settle_failures(dp);
-        // Until the operations that were in flight at a failure have completed, only polls post
-        // sends.
+        // Only polls post sends until the operations that were in flight at a failure have
+        // completed.
         if dp.send.ledger().unposted() > 0 && !self.recovery.is_replaying() {
             self.recovery.post_sends(dp);
         }
@@ -162,7 +160,7 @@ impl sealed::Failover for OwnFailover {
 
     fn resume(&mut self, dp: &mut Datapath) {
         if dp.config().service == Service::Unreliable {
-            // A queue pair that refuses has failed, and the vQP moves to the next rail.
+            // A queue pair that refuses has failed, so the vQP moves to the next rail.
             let _ = dp.rails.get(self.recovery.active_rail()).leave_sqe();
         }
     }
@@ -215,13 +213,13 @@ impl sealed::Failover for OwnFailover {
 }
 
 impl VirtualQp {
-    /// Returns a builder of one end over the NICs of a domain, with a default for everything.
+    /// A builder of one end over the NICs of a domain, with defaults for every setting.
     pub fn builder(domain: &Arc<Domain>) -> VirtualQpBuilder {
         VirtualQpBuilder::new(domain)
     }
 
-    /// Creates one end, unconnected. The builder has checked the configuration. `own_channels`
-    /// replaces the domain's completion channels by channels of this vQP.
+    /// Creates one end, unconnected, after the builder has checked the configuration. With
+    /// `own_channels`, the vQP has its own completion channels instead of the domain's channels.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -239,7 +237,7 @@ impl VirtualQp {
             events: own.as_deref().map(EventChannels::new),
             counted: Some(domain.counters().count_vqp()),
             recovery: Recovery::new(Arc::clone(&telemetry)),
-            // Before the rails read the addresses, so that no change is missed.
+            // Made before the rails read the addresses, so that no change is missed.
             maintenance: Maintenance::new(&domain),
             is_destroyed: false,
             telemetry,
@@ -250,9 +248,9 @@ impl VirtualQp {
         })
     }
 
-    /// The queue pair number, which does not change across failovers: the number of the first queue
-    /// pair on rail 0, or on the first rail whose NIC was alive, or the number taken over by
-    /// [`VirtualQp::reset_replacement`].
+    /// The queue pair number, which failovers do not change: the number of the first queue pair on
+    /// rail 0 or, if its NIC was dead, on the first live NIC. [`VirtualQp::reset_replacement`]
+    /// transfers the number to another vQP.
     pub fn qpn(&self) -> Qpn {
         self.datapath.rails.qpn()
     }
@@ -271,8 +269,8 @@ impl VirtualQp {
         self.datapath.rails.iter().filter_map(|rail| rail.peer_address()).map(|(gid, _)| gid)
     }
 
-    /// Begins with this epoch and this sequence number, to test what happens when they are used up.
-    /// Both ends must do so when they are connected, before they are polled or post.
+    /// Begins with this epoch and this sequence number, for tests of their wrap-around. Both ends
+    /// must call this method after connecting, before they poll or post.
     #[doc(hidden)]
     pub fn begin_at(&mut self, epoch: u16, seq: u64) {
         if let Some(control) = self.failover.recovery.control_mut() {
@@ -281,15 +279,15 @@ impl VirtualQp {
         }
     }
 
-    /// Returns whether a message of the peer has arrived on any rail since this end was connected,
-    /// so the peer is connected, too.
+    /// Returns whether a message of the peer has arrived on any rail since this end was connected.
+    /// If so, the peer is connected too.
     pub fn is_peer_heard(&self) -> bool {
         self.datapath.rails.is_peer_heard()
     }
 
-    /// Has the messages of an unreliable connection sent on the active rail although the peer was
-    /// not heard there, until it is heard on any rail. This is for a caller that knows that the
-    /// peer is not connected: such a peer receives nothing, and the messages are lost. Has no
+    /// Sends the messages of an unreliable connection on the active rail until the peer is heard on
+    /// any rail, although the peer was not heard on the active one. For a caller that knows that
+    /// the peer is not connected: such a peer receives nothing, and the messages are lost. Has no
     /// effect on a reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
         self.datapath.rails.send_unheard();
@@ -305,8 +303,8 @@ impl VirtualQp {
         self.failover.recovery.is_move_confirmed()
     }
 
-    /// The time at which an end that waits for events must call [`VirtualQp::poll`] at the latest.
-    /// `None` if no timer is running.
+    /// The latest time for the next [`VirtualQp::poll`] of an end that waits for events. `None` if
+    /// no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.failover.maintenance.poll_timeout(&self.failover.recovery, &self.datapath)
     }
@@ -317,22 +315,22 @@ impl VirtualQp {
         self.datapath.rails.iter().nth(rail).is_some_and(|rail| rail.cq() == cq)
     }
 
-    /// Shuts this vQP down and returns an unconnected vQP with the same number, as a queue pair is
+    /// Shuts this vQP down and returns an unconnected vQP with the same number, like a queue pair
     /// after RESET. The caller polls the old vQP for some time, so that its Closed message reaches
     /// the peer, and then closes the old vQP.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of
-    /// a NIC, after which it is shut down.
+    /// a NIC, after which this vQP is shut down.
     pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
         self.replacement_in(&Arc::clone(self.domain()))
     }
 
-    /// Does the same as [`VirtualQp::reset_replacement`], with a new vQP in another domain over the
-    /// same NICs ([`Domain::with_own_pds`]).
+    /// Like [`VirtualQp::reset_replacement`], with the new vQP in another domain over the same NICs
+    /// ([`Domain::with_own_pds`]).
     ///
     /// # Errors
-    /// Those of [`VirtualQp::reset_replacement`].
+    /// As [`VirtualQp::reset_replacement`].
     pub fn replacement_in(&mut self, domain: &Arc<Domain>) -> Result<VirtualQp, BuildError> {
         let mut builder =
             VirtualQp::builder(domain).config(self.config()).own_channels(self.failover.events.is_some());

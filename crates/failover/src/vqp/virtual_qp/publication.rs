@@ -1,4 +1,3 @@
-//! What a vQP publishes for monitoring.
 
 use super::over_rails::OwnFailover;
 use crate::telemetry::{PublishedFields, VqpPhase};
@@ -6,7 +5,7 @@ use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 
 impl OwnFailover {
-    /// Publishes the vQP's fields. Called after each maintenance run, and when the vQP closes.
+    /// Publishes the fields for monitoring: after each maintenance run, and when the vQP closes.
     pub(super) fn publish(&mut self, dp: &mut Datapath) {
         let negotiation = self.recovery.control().map(ControlProtocol::negotiation);
         let ledger = dp.send.ledger();
@@ -40,7 +39,7 @@ impl OwnFailover {
         }
     }
 
-    /// Takes the latency of the send that is measured, if it has completed.
+    /// Records the latency of the measured send, if the send has completed.
     #[inline]
     pub(super) fn sample_latency(&self, dp: &mut Datapath) {
         let (first_seq, domain) = (dp.send.ledger().first_seq(), &dp.domain);

@@ -1,4 +1,3 @@
-//! The closing of a member.
 
 use super::super::state::State;
 use super::completions::{Fenced, POLL_BATCH};
@@ -8,8 +7,8 @@ use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
 use crate::vqp::shared_backup::own_qp::OwnQp;
 
-/// The number of polls after which a queue pair that closes is not drained. This process cannot
-/// wait: it may exit.
+/// The number of polls after which a member stops draining a queue pair that closes. This process
+/// cannot wait, because it may exit.
 const MAX_CLOSING_POLLS: u32 = 100;
 
 impl SharedFailover {
@@ -29,8 +28,8 @@ impl SharedFailover {
         state.with_core(self.id, |core| core.closed(evidence));
     }
 
-    /// Drains the own queue pair, which is stopped, and returns its evidence with its epoch. `None`
-    /// if the peer has it already, or if the NIC does not flush the queues at once.
+    /// Drains the stopped own queue pair, and returns its evidence with its epoch. `None` if the
+    /// peer has the evidence already, or if the NIC does not flush the queues at once.
     fn final_evidence(&mut self, dp: &mut MemberPath) -> Option<(u16, Evidence)> {
         let (rail, epoch) = dp.rails.own.as_ref().map(|own| (own.rail, own.epoch))?;
         if self.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
@@ -46,8 +45,8 @@ impl SharedFailover {
         None
     }
 
-    /// Completes every outstanding request after the queue pair has closed. Operations on the
-    /// backup end first, because it may still access their memory.
+    /// Completes every outstanding request of a closed queue pair. Operations on the backup end
+    /// first, because the backup may still access their memory.
     pub(super) fn flush_if_closed(&mut self, dp: &mut MemberPath) {
         if self.on_backup > 0 {
             return;

@@ -1,5 +1,5 @@
-//! What a member does when the backup has moved: the steps of its state machine, and the outcomes
-//! of its operations on the backup.
+//! The steps of a member's state machine after the backup has moved, and the outcomes of the
+//! member's operations on the backup.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::ledger::RecoveryInput;
 use crate::vqp::failover::sealed::Failover as _;
 
 impl SharedFailover {
-    /// Drives the backup, and does what the state machine asks for.
+    /// Drives the backup, and takes the steps of the state machine.
     pub(super) fn run(&mut self, dp: &mut MemberPath) {
         let backup = Arc::clone(&self.backup);
         let mut state = backup.lock();
@@ -48,9 +48,9 @@ impl SharedFailover {
         self.flush_if_closed(dp);
     }
 
-    /// Tells the peer what this end's processor has seen of its operations on the own queue pair,
-    /// if that has changed and the peer waits for it ([`Config::durable`](crate::Config::durable)).
-    /// The backup delivers these messages exactly once and in order, so nobody asks for them.
+    /// In mode [`Config::durable`](crate::Config::durable), tells the peer what this end's
+    /// processor has seen of the peer's operations on the own queue pair, if that has changed. The
+    /// backup delivers these messages exactly once and in order, so no end asks for them.
     fn tell_placed(&mut self, dp: &MemberPath, state: &mut State) {
         let Some(own) = dp.rails.own.as_ref().filter(|own| own.is_connected && self.fence.is_idle()) else {
             return;
@@ -69,8 +69,8 @@ impl SharedFailover {
         state.set_awaits_program(self.id, ledger.awaits_placement() || awaits_receive);
     }
 
-    /// Handles an event. `last_executed` is the last operation that the backup executed although
-    /// one of another queue pair failed before it.
+    /// `last_executed` is the last operation that the backup executed although an operation of
+    /// another queue pair failed before it.
     fn on_event(&mut self, dp: &mut MemberPath, event: Event, last_executed: Option<u64>) {
         match event {
             Event::Done { seq, outcome, byte_len } => {
@@ -102,8 +102,8 @@ impl SharedFailover {
         }
     }
 
-    /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether
-    /// a later one was executed.
+    /// Handles the outcome of an operation on the backup. `is_passed` says whether a later
+    /// operation was executed.
     fn on_backup_done(
         &mut self,
         dp: &mut MemberPath,
@@ -121,9 +121,10 @@ impl SharedFailover {
             Outcome::Success => {
                 dp.send.on_success(seq, byte_len);
             }
-            // An operation of another queue pair failed, and the backup did not execute those
-            // behind it, apart from READs. A READ that a later operation has passed must not be
-            // repeated if that one was posted with FENCE.
+            // An operation of another queue pair failed, and the backup did not execute the
+            // operations behind it, apart from READs. If a later operation has passed this READ,
+            // the READ must not be repeated, because the later operation may have been posted with
+            // FENCE.
             Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
                 dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
@@ -136,7 +137,7 @@ impl SharedFailover {
         dp.take_send_completions();
     }
 
-    /// Performs a step. Returns whether the next one may follow at once.
+    /// Performs a step. Returns whether the next step may follow at once.
     fn take_step(&mut self, dp: &mut MemberPath, state: &mut State, step: Step) -> bool {
         match step {
             Step::Fence => {
@@ -187,7 +188,6 @@ impl SharedFailover {
         true
     }
 
-    /// Passes the evidence of the fenced queue pair on to the peer.
     fn finish_fence(&mut self, dp: &mut MemberPath, state: &mut State, nic_alive: bool) {
         let Some(own) = &dp.rails.own else { return };
         let (rail, epoch, is_connected) = (own.rail, own.epoch, own.is_connected);
@@ -208,7 +208,6 @@ impl SharedFailover {
         state.with_core(self.id, |core| core.fenced(evidence, imm_bytes_kept));
     }
 
-    /// Decides the operations that were in flight on the fenced queue pair.
     fn decide(&mut self, dp: &mut MemberPath, state: &mut State, evidence: &Evidence) {
         let Some(own) = &dp.rails.own else { return };
         let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
@@ -241,8 +240,8 @@ impl SharedFailover {
         dp.rails.own = None; // the fenced queue pair has no use any more
         self.fence.clear();
         (self.is_emptied, self.is_failure_reported) = (None, false);
-        // An error may be a temporary lack of resources, or the NIC has failed and the backup is
-        // about to move.
+        // Either resources are lacking for a time, or the NIC has failed and the backup is about to
+        // move.
         let Ok(own) = OwnQp::create(&dp.domain, rail.into(), epoch, dp.config(), self.secret) else {
             return false;
         };

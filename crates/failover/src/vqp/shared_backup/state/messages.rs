@@ -1,4 +1,3 @@
-//! The messages that the members send to each other on the backup.
 
 use std::sync::atomic::Ordering;
 
@@ -12,12 +11,11 @@ use crate::config::WritePolicy;
 
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
-/// The maximum number of grants of a member to its peer that are in force at once. Each takes
+/// The maximum number of grants of a member to its peer that are in force at once. Each grant takes
 /// memory here.
 const MAX_GRANTS: usize = 256;
 
 impl State {
-    /// Handles the messages in a receive buffer.
     pub(super) fn on_receive(&mut self, completion: &Completion) {
         if !completion.is_success() {
             return;
@@ -69,7 +67,7 @@ impl State {
             Body::Placed { epoch, placed } => {
                 let is_expected = epoch <= current;
                 if is_expected {
-                    // One message supersedes the others, and a peer may send any number before the
+                    // A message supersedes earlier ones, and a peer may send any number before the
                     // owner is polled.
                     entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
                     entry.events.push(Event::Placed { epoch, placed });
@@ -89,7 +87,7 @@ impl State {
     }
 
     /// Grants the peer of a member access to the memory with this key. Without memory or rights,
-    /// the peer's requests wait for its own queue pair.
+    /// the peer's requests wait for the peer's own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
         let Some(entry) = self.entry(id).filter(|entry| !entry.core.is_closed()) else { return };
         let (owner, access) = (entry.owner, entry.access);
@@ -105,8 +103,8 @@ impl State {
         self.flush_member(id);
     }
 
-    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only
-    /// if `flush` is set.
+    /// Posts the messages in the outbox, as many in a SEND as fit. Posts a SEND that is not full
+    /// only with `flush`.
     pub(super) fn send_messages(&mut self, flush: bool) {
         while let Some((buffer, len)) = self.unsent.pop_front() {
             if !self.send_buffer(buffer, len) {
@@ -130,12 +128,11 @@ impl State {
         }
     }
 
-    /// Returns whether the outbox fills a SEND, or has a message and `flush` is set.
     fn is_message_due(&self, flush: bool) -> bool {
         self.outbox.len() >= MESSAGES_PER_SEND || flush && !self.outbox.is_empty()
     }
 
-    /// Posts a SEND without messages, if there is a free buffer.
+    /// Posts a SEND without messages, if a buffer is free.
     pub(super) fn send_empty_message(&mut self) {
         if let Some(buffer) = self.buffers.take(&[])
             && !self.send_buffer(buffer, 0)
@@ -144,7 +141,7 @@ impl State {
         }
     }
 
-    /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
+    /// Returns false if the backup does not accept the SEND.
     fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
         let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
         wr.flags.set(SendFlags::SIGNALED, true);
