@@ -92,7 +92,7 @@ impl AddressChanges {
                 let rail = usize::from(rail);
                 let is_active = rail == recovery.active_rail();
                 if addresses.changes != change
-                    || !is_active && is_in_use(rail, recovery, dp) // it has failed; the peer is told again when it is not in use
+                    || !is_active && is_in_use(rail, recovery, dp) // a failed rail; this end tells the peer again later
                     || addresses.unknown.take().is_none()
                 {
                     return;

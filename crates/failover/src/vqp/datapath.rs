@@ -344,7 +344,7 @@ impl<Q: DataQps> Datapath<Q> {
     fn on_unreliable_error(&mut self, wc: &Wc) -> bool {
         let is_send = wc.wr_id & wr_id_flags::RECV == 0;
         if is_send && !self.send.ledger().is_in_flight(wc.wr_id) {
-            return true; // it ended with the request that failed before it
+            return true; // ended together with an earlier failed request
         }
         let is_failed = is_send && wc.status != WcStatus::Flushed;
         if is_failed {

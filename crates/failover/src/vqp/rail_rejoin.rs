@@ -74,12 +74,12 @@ impl RailRejoin {
             let is_active = rail == recovery.active_rail();
             let peer = (peer_qp.qpn, peer_qp.psn);
             if dp.home.connect_replacement(&dp.domain, &mut dp.rails, (rail, is_active), peer).is_err() {
-                return; // the NIC has failed, or the home rail has moved: maintenance handles both
+                return; // maintenance handles a failed NIC or a moved home rail
             }
             dp.on_qp_connected(rail);
         }
         if rail == recovery.active_rail() && !dp.windows.is_in_step(rail) {
-            return; // the peer may post as soon as it has the answer, for which it asks again
+            return; // with the answer the peer may post; the peer asks again
         }
         if let Some(control) = recovery.control_mut() {
             control.negotiation_mut().local_qp_connected(rail);

@@ -123,7 +123,7 @@ impl ReceiveQueue {
         {
             // The common case: the keys of a single receive on rail 0 need no translation.
             let posted = qp.post_recv(core::slice::from_ref(&added.wr));
-            self.posted += usize::from(posted.is_ok()); // if not, it is posted on the next rail
+            self.posted += usize::from(posted.is_ok()); // a refused receive is posted on the next rail
             return;
         }
         let wrs: Vec<RecvWr> = (self.wrs.iter().skip(self.posted))
@@ -167,7 +167,7 @@ impl ReceiveQueue {
             if with_imm || !held.is_empty() {
                 return held.push_back(completion);
             }
-            self.held = None; // the peer replays a torn WRITE with immediate first, so a SEND shows that there was none
+            self.held = None; // the peer replays a torn WRITE with immediate before any SEND, so none was torn
         }
         let partial = core::mem::take(&mut self.partial_imm_bytes);
         if with_imm {

@@ -164,7 +164,6 @@ impl Recovery {
         self.settle(dp);
     }
 
-
     pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
         self.fail(dp, Failure::Rail { rail, cause });
     }
@@ -286,7 +285,6 @@ impl Recovery {
         }
     }
 
-
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().handle_timeout(now);
@@ -308,7 +306,7 @@ impl Recovery {
                 };
                 let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
                 if new_rail.is_some_and(|rail| !dp.windows.is_in_step(rail)) {
-                    return; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
+                    return; // with the evidence the peer may use the rail; the negotiation sends the evidence again
                 }
                 let Some(message) = self.with_home_moved(dp, message) else { return };
                 if let Some(rail) = new_rail
@@ -358,7 +356,7 @@ impl Recovery {
         self.report.on_fence_began(dp.now());
         dp.windows.cut_off(rail);
         if !dp.rails.is_down(rail) {
-            self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
+            self.rail_recovered(dp, rail); // only the path or the queue pair has failed
         }
         let step = if self.is_qp_missing(rail) {
             self.fence.skip(); // nothing was posted to the rail since the last move

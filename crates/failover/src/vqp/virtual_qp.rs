@@ -110,7 +110,7 @@ impl<F: Failover> VirtualQp<F> {
     /// grant the old rights.
     pub fn set_access(&mut self, access: Access) -> Result<()> {
         if self.close_reason().is_some() {
-            return Ok(()); // the peer may request nothing more
+            return Ok(()); // a closed vQP grants nothing
         }
         self.failover.set_access(&mut self.datapath, access)
     }

@@ -1,4 +1,3 @@
-
 use super::Recovery;
 use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;

@@ -1,4 +1,3 @@
-
 use super::Recovery;
 use crate::cause::Cause;
 use crate::config::Service;
@@ -105,10 +104,10 @@ impl Recovery {
             && !carries_messages(dp, rail)
             && !dp.send.next_is_local()
         {
-            return None; // the messages would be lost; they wait for the next rail, or for this one
+            return None; // messages on this rail would be lost
         }
         if !dp.windows.is_in_step(rail) {
-            return None; // the next poll posts them behind the binds and invalidations of the rail
+            return None; // the next poll posts sends behind the rail's binds and invalidations
         }
         Some((rail, negotiation.ballot().epoch))
     }
@@ -116,7 +115,7 @@ impl Recovery {
     /// Posts the receives on `rail`, and discards them on the rail where they were posted before.
     pub(in crate::vqp) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
         if self.is_qp_missing(rail) {
-            return; // they are posted as soon as the rail's new queue pair is connected
+            return; // `rail_rejoin` posts the receives on the rail's new queue pair
         }
         // The active rail needs no discarding, because its fenced queue pair has flushed its
         // receives.

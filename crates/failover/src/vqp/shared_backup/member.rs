@@ -168,7 +168,7 @@ impl Member {
     #[must_use]
     pub fn handle(&mut self, body: Body) -> bool {
         match body {
-            _ if self.is_closed => true, // the peer has sent it before it knew
+            _ if self.is_closed => true, // the peer did not know yet
             Body::Evidence { epoch, evidence } => {
                 let is_expected =
                     epoch <= self.epoch && self.evidence.as_ref().is_none_or(|(last, _)| *last < epoch);
@@ -185,7 +185,7 @@ impl Member {
                 if epoch == self.epoch {
                     self.offered = Some(qp);
                 }
-                true // the backup has moved since the peer sent an earlier one
+                true // an offer of an earlier epoch is only late
             }
             Body::Confirmed { epoch } => match &mut self.own {
                 Some(own) if epoch == self.epoch && own.is_connected && self.role == Role::One => {

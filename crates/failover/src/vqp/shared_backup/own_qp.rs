@@ -1,4 +1,3 @@
-
 use mitra_verbs::{Access, AsyncEvent, Error, Psn, QpAttr, QpState, Qpn, RcConnection};
 
 use super::message::{MemberId, OfferedQp};

@@ -236,7 +236,7 @@ impl sealed::Failover for SharedFailover {
     fn on_import(&mut self, _dp: &mut MemberPath, region: &RemoteRegion) {
         let rkey = region.at(0).rkey;
         if region.is_window() {
-            self.grants.retain(|old| old.grant.rkey != rkey); // of memory that had the key before
+            self.grants.retain(|old| old.grant.rkey != rkey); // earlier memory had the same key
         } else {
             self.asked.push(region.clone());
             self.backup.lock().ask_grant(self.id, rkey);
@@ -370,7 +370,7 @@ impl sealed::Failover for SharedFailover {
         self.close(dp, CloseReason::Closed);
         let mut state = self.backup.lock();
         if self.on_backup > 0 {
-            state.stop_operations(self.id); // the application may use the memory of the operations in flight again
+            state.stop_operations(self.id); // the application may now reuse the operations' memory
         }
         state.remove(self.id);
         drop(state);

@@ -43,12 +43,22 @@ fn user(member: MemberId) -> u64 {
 
 #[derive(Debug)]
 pub(super) enum Event {
-    Done { seq: u64, outcome: Outcome, byte_len: u32 },
+    Done {
+        seq: u64,
+        outcome: Outcome,
+        byte_len: u32,
+    },
     /// The peer has decided its operations of an epoch.
-    Resumed { epoch: u16, partial_imm_bytes: u32 },
+    Resumed {
+        epoch: u16,
+        partial_imm_bytes: u32,
+    },
     Granted(Grant),
     /// What the peer's processor has seen of the operations on the queue pair of this epoch.
-    Placed { epoch: u16, placed: Placed },
+    Placed {
+        epoch: u16,
+        placed: Placed,
+    },
 }
 
 impl Event {
@@ -142,7 +152,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
-        backup.datapath.survives_refusals = true; // those of one member do not concern the others
+        backup.datapath.survives_refusals = true; // the refusal of one member's request does not concern the others
         State {
             backup,
             slots: Vec::new(),
@@ -355,7 +365,7 @@ impl State {
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-            recovery.follow_home(datapath); // it may have failed because the home has moved
+            recovery.follow_home(datapath); // a move of the home fences queue pairs
             recovery.active_rail_failed(datapath, cause);
         }
     }
@@ -371,7 +381,7 @@ impl State {
         let rail = recovery.active_rail();
         // The NIC is dead, or it hangs and may still access memory.
         if datapath.rails.get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
-            let _ = datapath.rails.get(rail).provider().reset(); // one that cannot be reset is the reason for `Unfenced` soon
+            let _ = datapath.rails.get(rail).provider().reset(); // if the reset fails, the backup soon closes with `Unfenced`
         }
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }

@@ -1,4 +1,3 @@
-
 use mitra_verbs::{Error, PostError, RecvWr, Result, SendWr};
 
 use super::VirtualQp;
@@ -122,7 +121,7 @@ impl<F: Failover> VirtualQp<F> {
         let first = ledger.next_seq();
         if let Some(header) = header {
             let header = self.submit_one(header, policy, false)?;
-            self.datapath.latency.truncate(header); // the message is measured
+            self.datapath.latency.truncate(header); // the latency sample is the message's, not the header's
             if let Some(headers) = &mut self.datapath.xrc_headers {
                 headers.push(header + 1, oldest);
             }

@@ -1,4 +1,3 @@
-
 use super::over_rails::OwnFailover;
 use crate::telemetry::{PublishedFields, VqpPhase};
 use crate::vqp::control_protocol::ControlProtocol;

@@ -1,4 +1,3 @@
-
 use super::super::state::State;
 use super::completions::{Fenced, POLL_BATCH};
 use super::{MemberPath, SharedFailover};
@@ -21,7 +20,7 @@ impl SharedFailover {
         self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
         if let Some(own) = own.filter(|_| is_stopped) {
-            dp.domain.unbind_at_home(dp.home.id(), own.rail as u8); // else it stays bound, and the home stays there
+            dp.domain.unbind_at_home(dp.home.id(), own.rail as u8); // a queue pair that still runs keeps the home on its rail
         }
         self.uses_own = false;
         let evidence = self.final_evidence(dp);

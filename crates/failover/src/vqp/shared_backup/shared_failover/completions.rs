@@ -114,7 +114,7 @@ impl SharedFailover {
         if !dp.windows.is_busy() {
             return;
         }
-        let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, no rail has operations for one
+        let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, the rail does not matter
         match dp.drive_windows(rail) {
             Some(failure @ Failure::Close(_)) => self.failure = Some(failure),
             // The backup notices that another NIC was reset.

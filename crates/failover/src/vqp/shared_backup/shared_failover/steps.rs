@@ -217,7 +217,7 @@ impl SharedFailover {
             local_placed: self.fence.is_done_with_live_nic(),
             acks_after_placement,
             first_psn: Psn::new(0),
-            durable: false, // the backup completes durably what it carries
+            durable: false, // operations on the backup complete durably there
         };
         match dp.decide(&input) {
             Ok(Some(stats)) => {
@@ -237,7 +237,7 @@ impl SharedFailover {
         if !needs_it && state.defers_own_qps(dp.now()) {
             return false;
         }
-        dp.rails.own = None; // the fenced queue pair has no use any more
+        dp.rails.own = None; // destroys the fenced queue pair
         self.fence.clear();
         (self.is_emptied, self.is_failure_reported) = (None, false);
         // Either resources are lacking for a time, or the NIC has failed and the backup is about to
@@ -263,7 +263,7 @@ impl SharedFailover {
                 if sends { own.start_sending(config) } else { Ok(()) }
             };
             if dp.domain.connect_at_home(dp.home.id(), rail as u8, offer.qpn, connect).is_err() {
-                return false; // the NIC has failed or the home has moved, which the backup notices
+                return false; // the backup notices a failed NIC or a moved home
             }
             own.is_connected = true;
             dp.recv.switch_rail(rail);

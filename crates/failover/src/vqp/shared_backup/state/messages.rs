@@ -1,4 +1,3 @@
-
 use std::sync::atomic::Ordering;
 
 use mitra_verbs::{Access, Codec, Key, Reader, SendFlags, SendOp, SendWr};
@@ -81,7 +80,7 @@ impl State {
         self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.rejected += u64::from(!is_valid);
         if let Some(region) = imported {
-            self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC uses the key again
+            self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC has reused the key
             let _ = self.backup.import(&region); // refused only if the backup is not connected
         }
     }
