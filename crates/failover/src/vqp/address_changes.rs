@@ -61,7 +61,7 @@ impl AddressChanges {
             if mem::replace(&mut self.rails[rail].changes, changes) == changes {
                 continue;
             }
-            self.rails[rail].unknown = dp.rails.refresh_gid(rail);
+            self.rails[rail].unknown = dp.rails.get_mut(rail).refresh_gid();
             self.next_send = now;
             // The peer cannot use the rail before it knows the address.
             recovery.rail_failed(dp, rail, Cause::Address);
@@ -115,7 +115,7 @@ impl AddressChanges {
         if change > self.rails[rail].peer_change {
             // Either resources are lacking for a time, or the NIC is dead. The peer sends the
             // address again.
-            let Ok(changed) = dp.rails.set_peer_gid(rail, gid) else { return };
+            let Ok(changed) = dp.rails.get_mut(rail).set_peer_gid(gid) else { return };
             self.rails[rail].peer_change = change;
             if changed && is_in_use(rail, recovery, dp) {
                 self.rails[rail].is_stale = true;
@@ -138,12 +138,12 @@ fn is_in_use(rail: usize, recovery: &Recovery, dp: &Datapath) -> bool {
 
 /// Connects the data queue pair of a rail that is not in use to the peer's new address.
 fn reconnect(now: Time, rail: usize, recovery: &mut Recovery, dp: &mut Datapath) {
-    let Some(control) = recovery.control() else { return };
+    let Some(negotiation) = recovery.negotiation() else { return };
     if !dp.config().requires_fence() {
         return; // the queue pair may still execute requests
     }
     // A missing queue pair is later connected to the new address anyway.
-    if !control.negotiation().is_local_qp_missing(rail) {
+    if !negotiation.is_local_qp_missing(rail) {
         match dp.rails.get(rail).reconnect_unused(dp.config()) {
             Ok(()) => dp.on_qp_connected(rail),
             Err(_) => return recovery.rail_failed(dp, rail, Cause::Device),
@@ -155,7 +155,7 @@ fn reconnect(now: Time, rail: usize, recovery: &mut Recovery, dp: &mut Datapath)
 }
 
 fn send(body: Body, recovery: &Recovery, dp: &Datapath) {
-    if let Some(control) = recovery.control() {
-        recovery.broadcast(dp, &Message { ballot: control.negotiation().ballot(), body });
+    if let Some(negotiation) = recovery.negotiation() {
+        recovery.broadcast(dp, &Message { ballot: negotiation.ballot(), body });
     }
 }

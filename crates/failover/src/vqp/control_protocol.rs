@@ -9,14 +9,14 @@ use crate::secret::SecretWord;
 /// This end of the control protocol: the identities of both ends, and the rail negotiation.
 #[derive(Debug)]
 pub(super) struct ControlProtocol {
-    role: Role,
+    pub(super) role: Role,
     /// In messages to this end.
     local_cookie: SecretWord,
     /// In messages to the peer.
     peer_cookie: SecretWord,
-    negotiation: RailNegotiation,
+    pub(super) negotiation: RailNegotiation,
     /// Counts datagrams that were malformed or did not come from the peer.
-    rejected: u64,
+    pub(super) rejected: u64,
 }
 
 impl ControlProtocol {
@@ -41,19 +41,6 @@ impl ControlProtocol {
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }
 
-    pub(super) fn role(&self) -> Role {
-        self.role
-    }
-
-    #[inline]
-    pub(super) fn negotiation(&self) -> &RailNegotiation {
-        &self.negotiation
-    }
-
-    pub(super) fn negotiation_mut(&mut self) -> &mut RailNegotiation {
-        &mut self.negotiation
-    }
-
     pub(super) fn encode(&self, message: &Message) -> SmallVec<[u8; MAX_LEN]> {
         message.encode(self.role, self.peer_cookie)
     }
@@ -64,9 +51,5 @@ impl ControlProtocol {
         let message = Message::decode(bytes, self.role.peer(), self.local_cookie);
         self.rejected += u64::from(message.is_err());
         message.ok()
-    }
-
-    pub(super) fn rejected(&self) -> u64 {
-        self.rejected
     }
 }

@@ -51,13 +51,14 @@ pub struct Datapath<Q = RailSet> {
     pub(super) rails: Q,
     pub(super) send: SendQueue,
     pub(super) recv: ReceiveQueue,
-    shared: Option<SharedReceives>,
+    pub(super) shared: Option<SharedReceives>,
     /// The log in this end's memory, into which the peer writes entries for the peer's operations.
     log: Option<CompletionLog>,
     pub(super) windows: WindowSync,
     pub(super) home: HomeMembership,
     /// Completions for the application.
-    ready: VecDeque<Completion>,
+    pub(super) ready: VecDeque<Completion>,
+    pub(super) termination: Termination,
     pub(super) latency: LatencySampler,
     /// `Some` at the sending end of an XRC connection.
     pub(super) xrc_headers: Option<SentHeaders>,
@@ -87,6 +88,7 @@ impl<Q: DataQps> Datapath<Q> {
             windows: WindowSync::new(&domain),
             home: HomeMembership::new(home),
             ready: VecDeque::new(),
+            termination: Termination::default(),
             latency: LatencySampler::default(),
             xrc_headers: (service == Service::XrcSend).then(SentHeaders::default),
             survives_refusals: false,
@@ -129,7 +131,7 @@ impl<Q: DataQps> Datapath<Q> {
         at_once: Option<usize>,
     ) -> (u64, Option<Failure>) {
         let domain = &self.domain;
-        self.latency.on_post(self.send.ledger().next_seq(), || domain.nics()[0].provider.now());
+        self.latency.on_post(self.send.ledger.next_seq(), || domain.nics()[0].provider.now());
         let path = at_once.and_then(|rail| Some((self.rails.data_qp(rail)?, rail)));
         self.send.submit(wr, write_policy, path, domain)
     }
@@ -152,7 +154,7 @@ impl<Q: DataQps> Datapath<Q> {
 
     /// Removes the sends from this sequence number on, none of which has been posted.
     pub(super) fn truncate_sends(&mut self, from: u64) {
-        self.send.truncate(from);
+        self.send.ledger.truncate(from);
         self.latency.truncate(from);
         if let Some(headers) = &mut self.xrc_headers {
             headers.truncate(from);
@@ -161,7 +163,7 @@ impl<Q: DataQps> Datapath<Q> {
 
     /// The number of sends of the application that have not completed, without XRC headers.
     pub(super) fn outstanding(&self) -> usize {
-        let ledger = self.send.ledger();
+        let ledger = &self.send.ledger;
         ledger.len() - self.xrc_headers.as_ref().map_or(0, |headers| headers.count_from(ledger.first_seq()))
     }
 
@@ -180,17 +182,6 @@ impl<Q: DataQps> Datapath<Q> {
             return Err(Error::QueueFull { queue: "receive queue", qpn: self.rails.qpn(), depth });
         }
         self.recv.push(wr, self.config().recv_sges)
-    }
-
-    pub(super) fn shared(&self) -> Option<&SharedReceives> {
-        self.shared.as_ref()
-    }
-
-    /// Returns whether the oldest message names no shared receive queue of the XRC domain. That
-    /// message and the messages behind it are then dropped.
-    #[inline]
-    pub(super) fn take_refused_message(&mut self) -> bool {
-        self.shared.as_mut().is_some_and(SharedReceives::take_refused)
     }
 
     /// Makes the slots for the messages of shared receives, if a shared receive was posted and no
@@ -240,7 +231,7 @@ impl<Q: DataQps> Datapath<Q> {
         let (polled, rails) = ([active, self.recv.rail()], &self.rails);
         let (executed, failure) = self.windows.drive(polled, |rail| rails.data_qp(rail), &self.domain);
         if let Some(seq) = executed {
-            self.send.complete_local(seq);
+            self.send.ledger.complete(seq, 0);
         }
         failure
     }
@@ -252,13 +243,7 @@ impl<Q: DataQps> Datapath<Q> {
     /// Handles a completion on a rail, and returns the failure that the completion reports. `fence`
     /// gets the completions of its markers.
     #[inline]
-    pub(super) fn on_completion(
-        &mut self,
-        rail: usize,
-        wc: &Wc,
-        fence: &mut Fence,
-        termination: &mut Termination,
-    ) -> Option<Failure> {
+    pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc, fence: &mut Fence) -> Option<Failure> {
         let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
         if wc.wr_id & wr_id_flags::MARKER != 0 {
             fence.on_marker(is_recv);
@@ -269,7 +254,7 @@ impl<Q: DataQps> Datapath<Q> {
                 // receive, every later message would be matched with the wrong buffer.
                 WcStatus::Success if fence.is_done() => {}
                 WcStatus::Success => self.complete_recv(rail, wc),
-                WcStatus::Flushed => return self.on_flush_or_error(rail, wc, fence, termination),
+                WcStatus::Flushed => return self.on_flush_or_error(rail, wc, fence),
                 _ => {
                     self.complete_recv(rail, wc);
                     return Some(Failure::Close(CloseReason::RequestError));
@@ -280,20 +265,14 @@ impl<Q: DataQps> Datapath<Q> {
         } else if wc.status == WcStatus::Success {
             self.on_send_success(rail, wc);
         } else {
-            return self.on_flush_or_error(rail, wc, fence, termination);
+            return self.on_flush_or_error(rail, wc, fence);
         }
         None
     }
 
     /// Handles a failed send or a flushed receive. The cause is a failure of the rail or of a
     /// single request.
-    fn on_flush_or_error(
-        &mut self,
-        rail: usize,
-        wc: &Wc,
-        fence: &Fence,
-        termination: &mut Termination,
-    ) -> Option<Failure> {
+    fn on_flush_or_error(&mut self, rail: usize, wc: &Wc, fence: &Fence) -> Option<Failure> {
         if self.config().service == Service::Unreliable && self.on_unreliable_error(wc) {
             return None;
         }
@@ -302,7 +281,7 @@ impl<Q: DataQps> Datapath<Q> {
         // After the closing or the fence, the other statuses are only their consequence.
         let is_decided =
             !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
-        if let Some(reason) = termination.reason() {
+        if let Some(reason) = self.termination.reason() {
             if is_decided {
                 self.send.on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
             }
@@ -315,7 +294,7 @@ impl<Q: DataQps> Datapath<Q> {
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation
                 // With this status, the NIC refuses an invalidation.
-                if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger().is_local(wc.wr_id)) =>
+                if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger.is_local(wc.wr_id)) =>
             {
                 Some(rail_failed)
             }
@@ -324,7 +303,7 @@ impl<Q: DataQps> Datapath<Q> {
                 // device failed. For an invalid request, the NIC reports an event that names the
                 // queue pair.
                 let _ = self.domain.poll_rail_down(rail);
-                self.take_qp_error(rail, termination).or(Some(rail_failed))
+                self.take_qp_error(rail).or(Some(rail_failed))
             }
             status if self.survives_refusals => {
                 self.send.refuse(wc.wr_id, status);
@@ -343,7 +322,7 @@ impl<Q: DataQps> Datapath<Q> {
     /// because nothing is acknowledged. Returns false if the completion is of another kind.
     fn on_unreliable_error(&mut self, wc: &Wc) -> bool {
         let is_send = wc.wr_id & wr_id_flags::RECV == 0;
-        if is_send && !self.send.ledger().is_in_flight(wc.wr_id) {
+        if is_send && !self.send.ledger.is_in_flight(wc.wr_id) {
             return true; // ended together with an earlier failed request
         }
         let is_failed = is_send && wc.status != WcStatus::Flushed;
@@ -355,12 +334,12 @@ impl<Q: DataQps> Datapath<Q> {
     }
 
     /// Returns the failure that an event about the queue pair of this rail reports.
-    pub(super) fn take_qp_error(&self, rail: usize, termination: &mut Termination) -> Option<Failure> {
+    pub(super) fn take_qp_error(&mut self, rail: usize) -> Option<Failure> {
         let event = self.domain.take_qp_error(rail, self.rails.data_qp(rail)?.qpn())?;
         if self.survives_refusals {
             return Some(Failure::Rail { rail, cause: Cause::Completion(WcStatus::Flushed) });
         }
-        termination.set_qp_error_event(event, self.rails.qpn());
+        self.termination.set_qp_error_event(event, self.rails.qpn());
         Some(Failure::Close(CloseReason::RequestError))
     }
 
@@ -437,14 +416,8 @@ impl<Q: DataQps> Datapath<Q> {
 
     /// Completes the operations that the peer has confirmed. See [`Config::durable`].
     pub(super) fn confirm_sends(&mut self, placed: Placed) {
-        self.send.confirm(placed);
+        self.send.ledger.confirm(placed);
         self.take_send_completions();
-    }
-
-    /// The number of completions that the application has not taken, including receives that wait
-    /// for the peer's Resume.
-    pub(super) fn undelivered(&self) -> usize {
-        self.ready.len() + self.recv.held()
     }
 
     pub(super) fn has_completions(&self) -> bool {

@@ -47,7 +47,8 @@ impl Durability {
             Body::AskPlaced => self.is_asked = true,
             // A message about another epoch counts other operations.
             Body::Placed(placed)
-                if recovery.ballot() == Some(message.ballot) || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
+                if recovery.ballot(dp) == Some(message.ballot)
+                    || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
             {
                 self.unanswered = None;
                 dp.confirm_sends(placed);
@@ -58,7 +59,7 @@ impl Durability {
 
     pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let config = *dp.config();
-        let Some(ballot) = recovery.ballot() else { return };
+        let Some(ballot) = recovery.ballot(dp) else { return };
         let placed = dp.placed(recovery.active_rail(), ballot.epoch);
         let tells = placed.is_some_and(|placed| {
             let is_new = self.sent.replace((ballot, placed)) != Some((ballot, placed));
@@ -86,11 +87,10 @@ impl Durability {
         if self.ask_at.is_none() || !recovery.is_active() {
             self.unanswered = None;
         }
-        let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
         let is_overdue = |(since, questions)| {
             questions >= MIN_QUESTIONS && now.saturating_since(since) >= config.peer_timeout
         };
-        if !has_heartbeats && self.unanswered.is_some_and(is_overdue) {
+        if !dp.has_heartbeats() && self.unanswered.is_some_and(is_overdue) {
             recovery.close(dp, CloseReason::PeerUnreachable);
         }
     }
@@ -98,12 +98,11 @@ impl Durability {
     /// Returns the time between two questions if operations wait for the peer, and whether they
     /// have begun to wait in this run.
     fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
-        let (ledger, config) = (dp.send.ledger(), dp.config());
+        let (ledger, config) = (&dp.send.ledger, dp.config());
         if ledger.awaits_placement() {
             return Some((config.control_retry_interval, false));
         }
-        let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
-        let awaited = ledger.awaited_receive().filter(|_| !has_heartbeats);
+        let awaited = ledger.awaited_receive().filter(|_| !dp.has_heartbeats());
         let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
         awaited.map(|_| (config.peer_timeout / MIN_QUESTIONS, is_new))
     }

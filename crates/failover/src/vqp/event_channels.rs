@@ -11,7 +11,7 @@ use crate::vqp::rail_set::RailSet;
 #[derive(Debug)]
 pub(super) struct EventChannels {
     /// The channels with their rails, in the order of rails. A NIC that was dead has none.
-    channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
+    pub(super) channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
     /// The armed queues with their rails. An event disarms its queue.
     armed: SmallVec<[(usize, CqId); 8]>,
 }
@@ -21,10 +21,6 @@ impl EventChannels {
         let channel = |(rail, nic): (usize, &LocalNic)| Some((rail, nic.channel.clone()?));
         let channels = nics.iter().enumerate().filter_map(channel).collect();
         EventChannels { channels, armed: SmallVec::new() }
-    }
-
-    pub(super) fn channels(&self) -> &[(usize, Arc<dyn CompletionChannel>)] {
-        &self.channels
     }
 
     pub(super) fn take_events(&mut self) -> Result<()> {

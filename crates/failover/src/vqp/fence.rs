@@ -28,8 +28,9 @@ enum Marker {
     Flushed,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
+    #[default]
     Idle,
     /// The queue pair is in ERR, and completions are polled up to the markers.
     Draining {
@@ -60,14 +61,10 @@ pub(super) enum FenceStep {
     Reset,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fence(State);
 
 impl Fence {
-    pub(super) fn new() -> Fence {
-        Fence(State::Idle)
-    }
-
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.0 == State::Idle

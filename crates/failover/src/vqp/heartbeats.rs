@@ -10,7 +10,7 @@ use crate::vqp::peer_exit_watch::PeerExitWatch;
 use crate::vqp::recovery::Recovery;
 
 /// Sends heartbeats on every rail, and detects the peer's silence on the active one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Heartbeats {
     next: Time,
     /// Whether any rail has carried a message from the peer. Before the first message, the peer may
@@ -20,10 +20,6 @@ pub(super) struct Heartbeats {
 }
 
 impl Heartbeats {
-    pub(super) fn new() -> Heartbeats {
-        Heartbeats { next: Time::ZERO, peer_heard: false, peer_exit: PeerExitWatch::default() }
-    }
-
     /// Makes heartbeats due at once.
     pub(super) fn start(&mut self, now: Time) {
         self.next = now;
@@ -36,7 +32,7 @@ impl Heartbeats {
 
     /// `None` if heartbeats are off or the vQP is not active.
     pub(super) fn next(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        (dp.detector().max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
+        (dp.has_heartbeats() && recovery.is_active()).then_some(self.next)
     }
 
     /// Sends due heartbeats, and reports the active rail as failed if the peer is silent there.
@@ -64,8 +60,7 @@ impl Heartbeats {
             if self.peer_exit.has_exited(now, dp) {
                 return recovery.close(dp, CloseReason::PeerExited);
             }
-            let Some(control) = recovery.control() else { return };
-            let negotiation = control.negotiation();
+            let Some(negotiation) = recovery.negotiation() else { return };
             let body = Body::Heartbeat { unusable: negotiation.local_unusable() };
             let message = Message { ballot: negotiation.ballot(), body };
             recovery.broadcast(dp, &message);

@@ -8,6 +8,7 @@ use mitra_verbs::Time;
 use crate::config::Service;
 use crate::control_message::{Body, Message};
 use crate::domain::Domain;
+use crate::negotiation::RailNegotiation;
 use crate::vqp::address_changes::AddressChanges;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::durability::Durability;
@@ -26,7 +27,7 @@ const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Maintenance {
-    schedule: MaintenanceSchedule,
+    pub(super) schedule: MaintenanceSchedule,
     heartbeats: Heartbeats,
     rail_rejoin: RailRejoin,
     durability: Durability,
@@ -37,9 +38,9 @@ pub(super) struct Maintenance {
 impl Maintenance {
     pub(super) fn new(domain: &Domain) -> Maintenance {
         Maintenance {
-            schedule: MaintenanceSchedule::new(),
-            heartbeats: Heartbeats::new(),
-            rail_rejoin: RailRejoin::new(),
+            schedule: MaintenanceSchedule::default(),
+            heartbeats: Heartbeats::default(),
+            rail_rejoin: RailRejoin::default(),
             durability: Durability::default(),
             addresses: AddressChanges::new(domain),
             runs: 0,
@@ -52,53 +53,26 @@ impl Maintenance {
         self.heartbeats.start(now);
     }
 
-    pub(super) fn last_run(&self) -> Time {
-        self.schedule.last_maintenance()
-    }
-
-    #[inline]
-    pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {
-        self.schedule.on_poll(now)
-    }
-
-    #[inline]
-    pub(super) fn on_post(&mut self, now: impl FnOnce() -> Time) -> bool {
-        self.schedule.on_post(now)
-    }
-
     /// The time at which a run is due without a post or a completion.
     pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        let negotiation = recovery.control().and_then(|control| control.negotiation().poll_timeout());
+        let negotiation = recovery.negotiation().and_then(RailNegotiation::poll_timeout);
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
-        let failback = recovery.control().and_then(|control| control.negotiation().failback_at());
+        let failback = recovery.negotiation().and_then(RailNegotiation::failback_at);
         let timers =
             [negotiation, heartbeat, probe, failback, self.durability.timeout(), self.addresses.timeout()];
         timers.into_iter().flatten().min()
     }
 
-    pub(super) fn run_from_poll(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
-        self.schedule.on_maintenance_from_poll();
-        self.run(recovery, dp);
-    }
-
-    /// Handles control messages and device events, and runs expired timers. Without `all_rails`,
-    /// not every run queries the devices of the other rails.
-    pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
-        self.run_on(recovery, dp, false);
-    }
-
-    pub(super) fn run_full(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
-        self.run_on(recovery, dp, true);
-    }
-
-    fn run_on(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
+    /// Handles control messages and device events, and runs expired timers. Without `all_rails`, not
+    /// every run queries the devices of the other rails.
+    pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);
-        if recovery.control().is_none() {
+        if recovery.control.is_none() {
             return;
         }
-        if recovery.is_closed() {
+        if dp.termination.is_closed() {
             // The negotiation answers a peer that missed the Closed message.
             (0..dp.rails.len()).for_each(|rail| self.poll_control(rail, now, recovery, dp));
             return;
@@ -128,19 +102,19 @@ impl Maintenance {
         if !datagrams.is_empty() {
             recovery.read_home(dp);
         }
-        let Some(control) = recovery.control_mut() else { return };
+        let Some(control) = &mut recovery.control else { return };
         let messages: Vec<Message> = datagrams.iter().filter_map(|bytes| control.decode(bytes)).collect();
         for message in &messages {
             // An end that has slept may have an unread event of the proposed rail, and must not
             // accept a rail that it cannot use.
             if let Body::Propose { rail, .. } = message.body
                 && usize::from(rail) < dp.rails.len()
-                && !recovery.is_closed()
+                && !dp.termination.is_closed()
             {
                 recovery.check_device(dp, rail.into(), true);
             }
         }
-        let Some(control) = recovery.control_mut() else { return };
+        let Some(control) = &mut recovery.control else { return };
         let (heard, mut new_qp) = (!messages.is_empty(), None);
         let (mut of_durability, mut addresses) = (Vec::new(), Vec::new());
         for message in messages {
@@ -150,7 +124,7 @@ impl Maintenance {
                 Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
                 _ => {}
             }
-            control.negotiation_mut().handle(now, message);
+            control.negotiation.handle(now, message);
         }
         if heard {
             let is_first = dp.rails.note_message(rail, now);

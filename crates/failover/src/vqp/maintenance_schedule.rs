@@ -19,7 +19,7 @@ const POLLS_PER_CLOCK_READ: u64 = 4;
 /// another rail.
 const POLLS_OF_WAITING_POSTER: u64 = 32;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MaintenanceSchedule {
     polls: u64,
     next_clock_read: u64,
@@ -27,21 +27,10 @@ pub(super) struct MaintenanceSchedule {
     polls_at_post: u64,
     /// Whether a post has read the clock since the last maintenance run from a poll.
     post_read_clock: bool,
-    last_maintenance: Time,
+    pub(super) last_maintenance: Time,
 }
 
 impl MaintenanceSchedule {
-    pub(super) fn new() -> MaintenanceSchedule {
-        MaintenanceSchedule {
-            polls: 0,
-            next_clock_read: 0,
-            clock_read_at: Time::ZERO,
-            polls_at_post: 0,
-            post_read_clock: false,
-            last_maintenance: Time::ZERO,
-        }
-    }
-
     /// Returns whether maintenance is due.
     #[inline]
     pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {
@@ -73,10 +62,6 @@ impl MaintenanceSchedule {
         self.polls_at_post = self.polls;
         self.post_read_clock = true;
         now().saturating_since(self.last_maintenance) >= MAINTENANCE_INTERVAL
-    }
-
-    pub(super) fn last_maintenance(&self) -> Time {
-        self.last_maintenance
     }
 
     /// Records a maintenance run and returns the time since the previous run.

@@ -15,19 +15,15 @@ use crate::negotiation::RailNegotiation;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RailRejoin {
     next_probe: Time,
 }
 
 impl RailRejoin {
-    pub(super) fn new() -> RailRejoin {
-        RailRejoin { next_probe: Time::ZERO }
-    }
-
     /// `None` if no rail is to be probed.
     pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        let negotiation = recovery.control()?.negotiation();
+        let negotiation = recovery.negotiation()?;
         (0..dp.rails.len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
     }
 
@@ -35,8 +31,7 @@ impl RailRejoin {
     /// is up, creates the new queue pair and asks the peer for the parameters of the peer's queue
     /// pair.
     pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        let Some(control) = recovery.control() else { return };
-        let negotiation = control.negotiation();
+        let Some(negotiation) = recovery.negotiation() else { return };
         let probed = (0..dp.rails.len()).filter(|&rail| is_probed(rail, negotiation, dp));
         let probed = probed.fold(0_u8, |rails, rail| rails | 1 << rail);
         let active = negotiation.active();
@@ -81,10 +76,10 @@ impl RailRejoin {
         if rail == recovery.active_rail() && !dp.windows.is_in_step(rail) {
             return; // with the answer the peer may post; the peer asks again
         }
-        if let Some(control) = recovery.control_mut() {
-            control.negotiation_mut().local_qp_connected(rail);
+        if let Some(negotiation) = recovery.negotiation_mut() {
+            negotiation.local_qp_connected(rail);
             if peer_qp.connected {
-                control.negotiation_mut().peer_qp_connected(now, rail);
+                negotiation.peer_qp_connected(now, rail);
             }
         }
         if rail == recovery.active_rail() {
@@ -101,7 +96,7 @@ impl RailRejoin {
     /// NIC refused, or the vQP does not fence. Without a fence, the old queue pair may still
     /// execute requests and must not be replaced.
     fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
-        let left_by = recovery.control()?.negotiation().left_by(rail)?;
+        let left_by = recovery.negotiation()?.left_by(rail)?;
         if !dp.config().requires_fence() {
             return None;
         }
@@ -123,11 +118,11 @@ fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool 
 
 /// Sends the parameters of this end's new queue pair on the rail itself. `asks` requests an answer.
 fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
-    let Some(control) = recovery.control() else { return };
+    let Some(control) = &recovery.control else { return };
     let this = dp.rails.get(rail);
     let qp = NewQp {
         rail: rail as u8,
-        connected: !control.negotiation().is_local_qp_missing(rail),
+        connected: !control.negotiation.is_local_qp_missing(rail),
         asks,
         qpn: this.qpn(),
         psn: this.first_psn(),

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use mitra_verbs::{Access, Error, Gid, Mtu, Psn, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
 use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
@@ -19,11 +19,11 @@ pub struct RailSet {
     down: u8,
     /// The failure detectors of the connection ([`DetectorConfig::agreed`]). Before the connection,
     /// the configured ones.
-    detector: DetectorConfig,
+    pub(super) detector: DetectorConfig,
     /// Bit i: a message of the peer has arrived on rail i.
     heard: u8,
     /// Whether an unreliable connection sends messages before the peer was heard.
-    sends_unheard: bool,
+    pub(super) sends_unheard: bool,
     /// The vQP's number: the number of the first queue pair on the first live NIC, or a number that
     /// another vQP has transferred. The current queue pairs of the rails may have other numbers.
     qpn: Qpn,
@@ -83,10 +83,6 @@ impl RailSet {
         &self.config
     }
 
-    pub(super) fn detector(&self) -> &DetectorConfig {
-        &self.detector
-    }
-
     pub(super) fn agree_on_heartbeats(&mut self, peer_interval: Duration, peer_max_missed: u32) {
         self.detector = self.config.detector.agreed(peer_interval, peer_max_missed);
     }
@@ -104,13 +100,12 @@ impl RailSet {
         &self.rails[rail]
     }
 
-    pub(super) fn iter(&self) -> core::slice::Iter<'_, Rail> {
-        self.rails.iter()
+    pub(super) fn get_mut(&mut self, rail: usize) -> &mut Rail {
+        &mut self.rails[rail]
     }
 
-    #[inline]
-    pub(super) fn now(&self) -> Time {
-        self.rails[0].provider().now()
+    pub(super) fn iter(&self) -> core::slice::Iter<'_, Rail> {
+        self.rails.iter()
     }
 
     pub(super) fn is_down(&self, rail: usize) -> bool {
@@ -128,7 +123,7 @@ impl RailSet {
     /// Connects every rail to the peer and moves its queue pair to RTR. Skips dead NICs, which
     /// maintenance detects. Returns [`Error::DeviceFatal`] only if no NIC is alive.
     pub(super) fn connect(&mut self, peer: &[RailInfo], mtu: Mtu, min_rnr_timer: RnrTimer) -> Result<()> {
-        let now = self.now();
+        let now = self.rails[0].provider().now();
         self.config.min_rnr_timer = min_rnr_timer;
         let mut connected = Err(Error::DeviceFatal);
         for (rail, info) in self.rails.iter_mut().zip(peer) {
@@ -165,7 +160,7 @@ impl RailSet {
     /// Records that a message of the peer has arrived on a rail. Returns whether that message is
     /// the first there.
     pub(super) fn note_message(&mut self, rail: usize, now: Time) -> bool {
-        self.note_heard(rail, now);
+        self.rails[rail].note_heard(now);
         let before = self.heard;
         self.heard |= 1 << rail;
         self.heard != before
@@ -179,19 +174,6 @@ impl RailSet {
 
     pub(super) fn is_peer_heard(&self) -> bool {
         self.heard != 0
-    }
-
-    pub(super) fn sends_unheard(&self) -> bool {
-        self.sends_unheard
-    }
-
-    pub(super) fn send_unheard(&mut self) {
-        self.sends_unheard = true;
-    }
-
-    /// Restarts the measurement of the peer's silence on a rail.
-    pub(super) fn note_heard(&mut self, rail: usize, now: Time) {
-        self.rails[rail].note_heard(now);
     }
 
     /// Excludes the last `time` from the measurement of the peer's silence on every rail.
@@ -213,14 +195,6 @@ impl RailSet {
     /// The first PSN of the queue pair that replaces the one of `rail` after the ballot `left_by`.
     pub(super) fn replacement_psn(&self, rail: usize, left_by: Ballot) -> Psn {
         first_psn(derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64))
-    }
-
-    pub(super) fn refresh_gid(&mut self, rail: usize) -> Option<Gid> {
-        self.rails[rail].refresh_gid()
-    }
-
-    pub(super) fn set_peer_gid(&mut self, rail: usize, gid: Gid) -> Result<bool> {
-        self.rails[rail].set_peer_gid(gid)
     }
 
     pub(super) fn connect_replacement(&mut self, rail: usize, qpn: Qpn, psn: Psn) -> Result<()> {

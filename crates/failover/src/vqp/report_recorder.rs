@@ -15,7 +15,7 @@ pub(super) struct ReportRecorder {
     /// Present until the last operation that was in flight has completed.
     span: Option<RecoverySpan>,
     current: Option<FailoverReport>,
-    last: Option<FailoverReport>,
+    pub(super) last: Option<FailoverReport>,
     /// The sequence number after the last operation that was in flight when the failure was
     /// detected.
     next_seq: u64,
@@ -143,9 +143,5 @@ impl ReportRecorder {
     #[inline]
     pub(super) fn is_replaying(&self) -> bool {
         self.last.as_ref().is_some_and(|report| report.completed_at.is_none())
-    }
-
-    pub(super) fn last(&self) -> Option<FailoverReport> {
-        self.last
     }
 }

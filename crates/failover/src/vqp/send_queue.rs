@@ -5,12 +5,12 @@ use mitra_verbs::{Error, Key, Limits, Mtu, PostError, Psn, Qpn, Result, SendOp, 
 
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
-use crate::completion::{Completion, Outcome, UnresolvedError};
+use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log;
 use crate::config::{Config, WritePolicy};
 use crate::data_qp::DataQp;
 use crate::domain::Domain;
-use crate::evidence::{Contradiction, Placed};
+use crate::evidence::Contradiction;
 use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
@@ -30,7 +30,7 @@ const HALTED: Error = Error::Invalid("an operation ended in an error: take its c
 /// The send queue: the ledger of operations, and the translation and posting of requests.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     /// The list of requests to post, which keeps its allocation between calls of
     /// [`SendQueue::post`].
     burst: Vec<SendWr>,
@@ -71,11 +71,6 @@ impl SendQueue {
     /// Removes the region with this rkey on rail 0. No operation in the ledger names the region.
     pub(super) fn forget(&mut self, rkey: Key) {
         self.remote_keys.remove(rkey);
-    }
-
-    #[inline]
-    pub(super) fn ledger(&self) -> &Ledger {
-        &self.ledger
     }
 
     /// Checks whether a request may be appended to the ledger. The caller has checked that the vQP
@@ -121,14 +116,6 @@ impl SendQueue {
 
     pub(super) fn check_shape(&self, wr: &SendWr, config: &Config) -> Result<()> {
         key_translation::check_shape(wr, config, self.max_message)
-    }
-
-    pub(super) fn truncate(&mut self, from: u64) {
-        self.ledger.truncate(from);
-    }
-
-    pub(super) fn resume(&mut self) {
-        self.ledger.resume();
     }
 
     /// Returns whether the next pending operation is a bind or a local invalidation, which sends
@@ -226,28 +213,8 @@ impl SendQueue {
         }
     }
 
-    pub(super) fn cancel(&mut self, user: u64) {
-        self.ledger.cancel(user);
-    }
-
-    pub(super) fn begin_at(&mut self, seq: u64) {
-        self.ledger.begin_at(seq);
-    }
-
-    pub(super) fn begin_epoch(&mut self, first_psn: Psn) {
-        self.ledger.begin_epoch(first_psn);
-    }
-
-    pub(super) fn unpost(&mut self, seq: u64) {
-        self.ledger.unpost(seq);
-    }
-
-    pub(super) fn end(&mut self, seq: u64, outcome: Outcome) {
-        self.ledger.end(seq, outcome);
-    }
-
     /// Records the success of the operation or log entry with this `wr_id` on the rail. Returns a
-    /// local operation, which [`SendQueue::complete_local`] completes later.
+    /// local operation, which completes when all NICs have executed it.
     #[inline]
     pub(super) fn on_success(&mut self, id: u64, byte_len: u32) -> Option<SendOp> {
         if id & wr_id_flags::LOG != 0 {
@@ -258,30 +225,6 @@ impl SendQueue {
             self.ledger.complete(id, byte_len);
         }
         executed
-    }
-
-    pub(super) fn drain(&mut self) -> bool {
-        self.ledger.drain()
-    }
-
-    pub(super) fn undrain(&mut self) {
-        self.ledger.undrain();
-    }
-
-    pub(super) fn set_drained(&mut self) {
-        self.ledger.set_drained();
-    }
-
-    pub(super) fn set_durable(&mut self, is_on: bool) {
-        self.ledger.set_durable(is_on);
-    }
-
-    pub(super) fn confirm(&mut self, placed: Placed) {
-        self.ledger.confirm(placed);
-    }
-
-    pub(super) fn complete_local(&mut self, seq: u64) {
-        self.ledger.complete(seq, 0);
     }
 
     /// Records that an operation or a log entry failed although the rail works. The caller must
@@ -295,13 +238,7 @@ impl SendQueue {
     #[inline]
     pub(super) fn take_completions(&mut self, ready: &mut VecDeque<Completion>) {
         if self.ledger.has_done() {
-            self.move_completions(ready);
-        }
-    }
-
-    fn move_completions(&mut self, ready: &mut VecDeque<Completion>) {
-        while let Some(completion) = self.ledger.pop() {
-            ready.push_back(completion);
+            ready.extend(core::iter::from_fn(|| self.ledger.pop()));
         }
     }
 

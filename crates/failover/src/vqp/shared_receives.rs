@@ -72,7 +72,7 @@ enum Match {
 
 #[derive(Debug)]
 pub(super) struct SharedReceives {
-    source: ReceiveSource,
+    pub(super) source: ReceiveSource,
     service: Service,
     /// `None` until a shared receive was posted.
     ring: Option<Ring>,
@@ -156,10 +156,6 @@ impl SharedReceives {
         let (unmatched, header) = (VecDeque::new(), ReceivedHeader::default());
         let (earlier, lengthens) = (Vec::new(), false);
         SharedReceives { source, service, ring: None, earlier, lengthens, unmatched, header, refused: false }
-    }
-
-    pub(super) fn source(&self) -> &ReceiveSource {
-        &self.source
     }
 
     /// Returns whether a shared receive was posted and no slots exist.

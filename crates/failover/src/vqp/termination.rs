@@ -7,15 +7,15 @@ use crate::evidence::{Contradiction, Evidence};
 #[derive(Debug, Default)]
 pub struct Termination {
     reason: Option<CloseReason>,
-    qp_error_event: Option<AsyncEvent>,
-    contradiction: Option<Contradiction>,
+    pub(super) qp_error_event: Option<AsyncEvent>,
+    pub(super) contradiction: Option<Contradiction>,
     /// The peer's final evidence, until the flush.
-    peer_evidence: Option<Evidence>,
+    pub(super) peer_evidence: Option<Evidence>,
     /// Whether the vQP has closed without completing its outstanding requests yet.
     flush_pending: bool,
     /// Whether a batch of polled completions is being handled. The flush follows after the batch,
     /// because outstanding requests may complete later in the batch.
-    in_batch: bool,
+    pub(super) in_batch: bool,
 }
 
 impl Termination {
@@ -38,34 +38,12 @@ impl Termination {
         self.reason = Some(reason);
     }
 
-    #[inline]
-    pub(super) fn begin_batch(&mut self) {
-        self.in_batch = true;
-    }
-
-    #[inline]
-    pub(super) fn end_batch(&mut self) {
-        self.in_batch = false;
-    }
-
-    pub(super) fn set_peer_evidence(&mut self, evidence: Option<Evidence>) {
-        self.peer_evidence = evidence;
-    }
-
-    pub(super) fn take_peer_evidence(&mut self) -> Option<Evidence> {
-        self.peer_evidence.take()
-    }
-
     /// Returns the reason for closing once, when the outstanding requests are to be flushed.
     pub(super) fn take_flush(&mut self) -> Option<CloseReason> {
         if self.in_batch || !core::mem::take(&mut self.flush_pending) {
             return None;
         }
         self.reason
-    }
-
-    pub(super) fn qp_error_event(&self) -> Option<AsyncEvent> {
-        self.qp_error_event
     }
 
     /// Records the event of a rail's queue pair. The vQP's number `qpn` replaces the number in the
@@ -76,10 +54,6 @@ impl Termination {
             AsyncEvent::QpRequestError(_) => AsyncEvent::QpRequestError(qpn),
             _ => AsyncEvent::QpFatal(qpn),
         });
-    }
-
-    pub(super) fn contradiction(&self) -> Option<Contradiction> {
-        self.contradiction
     }
 
     /// A contradiction in the evidence also becomes the reason of a vQP that has closed.

@@ -19,8 +19,10 @@ use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
+use crate::negotiation::RailNegotiation;
 use crate::vqp::datapath::{DataQps, Datapath};
 use crate::vqp::failover::Failover;
+use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::{SharedReceives, has_failed};
 use crate::vqp::{NOT_CONNECTED, StateLengths};
 pub use over_rails::OwnFailover;
@@ -140,16 +142,11 @@ impl<F: Failover> VirtualQp<F> {
     /// a later attempt succeeds.
     #[inline]
     pub(super) fn post_slots(&mut self) {
-        let Some(shared) = self.datapath.shared() else { return };
-        if shared.needs_slots() {
-            self.make_slots();
-        } else if shared.has_short_slots() && self.close_reason().is_none() {
-            self.failover.lengthen_slots(&mut self.datapath);
-        }
-    }
-
-    fn make_slots(&mut self) {
-        if self.failover.is_connected() && self.close_reason().is_none() && self.datapath.make_slots().is_ok()
+        let Some(shared) = &self.datapath.shared else { return };
+        if shared.needs_slots()
+            && self.failover.is_connected()
+            && self.close_reason().is_none()
+            && self.datapath.make_slots().is_ok()
         {
             self.failover.post_added_recvs(&mut self.datapath);
         }
@@ -166,11 +163,14 @@ impl<F: Failover> VirtualQp<F> {
             headers.remove_from(out, before);
             return out.len() - before;
         }
-        if self.datapath.shared().is_some() && self.close_reason().is_none() {
+        if self.datapath.shared.is_some() && self.close_reason().is_none() {
             if has_failed(&out[before..]) {
                 self.failover.close(&mut self.datapath, CloseReason::RequestError);
-            } else if self.datapath.take_refused_message() {
-                self.failover.close_on_access_error(&mut self.datapath);
+            } else if self.datapath.shared.as_mut().is_some_and(SharedReceives::take_refused) {
+                // The event that a NIC would report.
+                let qpn = self.datapath.rails.qpn();
+                self.datapath.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
+                self.failover.close(&mut self.datapath, CloseReason::RequestError);
             } else if self.datapath.recv.has_unposted() {
                 self.failover.post_added_recvs(&mut self.datapath);
             }
@@ -182,7 +182,7 @@ impl<F: Failover> VirtualQp<F> {
     /// After receives are posted there, a poll completes these messages, even on a closed vQP.
     /// Dropping the vQP drops the messages. 0 without a shared receive queue.
     pub fn waiting_messages(&self) -> usize {
-        self.datapath.shared().map_or(0, SharedReceives::waiting)
+        self.datapath.shared.as_ref().map_or(0, SharedReceives::waiting)
     }
 
     /// Lets the application post sends again after an operation ended in an error. The application
@@ -190,7 +190,7 @@ impl<F: Failover> VirtualQp<F> {
     /// is closed.
     pub fn resume(&mut self) {
         if self.close_reason().is_none() {
-            self.datapath.send.resume();
+            self.datapath.send.ledger.resume();
             self.failover.resume(&mut self.datapath);
         }
     }
@@ -198,29 +198,29 @@ impl<F: Failover> VirtualQp<F> {
     /// Returns whether an operation that ended in an error has stopped the send queue.
     /// [`VirtualQp::resume`] restarts the queue.
     pub fn is_halted(&self) -> bool {
-        self.datapath.send.ledger().is_halted()
+        self.datapath.send.ledger.is_halted()
     }
 
     /// The reason for which the vQP closed; `None` while it is open.
     #[inline]
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.failover.termination().reason()
+        self.datapath.termination.reason()
     }
 
     /// The asynchronous event that closed the vQP, if a NIC reported an error of its queue pair.
     /// The event names the vQP's number, or, with a shared backup, the number of the queue pair.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
-        self.failover.termination().qp_error_event()
+        self.datapath.termination.qp_error_event
     }
 
     /// The contradiction, if the vQP closed with [`CloseReason::Contradiction`].
     pub fn contradiction(&self) -> Option<Contradiction> {
-        self.failover.termination().contradiction()
+        self.datapath.termination.contradiction
     }
 
     /// The active rail, of the vQP or of its shared backup; during a failover, the old rail.
     pub fn active_rail(&self) -> usize {
-        self.failover.active_rail()
+        self.failover.with_recovery(Recovery::active_rail)
     }
 
     /// The number of sends that have not completed.
@@ -233,19 +233,21 @@ impl<F: Failover> VirtualQp<F> {
     pub fn state_lengths(&self) -> StateLengths {
         let config = self.datapath.config();
         StateLengths {
-            operations: self.datapath.send.ledger().len(),
+            operations: self.datapath.send.ledger.len(),
             max_operations: config.ledger_depth() as usize,
             receives: self.datapath.recv.len(),
             max_receives: config.recv_wrs as usize,
-            completions: self.datapath.undelivered(),
-            actions: self.failover.queued_actions(),
+            completions: self.datapath.ready.len() + self.datapath.recv.held(),
+            actions: self
+                .failover
+                .with_recovery(|recovery| recovery.negotiation().map_or(0, RailNegotiation::queued_actions)),
             window_operations: self.datapath.windows.queued(),
         }
     }
 
     /// The report of the last failover, of the vQP or of its shared backup.
     pub fn last_failover(&self) -> Option<FailoverReport> {
-        self.failover.last_failover()
+        self.failover.with_recovery(|recovery| recovery.report.last)
     }
 
     /// The number of received messages that were malformed or did not come from the peer. With a
@@ -257,7 +259,13 @@ impl<F: Failover> VirtualQp<F> {
     /// Returns whether a packet of the peer arrived on any rail before [`VirtualQp::modify_to_rts`]
     /// and after the last call that returned true ([`AsyncEvent::CommunicationEstablished`]).
     pub fn take_established(&mut self) -> bool {
-        self.failover.take_established(&mut self.datapath)
+        let Datapath { domain, rails, .. } = &self.datapath;
+        let taken = (0..domain.nics().len()).filter_map(|rail| {
+            let qp = rails.data_qp(rail)?;
+            domain.poll_rail_down(rail); // reads the events
+            Some(domain.take_established(rail, qp.qpn()))
+        });
+        taken.fold(false, |any, taken| any | taken)
     }
 
     /// Drives the vQP and its shared backup, and appends completions to `out`. Sends complete in

@@ -62,7 +62,11 @@ impl Datapath {
     }
 
     pub(in crate::vqp) fn detector(&self) -> &DetectorConfig {
-        self.rails.detector()
+        &self.rails.detector
+    }
+
+    pub(in crate::vqp) fn has_heartbeats(&self) -> bool {
+        self.rails.detector.max_missed_heartbeats > 0
     }
 
     pub(in crate::vqp) fn connect_info(&self, cookie: SecretWord) -> ConnectInfo {
@@ -123,19 +127,22 @@ impl Datapath {
         let first_psn = self.rails.get(0).first_psn();
         let acks_after_placement = self.rails.iter().all(Rail::peer_acks_after_placement);
         self.begin(mtu, first_psn, peer.log_terms(), acks_after_placement);
-        self.send.set_durable(self.is_durable(0));
+        self.send.ledger.set_durable(self.is_durable(0));
         Ok(())
     }
 
     /// Stops the queue pair of the slots, if the slots are shorter than a shared receive. A receive
     /// cannot be withdrawn from a queue pair, so the vQP moves to longer slots as if the rail had
     /// failed. The peer sends a message that does not fit again.
+    #[inline]
     pub(in crate::vqp) fn stop_short_slots(&mut self) {
-        let needs_move =
-            self.recv.is_posted() && self.config().requires_fence() && self.config().service.is_reliable();
-        if needs_move
-            && let Some(shared) = &mut self.shared
-            && shared.has_short_slots()
+        let Some(shared) = &mut self.shared else { return };
+        let config = self.rails.config();
+        if shared.has_short_slots()
+            && self.recv.is_posted()
+            && config.requires_fence()
+            && config.service.is_reliable()
+            && !self.termination.is_closed()
             && shared.begin_lengthening()
         {
             // A dead NIC has failed anyway.

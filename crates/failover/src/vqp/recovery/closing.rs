@@ -21,10 +21,10 @@ impl Recovery {
     /// Has the negotiation close the vQP. A vQP that is not connected has no peer, and only flushes
     /// its receives.
     pub(super) fn begin_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
-        if let Some(control) = &mut self.control {
-            control.negotiation_mut().close(reason);
-        } else if !self.is_closed() {
-            self.termination.close_unconnected(reason);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.close(reason);
+        } else if !dp.termination.is_closed() {
+            dp.termination.close_unconnected(reason);
             dp.flush_recvs();
         }
     }
@@ -35,11 +35,11 @@ impl Recovery {
         reason: CloseReason,
         peer_evidence: Option<Evidence>,
     ) {
-        if self.is_closed() {
+        if dp.termination.is_closed() {
             return;
         }
         // The peer may have moved before this end, and the new rail may have refused its request.
-        (0..dp.rails.len()).for_each(|rail| self.keep_qp_error(dp, rail));
+        (0..dp.rails.len()).for_each(|rail| Recovery::keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
             // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
             self.poll_all(dp, self.active_rail(), None);
@@ -49,8 +49,8 @@ impl Recovery {
         let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
         dp.home.leave(&dp.domain, &dp.rails);
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
-        self.termination.close(reason);
-        self.termination.set_peer_evidence(peer_evidence);
+        dp.termination.close(reason);
+        dp.termination.peer_evidence = peer_evidence;
         self.report.discard();
         self.flush_if_closed(dp);
     }
@@ -60,7 +60,7 @@ impl Recovery {
     /// still in the completion queue end in success, because the peer has acknowledged them. The
     /// peer's final evidence decides the other operations.
     pub(super) fn flush_if_closed(&mut self, dp: &mut Datapath) {
-        let Some(reason) = self.termination.take_flush() else { return };
+        let Some(reason) = dp.termination.take_flush() else { return };
         let active = self.active_rail();
         let is_fenced = self.fence.is_done();
         let mut drained =
@@ -83,10 +83,10 @@ impl Recovery {
                 evidence = self.final_evidence(dp, recv_rail, drained, reason);
             }
         }
-        if let Some(control) = &mut self.control {
-            control.negotiation_mut().closed(evidence);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.closed(evidence);
         }
-        if let Some(peer_evidence) = self.termination.take_peer_evidence().filter(|_| is_decidable) {
+        if let Some(peer_evidence) = dp.termination.peer_evidence.take().filter(|_| is_decidable) {
             let input = RecoveryInput {
                 policy: dp.config().policy,
                 evidence: &peer_evidence,
@@ -96,10 +96,10 @@ impl Recovery {
                 durable: dp.is_durable(active),
             };
             if let Err(contradiction) = dp.decide(&input) {
-                self.termination.set_contradiction(contradiction);
+                dp.termination.set_contradiction(contradiction);
             }
         }
-        let reason = self.close_reason().unwrap_or(reason);
+        let reason = dp.termination.reason().unwrap_or(reason);
         dp.abandon_sends(UnresolvedError::Undecided(reason));
         dp.flush_recvs();
     }
@@ -124,7 +124,7 @@ impl Recovery {
     /// alive. `None` if the NIC does not flush the queues at once, so that more completions may
     /// follow.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
-        let mut fence = Fence::new();
+        let mut fence = Fence::default();
         let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
         for _ in 0..MAX_EMPTY_POLLS {
             if step == FenceStep::Reset && !fence.reset_nic(dp.rails.get(rail).data()) {
@@ -153,10 +153,7 @@ impl Recovery {
                     Some(fence) if wc.wr_id & wr_id_flags::MARKER != 0 => {
                         fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
                     }
-                    _ => {
-                        let fence = &mut self.fence;
-                        self.failures.extend(dp.on_completion(rail, &wc, fence, &mut self.termination));
-                    }
+                    _ => self.failures.extend(dp.on_completion(rail, &wc, &mut self.fence)),
                 }
             }
         }

@@ -17,6 +17,7 @@ impl Recovery {
     /// Handles the completions of the active rail, and posts pending sends into the freed queue
     /// slots. Returns whether the completion queue may have more completions.
     pub(in crate::vqp) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
+        dp.stop_short_slots();
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -29,15 +30,15 @@ impl Recovery {
                 self.settle(dp);
             }
         } else {
-            self.termination.begin_batch();
+            dp.termination.in_batch = true;
             for wc in &wcs {
-                if let Some(failure) = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination) {
+                if let Some(failure) = dp.on_completion(rail, wc, &mut self.fence) {
                     self.fail(dp, failure);
                 }
             }
-            self.termination.end_batch();
+            dp.termination.in_batch = false;
             self.wcs = wcs;
-            if self.is_closed() {
+            if dp.termination.is_closed() {
                 self.flush_if_closed(dp);
                 self.settle(dp);
             }
@@ -46,10 +47,14 @@ impl Recovery {
             self.failures.push_back(Failure::Rail { rail, cause: Cause::Device });
         }
         self.settle_failures(dp);
-        self.drive_windows(dp);
+        if dp.windows.is_busy()
+            && let Some(failure) = dp.drive_windows(self.active_rail())
+        {
+            self.fail(dp, failure);
+        }
         dp.take_send_completions();
-        self.report.on_progress(dp.send.ledger().first_seq(), || dp.now());
-        if dp.send.ledger().unposted() > 0 {
+        self.report.on_progress(dp.send.ledger.first_seq(), || dp.now());
+        if dp.send.ledger.unposted() > 0 {
             self.post_sends(dp);
         }
         is_full_batch
@@ -62,15 +67,6 @@ impl Recovery {
         }
     }
 
-    #[inline]
-    fn drive_windows(&mut self, dp: &mut Datapath) {
-        if dp.windows.is_busy()
-            && let Some(failure) = dp.drive_windows(self.active_rail())
-        {
-            self.fail(dp, failure);
-        }
-    }
-
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
         self.post_burst(dp);
         self.settle_failures(dp);
@@ -78,7 +74,7 @@ impl Recovery {
 
     pub(super) fn post_burst(&mut self, dp: &mut Datapath) {
         if let Some((rail, epoch)) = self.posting_rail(dp) {
-            self.failures.extend(dp.post_sends(rail, epoch, self.is_replaying()));
+            self.failures.extend(dp.post_sends(rail, epoch, self.report.is_replaying()));
         }
     }
 
@@ -87,12 +83,7 @@ impl Recovery {
     pub(in crate::vqp) fn open_rail(&self, dp: &Datapath) -> Option<usize> {
         // Only polls post sends until the operations that were in flight at a failure have
         // completed.
-        if self.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
-    }
-
-    #[inline]
-    pub(in crate::vqp) fn note_failure(&mut self, failure: Option<Failure>) {
-        self.failures.extend(failure);
+        if self.report.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
     }
 
     /// Returns the rail on which sends may be posted, and its epoch.
@@ -135,7 +126,7 @@ impl Recovery {
     /// already, so the receives go to the new rail.
     pub(in crate::vqp) fn post_added_recvs(&mut self, dp: &mut Datapath) {
         let active = self.active_rail();
-        if self.is_active() || !self.is_closed() && self.fence.is_idle() {
+        if self.is_active() || !dp.termination.is_closed() && self.fence.is_idle() {
             self.post_recvs(dp, active);
         } else if self.fence.is_done() && dp.recv.rail() != active {
             dp.post_recvs();
@@ -154,7 +145,6 @@ impl Recovery {
 /// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {
     let rails = &dp.rails;
-    let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
-    let needs_no_hearing = !has_heartbeats || rails.sends_unheard() && !rails.is_peer_heard();
+    let needs_no_hearing = !dp.has_heartbeats() || rails.sends_unheard && !rails.is_peer_heard();
     !rails.is_down(rail) && (rails.was_heard(rail) || needs_no_hearing)
 }

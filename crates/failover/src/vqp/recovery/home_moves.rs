@@ -25,7 +25,7 @@ impl Recovery {
     /// Tells the negotiation where the home is. `None` if the vQPs do not share atomics.
     pub(in crate::vqp) fn read_home(&mut self, dp: &Datapath) -> Option<HomeView> {
         let view = dp.home.view(&dp.domain, self.active_rail())?;
-        self.control.as_mut()?.negotiation_mut().set_home(view.home, view.is_bound);
+        self.negotiation_mut()?.set_home(view.home, view.is_bound);
         Some(view)
     }
 
@@ -52,15 +52,15 @@ impl Recovery {
         if let Some(before) = before {
             self.reconnect_unused_qp(dp, before, to.rail.into());
         }
-        let Some(control) = &mut self.control else { return false };
+        let Some(negotiation) = self.negotiation_mut() else { return false };
         match moved {
             HomeMove::Moved => true,
             HomeMove::Outdated(home) => {
-                control.negotiation_mut().home_is_newer(dp.now(), home);
+                negotiation.home_is_newer(dp.now(), home);
                 false
             }
             HomeMove::Unfenced => {
-                control.negotiation_mut().fence_failed();
+                negotiation.fence_failed();
                 false
             }
         }

@@ -123,7 +123,7 @@ impl SharedBackup {
 
     /// The parameters for [`SharedBackup::connect`] at the peer.
     pub fn local_info(&self) -> ConnectInfo {
-        self.lock().backup().local_info()
+        self.lock().backup.local_info()
     }
 
     /// Connects the backup to the peer's backup. Members can be made afterwards.
@@ -132,7 +132,7 @@ impl SharedBackup {
     /// As [`VirtualQp::connect`].
     pub fn connect(&self, peer: &ConnectInfo) -> Result<()> {
         let mut state = self.lock();
-        state.backup_mut().connect(peer)?;
+        state.backup.connect(peer)?;
         state.post_receives()
     }
 
@@ -173,18 +173,18 @@ impl SharedBackup {
 
     /// The rail of the backup, on which its members make their queue pairs.
     pub fn active_rail(&self) -> usize {
-        self.lock().backup().active_rail()
+        self.lock().backup.active_rail()
     }
 
     /// The report of the last failover of the backup.
     pub fn last_failover(&self) -> Option<FailoverReport> {
-        self.lock().backup().last_failover()
+        self.lock().backup.last_failover()
     }
 
     /// The number of messages of the peer that were malformed or out of order.
     pub fn rejected_messages(&self) -> u64 {
         let state = self.lock();
-        state.rejected() + state.backup().rejected_messages()
+        state.rejected + state.backup.rejected_messages()
     }
 
     /// Returns whether messages to the peer or operations of queue pairs wait or are in flight.
@@ -195,12 +195,12 @@ impl SharedBackup {
     /// The reason for which the backup, and with it every member, closed. `None` while the backup
     /// is open.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.lock().close_reason()
+        self.lock().backup.close_reason()
     }
 
     /// Closes the backup, and with it all its members at both ends.
     pub fn shutdown(&self) {
-        self.lock().backup_mut().shutdown();
+        self.lock().backup.shutdown();
     }
 
     /// A poisoned lock is usable, because no code panics while the state is inconsistent.

@@ -1,4 +1,4 @@
-use mitra_verbs::{Access, AsyncEvent, Error, Psn, QpAttr, QpState, Qpn, RcConnection};
+use mitra_verbs::{Access, AsyncEvent, Error, QpAttr, QpState, Qpn, RcConnection};
 
 use super::message::{MemberId, OfferedQp};
 use crate::config::Config;
@@ -139,10 +139,6 @@ impl OwnQp {
     pub(super) fn take_refusal(&self, domain: &Domain) -> Option<AsyncEvent> {
         let _ = domain.poll_rail_down(self.rail); // reads the events
         domain.take_refusal(self.rail, self.qp.qpn())
-    }
-
-    pub(super) fn first_psn(&self) -> Psn {
-        self.qp.first_psn()
     }
 }
 

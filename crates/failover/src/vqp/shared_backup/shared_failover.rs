@@ -15,7 +15,6 @@ use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
 use crate::config::{Config, Policy, Service};
 use crate::evidence::Placed;
-use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -24,8 +23,8 @@ use crate::vqp::failover::sealed;
 use crate::vqp::failure::Failure;
 use crate::vqp::fence::Fence;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
+use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::ReceiveSource;
-use crate::vqp::termination::Termination;
 use crate::vqp::{VirtualQp, with_slots};
 
 mod closing;
@@ -86,7 +85,6 @@ pub struct SharedFailover {
     /// To be handled after the completions.
     failure: Option<Failure>,
     schedule: MaintenanceSchedule,
-    termination: Termination,
     wcs: Vec<Wc>,
 }
 
@@ -97,7 +95,7 @@ impl BackedQp {
         shared: Option<&Arc<SharedReceiveQueue>>,
     ) -> Result<BackedQp, BuildError> {
         let mut state = backup.lock();
-        let domain = Arc::clone(state.backup().domain());
+        let domain = Arc::clone(state.backup.domain());
         if shared.is_some() {
             config = with_slots(config, &domain);
         }
@@ -105,10 +103,10 @@ impl BackedQp {
         if config.policy != Policy::Exact {
             return Err(Error::Unsupported("a shared backup with another policy than exact").into());
         }
-        if config.completion_log && !state.backup().config().completion_log {
+        if config.completion_log && !state.backup.config().completion_log {
             return Err(NO_LOG.into());
         }
-        if config.durable && !state.backup().config().durable {
+        if config.durable && !state.backup.config().durable {
             return Err(NOT_DURABLE.into());
         }
         if config.service != Service::Reliable {
@@ -131,7 +129,7 @@ impl BackedQp {
             is_connected: false,
             may_send: false,
             uses_own: false,
-            fence: Fence::new(),
+            fence: Fence::default(),
             is_emptied: None,
             is_failure_reported: false,
             told: None,
@@ -141,8 +139,7 @@ impl BackedQp {
             awaited_resume: None,
             early_resume: None,
             failure: None,
-            schedule: MaintenanceSchedule::new(),
-            termination: Termination::default(),
+            schedule: MaintenanceSchedule::default(),
             wcs: Vec::new(),
         };
         let qp = MemberQp { own: None, config, id };
@@ -191,7 +188,10 @@ impl sealed::Failover for SharedFailover {
         dp.begin(nics[0].1, Psn::new(0), peer.log_terms(), acks_after_placement);
         dp.rails.config.min_rnr_timer = timer;
         self.is_connected = true;
-        state.start(self.id, peer.id);
+        state.with_entry(self.id, |entry| {
+            entry.peer = Some(peer.id);
+            entry.core.start();
+        });
         drop(state);
         self.run(dp);
         Ok(())
@@ -215,7 +215,7 @@ impl sealed::Failover for SharedFailover {
         if before == access {
             return Ok(());
         }
-        self.backup.lock().set_access(self.id, access);
+        self.backup.lock().with_entry(self.id, |entry| entry.access = access);
         let is_wider = access.contains(before);
         let limited = if is_wider { Ok(()) } else { dp.domain.limit_grants_of(dp.home.id(), access) };
         dp.rails.own.as_ref().map_or(Ok(()), |own| own.set_access(access)).and(limited)
@@ -227,10 +227,6 @@ impl sealed::Failover for SharedFailover {
 
     fn may_send(&self) -> bool {
         self.may_send
-    }
-
-    fn termination(&self) -> &Termination {
-        &self.termination
     }
 
     fn on_import(&mut self, _dp: &mut MemberPath, region: &RemoteRegion) {
@@ -254,7 +250,7 @@ impl sealed::Failover for SharedFailover {
     /// Posts waiting sends on the own queue pair, or on the backup if the backup can carry them.
     /// The next poll handles a failure.
     fn post_pending_sends(&mut self, dp: &mut MemberPath) {
-        if dp.send.ledger().unposted() == 0 {
+        if dp.send.ledger.unposted() == 0 {
             return;
         }
         if self.uses_own {
@@ -286,16 +282,9 @@ impl sealed::Failover for SharedFailover {
         }
     }
 
-    /// The slots become longer with the next queue pair.
-    fn lengthen_slots(&mut self, _dp: &mut MemberPath) {}
-
-    fn poll(&mut self, dp: &mut MemberPath) {
-        self.progress(dp);
-    }
-
     fn poll_completions(&mut self, dp: &mut MemberPath) {
         self.poll_own(dp);
-        if !self.termination.is_closed() {
+        if !dp.termination.is_closed() {
             self.post_pending_sends(dp);
         }
         dp.take_send_completions();
@@ -312,7 +301,7 @@ impl sealed::Failover for SharedFailover {
             }
             self.run(dp);
         }
-        if !self.termination.is_closed() {
+        if !dp.termination.is_closed() {
             self.post_pending_sends(dp);
         }
         dp.take_send_completions();
@@ -322,35 +311,15 @@ impl sealed::Failover for SharedFailover {
         if let Some(own) = &dp.rails.own {
             own.qp().arm()?;
         }
-        self.backup.lock().backup().arm()
+        self.backup.lock().backup.arm()
     }
 
-    fn resume(&mut self, _dp: &mut MemberPath) {}
-
-    fn take_established(&mut self, dp: &mut MemberPath) -> bool {
-        let Some(own) = &dp.rails.own else { return false };
-        dp.domain.poll_rail_down(own.rail); // reads the events
-        dp.domain.take_established(own.rail, own.qp().qpn())
-    }
-
-    fn active_rail(&self) -> usize {
-        self.backup.active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.backup.last_failover()
+    fn with_recovery<T>(&self, read: impl FnOnce(&Recovery) -> T) -> T {
+        read(&self.backup.lock().backup.failover.recovery)
     }
 
     fn rejected_messages(&self) -> u64 {
         self.backup.rejected_messages()
-    }
-
-    fn queued_actions(&self) -> usize {
-        self.backup.lock().backup().failover.queued_actions()
-    }
-
-    fn close_on_access_error(&mut self, dp: &mut MemberPath) {
-        self.close(dp, CloseReason::RequestError);
     }
 
     fn close(&mut self, dp: &mut MemberPath, reason: CloseReason) {

@@ -19,7 +19,6 @@ use crate::config::WritePolicy;
 use crate::evidence::Placed;
 use crate::home_rail::VqpId;
 use crate::vqp::VirtualQp;
-use crate::vqp::control_protocol::ControlProtocol;
 
 mod messages;
 mod probes;
@@ -43,22 +42,14 @@ fn user(member: MemberId) -> u64 {
 
 #[derive(Debug)]
 pub(super) enum Event {
-    Done {
-        seq: u64,
-        outcome: Outcome,
-        byte_len: u32,
-    },
+    /// An operation on the backup ended.
+    Done { seq: u64, outcome: Outcome, byte_len: u32 },
     /// The peer has decided its operations of an epoch.
-    Resumed {
-        epoch: u16,
-        partial_imm_bytes: u32,
-    },
+    Resumed { epoch: u16, partial_imm_bytes: u32 },
+    /// The peer grants access on the backup.
     Granted(Grant),
     /// What the peer's processor has seen of the operations on the queue pair of this epoch.
-    Placed {
-        epoch: u16,
-        placed: Placed,
-    },
+    Placed { epoch: u16, placed: Placed },
 }
 
 impl Event {
@@ -83,9 +74,9 @@ struct Slot {
 }
 
 #[derive(Debug)]
-struct Entry {
-    peer: Option<MemberId>,
-    core: Member,
+pub(super) struct Entry {
+    pub(super) peer: Option<MemberId>,
+    pub(super) core: Member,
     events: Vec<Event>,
     /// Whether an operation among the events did not succeed. Until the owner has handled the
     /// event, no later operation is posted.
@@ -100,12 +91,12 @@ struct Entry {
     early_grants: Vec<Grant>,
     /// The owner of the keys in the domain.
     owner: VqpId,
-    access: Access,
+    pub(super) access: Access,
     /// Set when the owner has something to do.
     attention: Arc<AtomicBool>,
     /// Whether operations on the own queue pair wait for the peer's confirmation (see
     /// [`Config::durable`](crate::Config::durable)), or for a receive.
-    awaits_program: bool,
+    pub(super) awaits_program: bool,
 }
 
 #[derive(Debug)]
@@ -116,7 +107,7 @@ enum Posted {
 
 #[derive(Debug)]
 pub(super) struct State {
-    backup: VirtualQp,
+    pub(super) backup: VirtualQp,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Messages that are not posted yet.
@@ -147,7 +138,7 @@ pub(super) struct State {
     /// The time at which `epoch` began.
     moved_at: Time,
     completions: Vec<Completion>,
-    rejected: u64,
+    pub(super) rejected: u64,
 }
 
 impl State {
@@ -176,28 +167,16 @@ impl State {
         }
     }
 
-    pub(super) fn backup(&self) -> &VirtualQp {
-        &self.backup
-    }
-
-    pub(super) fn backup_mut(&mut self) -> &mut VirtualQp {
-        &mut self.backup
-    }
-
     /// Posts the receives of messages on the connected backup.
     pub(super) fn post_receives(&mut self) -> mitra_verbs::Result<()> {
         (0..RECVS).try_for_each(|buffer| self.backup.post_recv(self.buffers.receive(buffer)))
     }
 
-    pub(super) fn rejected(&self) -> u64 {
-        self.rejected
-    }
-
     /// This end's role, and the epoch and rail of the backup. `None` before the backup is
     /// connected, and after it has closed.
     pub(super) fn binding(&self) -> Option<(Role, u16, u8)> {
-        let role = self.backup.failover.recovery.control().map(ControlProtocol::role)?;
-        let epoch = self.backup.failover.recovery.ballot()?.epoch;
+        let role = self.backup.failover.recovery.control.as_ref()?.role;
+        let epoch = self.backup.failover.recovery.ballot(&self.backup.datapath)?.epoch;
         Some((role, epoch, self.backup.active_rail() as u8))
     }
 
@@ -260,41 +239,24 @@ impl State {
         slot.member.as_deref_mut()
     }
 
-    pub(super) fn start(&mut self, id: MemberId, peer: MemberId) {
-        if let Some(entry) = self.entry(id) {
-            entry.peer = Some(peer);
-            entry.core.start();
-        }
-        self.flush_member(id);
-    }
-
     pub(super) fn has_requests(&self) -> bool {
         !(self.posted.is_empty() && self.outbox.is_empty() && self.unsent.is_empty())
     }
 
-    /// Sets the rights of the peer for later grants.
-    pub(super) fn set_access(&mut self, id: MemberId, access: Access) {
-        if let Some(entry) = self.entry(id) {
-            entry.access = access;
-        }
-    }
-
-    /// Calls `act` with the state machine of a member, and queues the messages that the state
-    /// machine sends.
-    pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
+    /// Calls `act` with a member, and queues the messages that `act` causes.
+    pub(super) fn with_entry<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let entry = self.entry(id)?;
         let was_leaving = entry.core.is_leaving();
-        let result = act(&mut entry.core);
+        let result = act(entry);
         let is_leaving = entry.core.is_leaving();
         self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.flush_member(id);
         Some(result)
     }
 
-    pub(super) fn set_awaits_program(&mut self, id: MemberId, awaits: bool) {
-        if let Some(entry) = self.entry(id) {
-            entry.awaits_program = awaits;
-        }
+    /// Calls `act` with the state machine of a member, and queues the messages that `act` causes.
+    pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
+        self.with_entry(id, |entry| act(&mut entry.core))
     }
 
     pub(super) fn take_events(&mut self, id: MemberId) -> Vec<Event> {
@@ -357,7 +319,7 @@ impl State {
     }
 
     fn unposted(&self) -> usize {
-        self.backup.datapath.send.ledger().unposted()
+        self.backup.datapath.send.ledger.unposted()
     }
 
     /// Reports that the queue pair of a member failed in an epoch, although the request was valid.
@@ -374,10 +336,10 @@ impl State {
     /// operations any more. The backup replays the operations of the other members.
     pub(super) fn stop_operations(&mut self, member: MemberId) {
         let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-        if recovery.is_closed() {
+        if datapath.termination.is_closed() {
             return;
         }
-        datapath.send.cancel(user(member));
+        datapath.send.ledger.cancel(user(member));
         let rail = recovery.active_rail();
         // The NIC is dead, or it hangs and may still access memory.
         if datapath.rails.get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
@@ -440,10 +402,6 @@ impl State {
         if self.unposted() > 0 && is_idle {
             self.backup.post_pending_sends();
         }
-    }
-
-    pub(super) fn close_reason(&self) -> Option<CloseReason> {
-        self.backup.close_reason()
     }
 
     fn entries(&mut self) -> impl Iterator<Item = &mut Entry> {

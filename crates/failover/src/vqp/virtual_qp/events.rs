@@ -19,7 +19,7 @@ impl VirtualQp {
     /// [`own_channels`](crate::VirtualQpBuilder::own_channels). A descriptor becomes readable when
     /// the vQP has something to handle ([`VirtualQp::handle_events`]).
     pub fn event_channels(&self) -> impl Iterator<Item = &Arc<dyn CompletionChannel>> {
-        self.failover.events.iter().flat_map(|events| events.channels()).map(|(_, channel)| channel)
+        self.failover.events.iter().flat_map(|events| &events.channels).map(|(_, channel)| channel)
     }
 
     /// Handles all completions and messages, takes part in a failover, and runs expired timers.
@@ -49,7 +49,7 @@ impl VirtualQp {
             }
             let rail = self.failover.recovery.active_rail();
             while self.failover.recovery.poll_active_rail(&mut self.datapath) {}
-            self.failover.maintenance.run_full(&mut self.failover.recovery, &mut self.datapath);
+            self.failover.maintenance.run(&mut self.failover.recovery, &mut self.datapath, true);
             // After a move, the event of the new rail's completions may have come before. A
             // failover may also have replaced queue pairs, and with them completion queues.
             let is_armed =

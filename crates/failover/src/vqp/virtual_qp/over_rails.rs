@@ -9,7 +9,6 @@ use crate::close_reason::CloseReason;
 use crate::config::{Config, Service};
 use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
-use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
 use crate::secret::{Secret, SecretWord};
 use crate::telemetry::VqpTelemetry;
@@ -22,7 +21,6 @@ use crate::vqp::maintenance::Maintenance;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::ReceiveSource;
-use crate::vqp::termination::Termination;
 
 /// The failover of a [`VirtualQp`] that has a queue pair on every rail: the vQP negotiates with its
 /// peer.
@@ -52,7 +50,7 @@ impl sealed::Failover for OwnFailover {
         dp.connect(&self.local_info(dp), peer, timer)?;
         dp.home.join(&dp.domain, &dp.rails)?;
         let control = ControlProtocol::new(self.cookie, peer.cookie, dp.rails.len(), dp.config());
-        self.recovery.start_control(control);
+        self.recovery.control = Some(control);
         self.maintenance.start(dp.now());
         self.post_added_recvs(dp);
         self.publish(dp);
@@ -69,17 +67,12 @@ impl sealed::Failover for OwnFailover {
 
     #[inline]
     fn is_connected(&self) -> bool {
-        self.recovery.control().is_some()
+        self.recovery.control.is_some()
     }
 
     #[inline]
     fn may_send(&self) -> bool {
         self.is_connected()
-    }
-
-    #[inline]
-    fn termination(&self) -> &Termination {
-        self.recovery.termination()
     }
 
     fn on_import(&mut self, _dp: &mut Datapath, _region: &RemoteRegion) {}
@@ -91,7 +84,7 @@ impl sealed::Failover for OwnFailover {
 
     #[inline]
     fn note_failure(&mut self, failure: Option<Failure>) {
-        self.recovery.note_failure(failure);
+        self.recovery.failures.extend(failure);
     }
 
     #[inline]
@@ -99,11 +92,11 @@ impl sealed::Failover for OwnFailover {
         self.recovery.settle_failures(dp);
         // Only polls post sends until the operations that were in flight at a failure have
         // completed.
-        if dp.send.ledger().unposted() > 0 && !self.recovery.is_replaying() {
+        if dp.send.ledger.unposted() > 0 && !self.recovery.report.is_replaying() {
             self.recovery.post_sends(dp);
         }
-        if self.maintenance.on_post(|| dp.now()) {
-            self.maintenance.run(&mut self.recovery, dp);
+        if self.maintenance.schedule.on_post(|| dp.now()) {
+            self.maintenance.run(&mut self.recovery, dp, false);
             self.publish(dp);
         }
     }
@@ -112,19 +105,16 @@ impl sealed::Failover for OwnFailover {
         self.recovery.post_added_recvs(dp);
     }
 
-    fn lengthen_slots(&mut self, dp: &mut Datapath) {
-        dp.stop_short_slots();
-    }
-
     #[inline]
     fn poll(&mut self, dp: &mut Datapath) {
         if self.is_destroyed {
             return;
         }
-        let is_due = self.maintenance.on_poll(|| dp.now());
+        let is_due = self.maintenance.schedule.on_poll(|| dp.now());
         self.recovery.drive_active_rail(dp);
         if is_due || self.recovery.is_failover_in_progress() {
-            self.maintenance.run_from_poll(&mut self.recovery, dp);
+            self.maintenance.schedule.on_maintenance_from_poll();
+            self.maintenance.run(&mut self.recovery, dp, false);
             self.publish(dp);
         }
         self.sample_latency(dp);
@@ -140,7 +130,7 @@ impl sealed::Failover for OwnFailover {
     fn progress(&mut self, dp: &mut Datapath) {
         if !self.is_destroyed {
             self.recovery.drive_active_rail(dp);
-            self.maintenance.run(&mut self.recovery, dp);
+            self.maintenance.run(&mut self.recovery, dp, false);
             self.sample_latency(dp);
             self.publish(dp);
         }
@@ -164,32 +154,12 @@ impl sealed::Failover for OwnFailover {
         }
     }
 
-    fn take_established(&mut self, dp: &mut Datapath) -> bool {
-        let taken = dp.rails.iter().enumerate().map(|(i, rail)| {
-            dp.domain.poll_rail_down(i); // reads the events
-            dp.domain.take_established(i, rail.qpn())
-        });
-        taken.fold(false, |any, taken| any | taken)
-    }
-
-    fn active_rail(&self) -> usize {
-        self.recovery.active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.recovery.last_report()
+    fn with_recovery<T>(&self, read: impl FnOnce(&Recovery) -> T) -> T {
+        read(&self.recovery)
     }
 
     fn rejected_messages(&self) -> u64 {
-        self.recovery.control().map_or(0, ControlProtocol::rejected)
-    }
-
-    fn queued_actions(&self) -> usize {
-        self.recovery.control().map_or(0, |control| control.negotiation().queued_actions())
-    }
-
-    fn close_on_access_error(&mut self, dp: &mut Datapath) {
-        self.recovery.close_on_access_error(dp);
+        self.recovery.control.as_ref().map_or(0, |control| control.rejected)
     }
 
     fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
@@ -204,10 +174,6 @@ impl sealed::Failover for OwnFailover {
         drop(self.counted.take());
         self.close(dp, CloseReason::Closed);
         dp.destroy()
-    }
-
-    fn on_drop(&mut self, dp: &mut Datapath) {
-        let _ = self.destroy(dp); // nobody can handle the error of a NIC
     }
 }
 
@@ -257,7 +223,7 @@ impl VirtualQp {
     /// Unbinds the type 2 windows that are bound on the vQP, as a queue pair does that is reset or
     /// destroyed. Does nothing if the vQP is open.
     pub fn release_windows(&mut self) {
-        if self.failover.recovery.is_closed() && !self.failover.is_destroyed {
+        if self.datapath.termination.is_closed() && !self.failover.is_destroyed {
             self.datapath.release_windows();
         }
     }
@@ -272,9 +238,9 @@ impl VirtualQp {
     /// must call this method after connecting, before they poll or post.
     #[doc(hidden)]
     pub fn begin_at(&mut self, epoch: u16, seq: u64) {
-        if let Some(control) = self.failover.recovery.control_mut() {
-            control.negotiation_mut().begin_at(epoch);
-            self.datapath.send.begin_at(seq);
+        if let Some(negotiation) = self.failover.recovery.negotiation_mut() {
+            negotiation.begin_at(epoch);
+            self.datapath.send.ledger.begin_at(seq);
         }
     }
 
@@ -289,7 +255,7 @@ impl VirtualQp {
     /// the peer is not connected: such a peer receives nothing, and the messages are lost. Has no
     /// effect on a reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
-        self.datapath.rails.send_unheard();
+        self.datapath.rails.sends_unheard = true;
     }
 
     /// Returns whether sends are posted at once: the vQP is connected and open, and fences no rail.
@@ -333,8 +299,8 @@ impl VirtualQp {
     pub fn replacement_in(&mut self, domain: &Arc<Domain>) -> Result<VirtualQp, BuildError> {
         let mut builder =
             VirtualQp::builder(domain).config(self.config()).own_channels(self.failover.events.is_some());
-        if let Some(shared) = self.datapath.shared() {
-            builder = builder.receive_source(shared.source().clone());
+        if let Some(shared) = &self.datapath.shared {
+            builder = builder.receive_source(shared.source.clone());
         }
         let mut replacement = builder.build()?;
         self.shutdown();

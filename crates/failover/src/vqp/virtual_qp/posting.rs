@@ -50,7 +50,7 @@ impl<F: Failover> VirtualQp<F> {
         &mut self,
         wrs: impl IntoIterator<Item = (SendWr, WritePolicy)>,
     ) -> Result<(), PostError> {
-        let first = self.datapath.send.ledger().next_seq();
+        let first = self.datapath.send.ledger.next_seq();
         for (index, (wr, write_policy)) in wrs.into_iter().enumerate() {
             if let Err(error) = self.submit(wr, write_policy, false) {
                 self.datapath.truncate_sends(first);
@@ -115,7 +115,7 @@ impl<F: Failover> VirtualQp<F> {
             return Err(Error::QueueFull { queue: "send queue", qpn: self.datapath.rails.qpn(), depth });
         }
         let (header, message) = xrc_messages::messages(wr)?;
-        let ledger = self.datapath.send.ledger();
+        let ledger = &self.datapath.send.ledger;
         // A completion that was not delivered yet may belong to a failed header.
         let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
         let first = ledger.next_seq();
@@ -143,7 +143,7 @@ impl<F: Failover> VirtualQp<F> {
     /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection) when a message arrives for it.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         self.check_not_closed()?;
-        if self.datapath.shared().is_some() {
+        if self.datapath.shared.is_some() {
             return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
         }
         if self.datapath.xrc_headers.is_some() {

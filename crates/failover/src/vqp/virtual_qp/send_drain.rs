@@ -17,7 +17,7 @@ impl VirtualQp {
     /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
     pub fn drain_sends(&mut self) -> Result<()> {
         self.check_open()?;
-        if self.datapath.send.drain() {
+        if self.datapath.send.ledger.drain() {
             // A queue pair that refuses has failed, so the vQP moves to the next rail.
             let _ = self.datapath.rails.get(self.failover.recovery.active_rail()).modify_sqd(true);
         }
@@ -27,14 +27,14 @@ impl VirtualQp {
     /// Returns whether every request that had begun before [`VirtualQp::drain_sends`] has ended. To
     /// be called after a poll.
     pub fn are_sends_drained(&mut self) -> bool {
-        let ledger = self.datapath.send.ledger();
+        let ledger = &self.datapath.send.ledger;
         if ledger.is_draining() && self.failover.recovery.may_post() {
             let rail = self.datapath.rails.get(self.failover.recovery.active_rail());
             if rail.is_sqd_drained().unwrap_or_else(|| ledger.has_no_begun_operation()) {
-                self.datapath.send.set_drained();
+                self.datapath.send.ledger.set_drained();
             }
         }
-        self.datapath.send.ledger().is_drained()
+        self.datapath.send.ledger.is_drained()
     }
 
     /// Restarts the send queue after [`VirtualQp::drain_sends`].
@@ -43,7 +43,7 @@ impl VirtualQp {
     /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
     pub fn restart_sends(&mut self) -> Result<()> {
         self.check_open()?;
-        self.datapath.send.undrain();
+        self.datapath.send.ledger.undrain();
         let rail = self.datapath.rails.get(self.failover.recovery.active_rail());
         if rail.is_sqd_drained().is_some() {
             // A queue pair that refuses has failed, so the vQP moves to the next rail.

@@ -12,12 +12,12 @@ const MAX_CLOSING_POLLS: u32 = 100;
 
 impl SharedFailover {
     pub(super) fn close_locked(&mut self, dp: &mut MemberPath, state: &mut State, reason: CloseReason) {
-        if self.termination.is_closed() {
+        if dp.termination.is_closed() {
             return;
         }
         let own = dp.rails.own.as_ref();
         let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id()).is_ok();
-        self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
+        dp.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
         if let Some(own) = own.filter(|_| is_stopped) {
             dp.domain.unbind_at_home(dp.home.id(), own.rail as u8); // a queue pair that still runs keeps the home on its rail
@@ -31,7 +31,7 @@ impl SharedFailover {
     /// peer has the evidence already, or if the NIC does not flush the queues at once.
     fn final_evidence(&mut self, dp: &mut MemberPath) -> Option<(u16, Evidence)> {
         let (rail, epoch) = dp.rails.own.as_ref().map(|own| (own.rail, own.epoch))?;
-        if self.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
+        if dp.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
             return None;
         }
         for _ in 0..MAX_CLOSING_POLLS {
@@ -50,7 +50,7 @@ impl SharedFailover {
         if self.on_backup > 0 {
             return;
         }
-        let Some(reason) = self.termination.take_flush() else { return };
+        let Some(reason) = dp.termination.take_flush() else { return };
         let mut wcs = Vec::new();
         while !self.fence.is_done()
             && let Some((rail, qp)) = dp.rails.own.as_ref().map(|own| (own.rail, own.qp()))
@@ -58,7 +58,7 @@ impl SharedFailover {
             && !wcs.is_empty()
         {
             for wc in wcs.drain(..) {
-                let _ = dp.on_completion(rail, &wc, &mut self.fence, &mut self.termination); // the vQP has closed
+                let _ = dp.on_completion(rail, &wc, &mut self.fence); // the vQP has closed
             }
         }
         (dp.rails.own, self.failure) = (None, None);

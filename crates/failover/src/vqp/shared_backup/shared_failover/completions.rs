@@ -37,11 +37,11 @@ impl SharedFailover {
 
     /// Closes the queue pair if its NIC has reported that it refused a request of the peer. If no
     /// receive is posted, no completion shows the refusal.
-    pub(super) fn notice_refused_request(&mut self, dp: &MemberPath) {
+    pub(super) fn notice_refused_request(&mut self, dp: &mut MemberPath) {
         if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle() && !self.is_failure_reported)
             && let Some(event) = own.take_refusal(&dp.domain)
         {
-            self.termination.set_qp_error_event(event, own.qp().qpn());
+            dp.termination.set_qp_error_event(event, own.qp().qpn());
             self.note_failure(Some(Failure::Close(CloseReason::RequestError)));
         }
     }
@@ -58,7 +58,7 @@ impl SharedFailover {
             self.is_emptied = self.is_emptied.or(self.fence.on_empty_poll());
         }
         for wc in &wcs {
-            let failure = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination);
+            let failure = dp.on_completion(rail, wc, &mut self.fence);
             self.note_failure(failure);
         }
         let is_full_batch = wcs.len() == POLL_BATCH;
@@ -94,7 +94,7 @@ impl SharedFailover {
         }
         let step = match self.fence.is_idle() {
             true => {
-                let used = [dp.send.ledger().has_in_flight(), dp.recv.is_posted()];
+                let used = [dp.send.ledger.has_in_flight(), dp.recv.is_posted()];
                 self.fence.start(own.qp(), dp.now(), used)
             }
             false => self.fence.drive(own.qp(), dp.now()),

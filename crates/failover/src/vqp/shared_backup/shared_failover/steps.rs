@@ -33,13 +33,13 @@ impl SharedFailover {
         for event in events {
             self.on_event(dp, event, last_executed);
         }
-        if let Some(reason) = state.close_reason()
-            && !self.termination.is_closed()
+        if let Some(reason) = state.backup.close_reason()
+            && !dp.termination.is_closed()
         {
             drop(state);
             return self.close(dp, reason);
         }
-        while !self.termination.is_closed()
+        while !dp.termination.is_closed()
             && let Some(step) = state.with_core(self.id, |core| core.next_step()).flatten()
             && self.take_step(dp, &mut state, step)
         {}
@@ -64,9 +64,9 @@ impl SharedFailover {
 
     /// Tells the backup whether operations wait for the peer's confirmation, or for a receive.
     fn note_waiting(&self, dp: &MemberPath, state: &mut State) {
-        let ledger = dp.send.ledger();
-        let awaits_receive = !state.has_heartbeats() && ledger.awaited_receive().is_some();
-        state.set_awaits_program(self.id, ledger.awaits_placement() || awaits_receive);
+        let ledger = &dp.send.ledger;
+        let awaits_receive = !state.backup.datapath.has_heartbeats() && ledger.awaited_receive().is_some();
+        state.with_entry(self.id, |entry| entry.awaits_program = ledger.awaits_placement() || awaits_receive);
     }
 
     /// `last_executed` is the last operation that the backup executed although an operation of
@@ -113,10 +113,10 @@ impl SharedFailover {
         is_passed: bool,
     ) {
         self.on_backup -= 1;
-        let is_behind_error = dp.send.ledger().is_behind_error(seq);
+        let is_behind_error = dp.send.ledger.is_behind_error(seq);
         match outcome {
             Outcome::Success if is_behind_error => {
-                dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
+                dp.send.ledger.end(seq, Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
             }
             Outcome::Success => {
                 dp.send.on_success(seq, byte_len);
@@ -126,13 +126,13 @@ impl SharedFailover {
             // the READ must not be repeated, because the later operation may have been posted with
             // FENCE.
             Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
-                dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
+                dp.send.ledger.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
-            Outcome::Failed(WcStatus::Flushed) if !is_behind_error => dp.send.unpost(seq),
+            Outcome::Failed(WcStatus::Flushed) if !is_behind_error => dp.send.ledger.unpost(seq),
             Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_behind_error => {
                 dp.send.on_success(seq, byte_len);
             }
-            _ => dp.send.end(seq, outcome),
+            _ => dp.send.ledger.end(seq, outcome),
         }
         dp.take_send_completions();
     }
@@ -165,9 +165,9 @@ impl SharedFailover {
                 }
                 dp.take_send_completions();
                 let Some(own) = &dp.rails.own else { return false };
-                dp.send.begin_epoch(own.first_psn());
+                dp.send.ledger.begin_epoch(own.qp().first_psn());
                 let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
-                dp.send.set_durable(dp.config().durable && !acks_after_placement);
+                dp.send.ledger.set_durable(dp.config().durable && !acks_after_placement);
                 state.with_core(self.id, |core| core.switched());
             }
             Step::Close => {
@@ -178,7 +178,7 @@ impl SharedFailover {
                     .as_ref()
                     .and_then(|own| Some((own.take_refusal(&dp.domain)?, own.qp().qpn())));
                 if let Some((event, qpn)) = refused {
-                    self.termination.set_qp_error_event(event, qpn);
+                    dp.termination.set_qp_error_event(event, qpn);
                 }
                 let reason =
                     if refused.is_some() { CloseReason::RequestError } else { CloseReason::PeerClosed };
@@ -204,7 +204,7 @@ impl SharedFailover {
                 dp.release_held_recvs(Some(bytes));
             }
         }
-        let imm_bytes_kept = dp.send.ledger().imm_bytes_kept();
+        let imm_bytes_kept = dp.send.ledger.imm_bytes_kept();
         state.with_core(self.id, |core| core.fenced(evidence, imm_bytes_kept));
     }
 
@@ -225,7 +225,7 @@ impl SharedFailover {
             }
             Ok(None) => self.close_locked(dp, state, CloseReason::RequestError),
             Err(contradiction) => {
-                self.termination.set_contradiction(contradiction);
+                dp.termination.set_contradiction(contradiction);
                 self.close_locked(dp, state, CloseReason::Contradiction);
             }
         }
@@ -233,7 +233,7 @@ impl SharedFailover {
 
     fn create(&mut self, dp: &mut MemberPath, state: &mut State, epoch: u16, rail: u8) -> bool {
         let needs_it =
-            dp.send.ledger().next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
+            dp.send.ledger.next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
         if !needs_it && state.defers_own_qps(dp.now()) {
             return false;
         }

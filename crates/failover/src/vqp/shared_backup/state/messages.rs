@@ -38,46 +38,44 @@ impl State {
         if let Body::AskGrant { rkey } = body {
             return self.grant(to, rkey);
         }
-        let (rails, mut imported) = (self.backup.domain().nics().len(), None);
-        let current = self.epoch;
-        // A message for a member that has closed here is dropped.
-        let Some(entry) = self.entry(to) else { return };
-        let was_leaving = entry.core.is_leaving();
-        let is_valid = match body {
-            Body::Resumed { epoch, partial_imm_bytes } => {
-                let is_expected = entry.resumed.is_none_or(|last| last < epoch) && epoch < current;
-                if is_expected {
-                    entry.resumed = Some(epoch);
-                    entry.events.push(Event::Resumed { epoch, partial_imm_bytes });
+        let (rails, current) = (self.backup.domain().nics().len(), self.epoch);
+        let mut imported = None;
+        let is_valid = self.with_entry(to, |entry| {
+            entry.attention.store(true, Ordering::Release);
+            match body {
+                Body::Resumed { epoch, partial_imm_bytes } => {
+                    let is_expected = entry.resumed.is_none_or(|last| last < epoch) && epoch < current;
+                    if is_expected {
+                        entry.resumed = Some(epoch);
+                        entry.events.push(Event::Resumed { epoch, partial_imm_bytes });
+                    }
+                    is_expected
                 }
-                is_expected
-            }
-            Body::Grant(grant) => {
-                let asked = entry.asked.iter().position(|rkey| *rkey == grant.rkey);
-                let asked = asked.map(|at| entry.asked.swap_remove(at));
-                let is_usable = asked.is_some() && grant.region.rail_count() == rails;
-                if is_usable {
-                    imported = Some(grant.region.clone());
-                    entry.imported.push(grant.region.at(0).rkey);
-                    entry.events.push(Event::Granted(grant));
+                Body::Grant(grant) => {
+                    let asked = entry.asked.iter().position(|rkey| *rkey == grant.rkey);
+                    let asked = asked.map(|at| entry.asked.swap_remove(at));
+                    let is_usable = asked.is_some() && grant.region.rail_count() == rails;
+                    if is_usable {
+                        imported = Some(grant.region.clone());
+                        entry.imported.push(grant.region.at(0).rkey);
+                        entry.events.push(Event::Granted(grant));
+                    }
+                    is_usable
                 }
-                is_usable
-            }
-            Body::Placed { epoch, placed } => {
-                let is_expected = epoch <= current;
-                if is_expected {
-                    // A message supersedes earlier ones, and a peer may send any number before the
-                    // owner is polled.
-                    entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
-                    entry.events.push(Event::Placed { epoch, placed });
+                Body::Placed { epoch, placed } => {
+                    let is_expected = epoch <= current;
+                    if is_expected {
+                        // A message supersedes earlier ones, and a peer may send any number before the
+                        // owner is polled.
+                        entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
+                        entry.events.push(Event::Placed { epoch, placed });
+                    }
+                    is_expected
                 }
-                is_expected
+                body => entry.core.handle(body),
             }
-            body => entry.core.handle(body),
-        };
-        entry.attention.store(true, Ordering::Release);
-        let is_leaving = entry.core.is_leaving();
-        self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
+        });
+        let Some(is_valid) = is_valid else { return }; // the member has closed here
         self.rejected += u64::from(!is_valid);
         if let Some(region) = imported {
             self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC has reused the key
@@ -96,10 +94,8 @@ impl State {
         let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
         let writable = rights.contains(Access::REMOTE_WRITE);
         let readable = rights.contains(Access::REMOTE_READ);
-        if let Some(entry) = self.entry(id) {
-            entry.early_grants.push(Grant { rkey, writable, readable, region });
-        }
-        self.flush_member(id);
+        let grant = Grant { rkey, writable, readable, region };
+        self.with_entry(id, |entry| entry.early_grants.push(grant));
     }
 
     /// Posts the messages in the outbox, as many in a SEND as fit. Posts a SEND that is not full

@@ -6,15 +6,11 @@ use super::{Posted, State};
 use crate::close_reason::CloseReason;
 
 impl State {
-    pub(in super::super) fn has_heartbeats(&self) -> bool {
-        self.backup.datapath.detector().max_missed_heartbeats > 0
-    }
-
     /// Without heartbeats, sends an empty message from time to time while a member waits for its
     /// peer. If the peer's NIC is gone, retries show it. If the peer's process is gone or has lost
     /// its NIC, the messages use up its receives.
     pub(super) fn probe(&mut self) {
-        if self.has_heartbeats() {
+        if self.backup.datapath.has_heartbeats() {
             return;
         }
         let now = self.backup.datapath.now();
