@@ -190,11 +190,8 @@ impl<Q: DataQps> Datapath<Q> {
     /// # Errors
     /// The error of a NIC that refuses to register their memory.
     pub(super) fn make_slots(&mut self) -> Result<()> {
-        let max_slots = self.config().recv_wrs;
-        match &mut self.shared {
-            Some(shared) => shared.make_slots(&self.domain, max_slots, &mut self.recv),
-            None => Ok(()),
-        }
+        let Some(shared) = &mut self.shared else { return Ok(()) };
+        shared.make_slots(&self.domain, self.rails.config().recv_wrs, &mut self.recv)
     }
 
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
@@ -379,7 +376,7 @@ impl<Q: DataQps> Datapath<Q> {
     /// The evidence of what this end executed for the peer on the fenced `rail` in `epoch`.
     pub(super) fn collect_evidence(&self, rail: usize, epoch: u16, nic_alive: bool) -> Evidence {
         let mut evidence = Evidence {
-            received: self.recv.received_in_epoch(),
+            received: self.recv.received_in_epoch,
             lacks_receive: self.recv.len() == 0,
             ..Evidence::default()
         };
@@ -411,7 +408,7 @@ impl<Q: DataQps> Datapath<Q> {
             return None;
         }
         let log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
-        Some(Placed { log, received: self.recv.received_in_epoch() })
+        Some(Placed { log, received: self.recv.received_in_epoch })
     }
 
     /// Completes the operations that the peer has confirmed. See [`Config::durable`].

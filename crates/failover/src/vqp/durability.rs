@@ -32,7 +32,7 @@ pub(super) struct Durability {
     sent: Option<(Ballot, Placed)>,
     is_asked: bool,
     /// The time of the next question. `None` if no operation waits.
-    ask_at: Option<Time>,
+    pub(super) ask_at: Option<Time>,
     /// The oldest operation, if a message waited for a receive at the last run. A change shows that
     /// operations have ended since.
     awaited_receive: Option<u64>,
@@ -105,9 +105,5 @@ impl Durability {
         let awaited = ledger.awaited_receive().filter(|_| !dp.has_heartbeats());
         let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
         awaited.map(|_| (config.peer_timeout / MIN_QUESTIONS, is_new))
-    }
-
-    pub(super) fn timeout(&self) -> Option<Time> {
-        self.ask_at
     }
 }

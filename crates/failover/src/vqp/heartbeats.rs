@@ -27,7 +27,7 @@ impl Heartbeats {
 
     pub(super) fn on_peer_heard(&mut self) {
         self.peer_heard = true;
-        self.peer_exit.on_peer_heard();
+        self.peer_exit.detector.on_peer_heard();
     }
 
     /// `None` if heartbeats are off or the vQP is not active.

@@ -10,7 +10,7 @@ use crate::vqp::rail_set::RailSet;
 
 #[derive(Debug)]
 pub(super) struct HomeMembership {
-    id: VqpId,
+    pub(super) id: VqpId,
     has_joined: bool,
     /// The last ballot that bound the vQP's queue pair on the new rail, and this rail. Evidence
     /// that is sent again binds nothing, because the home may have moved and fenced the queue pair
@@ -21,10 +21,6 @@ pub(super) struct HomeMembership {
 impl HomeMembership {
     pub(super) fn new(id: VqpId) -> HomeMembership {
         HomeMembership { id, has_joined: false, bound_for: None }
-    }
-
-    pub(super) fn id(&self) -> VqpId {
-        self.id
     }
 
     /// See [`Domain::join_home`].

@@ -60,7 +60,7 @@ impl Maintenance {
         let probe = self.rail_rejoin.next_probe(recovery, dp);
         let failback = recovery.negotiation().and_then(RailNegotiation::failback_at);
         let timers =
-            [negotiation, heartbeat, probe, failback, self.durability.timeout(), self.addresses.timeout()];
+            [negotiation, heartbeat, probe, failback, self.durability.ask_at, self.addresses.timeout()];
         timers.into_iter().flatten().min()
     }
 

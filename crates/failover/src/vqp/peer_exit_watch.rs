@@ -14,17 +14,13 @@ const CONFIRMATIONS_PER_TIMEOUT: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct PeerExitWatch {
-    detector: PeerExitDetector,
+    pub(super) detector: PeerExitDetector,
     /// The last reading of each rail. Refusals before the first reading were not meant for this
     /// vQP.
     seen: [Option<u64>; MAX_RAILS],
 }
 
 impl PeerExitWatch {
-    pub(super) fn on_peer_heard(&mut self) {
-        self.detector.on_peer_heard();
-    }
-
     /// Reads the NICs, once per heartbeat. Returns whether the peer's process has ended.
     pub(super) fn has_exited(&mut self, now: Time, dp: &Datapath) -> bool {
         for rail in 0..dp.rails.len() {

@@ -26,7 +26,8 @@ pub(super) struct ReceiveQueue {
     posted: usize,
     /// The rail on which receives are posted: the active rail or, late in a move, the new rail.
     rail: usize,
-    received_in_epoch: u64,
+    /// The receiver record of the evidence: the number of successful receives in this epoch.
+    pub(super) received_in_epoch: u64,
     /// The number of receives that have taken a message, over all epochs.
     received: u64,
     /// After a move, the completions that wait for the peer's Resume. `None` if completions do not
@@ -74,11 +75,6 @@ impl ReceiveQueue {
 
     pub(super) fn rail(&self) -> usize {
         self.rail
-    }
-
-    /// The receiver record of the evidence.
-    pub(super) fn received_in_epoch(&self) -> u64 {
-        self.received_in_epoch
     }
 
     /// Checks a receive and appends it. The caller has checked that the vQP is open and has room.
@@ -213,14 +209,9 @@ impl ReceiveQueue {
 
     pub(super) fn flush(&mut self, ready: &mut VecDeque<Completion>) {
         let outstanding = core::mem::take(&mut self.wrs);
-        for (i, receive) in (0..).zip(&outstanding) {
-            ready.push_back(self.failed(receive.app_wr_id, i, WcStatus::Flushed));
+        for (i, receive) in (self.received..).zip(&outstanding) {
+            ready.push_back(Completion::failed_receive(receive.app_wr_id, i, WcStatus::Flushed));
         }
-    }
-
-    /// `position` is 0 for the oldest outstanding receive.
-    fn failed(&self, wr_id: u64, position: u64, status: WcStatus) -> Completion {
-        Completion::failed_receive(wr_id, self.received + position, status)
     }
 
     fn completion(&self, wr_id: u64, wc: &Wc, outcome: Outcome) -> Completion {

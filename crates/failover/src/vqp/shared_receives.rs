@@ -86,7 +86,7 @@ pub(super) struct SharedReceives {
     header: ReceivedHeader,
     /// Whether the oldest message had no queue. That message was dropped with the messages behind
     /// it.
-    refused: bool,
+    pub(super) refused: bool,
 }
 
 /// A ring of slots. The connection delivers messages in order, so the slots are filled and posted
@@ -294,13 +294,6 @@ impl SharedReceives {
         };
         self.unmatched.push_back((completion, target));
         None
-    }
-
-    /// Returns whether the oldest message has had no queue since the last call. That message and
-    /// the messages behind it are dropped.
-    #[inline]
-    pub(super) fn take_refused(&mut self) -> bool {
-        core::mem::take(&mut self.refused)
     }
 
     pub(super) fn waiting(&self) -> usize {

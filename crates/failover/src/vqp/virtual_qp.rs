@@ -7,7 +7,7 @@ mod posting;
 mod publication;
 mod send_drain;
 
-use core::fmt;
+use core::{fmt, mem};
 use std::sync::Arc;
 
 use mitra_verbs::{Access, AsyncEvent, Error, Result, RnrTimer};
@@ -152,8 +152,8 @@ impl<F: Failover> VirtualQp<F> {
         }
     }
 
-    /// Moves the completions for the application to `out`, and posts the slots of messages that
-    /// have taken a shared receive again. Closes the vQP if a message could not be copied to its
+    /// Moves the completions for the application to `out`, and posts again the slots of messages
+    /// that have taken a shared receive. Closes the vQP if a message could not be copied to its
     /// receive.
     #[inline]
     pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
@@ -166,7 +166,7 @@ impl<F: Failover> VirtualQp<F> {
         if self.datapath.shared.is_some() && self.close_reason().is_none() {
             if has_failed(&out[before..]) {
                 self.failover.close(&mut self.datapath, CloseReason::RequestError);
-            } else if self.datapath.shared.as_mut().is_some_and(SharedReceives::take_refused) {
+            } else if self.datapath.shared.as_mut().is_some_and(|shared| mem::take(&mut shared.refused)) {
                 // The event that a NIC would report.
                 let qpn = self.datapath.rails.qpn();
                 self.datapath.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);

@@ -102,7 +102,7 @@ pub(super) struct WindowSync {
     /// The local operation that the active rail's NIC has executed, and that completes when the
     /// other NICs have executed it too.
     executed: Option<u64>,
-    is_busy: bool,
+    pub(super) is_busy: bool,
     /// Whether a local operation, or a receive that has invalidated a key, waits for other NICs.
     is_awaited: bool,
     scratch: Vec<Wc>,
@@ -148,11 +148,6 @@ impl WindowSync {
     pub(super) fn queued(&self) -> usize {
         let backlogs = self.rails.iter().chain(self.local_qps.iter().map(|(_, backlog)| backlog));
         backlogs.map(|backlog| backlog.ops.len() + backlog.posted as usize).sum()
-    }
-
-    #[inline]
-    pub(super) fn is_busy(&self) -> bool {
-        self.is_busy
     }
 
     pub(super) fn is_in_step(&self, rail: usize) -> bool {

@@ -47,7 +47,7 @@ impl Recovery {
             self.failures.push_back(Failure::Rail { rail, cause: Cause::Device });
         }
         self.settle_failures(dp);
-        if dp.windows.is_busy()
+        if dp.windows.is_busy
             && let Some(failure) = dp.drive_windows(self.active_rail())
         {
             self.fail(dp, failure);
@@ -78,17 +78,9 @@ impl Recovery {
         }
     }
 
-    /// Returns the rail on which a new send may be posted at once.
-    #[inline]
-    pub(in crate::vqp) fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        // Only polls post sends until the operations that were in flight at a failure have
-        // completed.
-        if self.report.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
-    }
-
     /// Returns the rail on which sends may be posted, and its epoch.
     #[inline]
-    fn posting_rail(&self, dp: &Datapath) -> Option<(usize, u16)> {
+    pub(in crate::vqp) fn posting_rail(&self, dp: &Datapath) -> Option<(usize, u16)> {
         let negotiation = self.negotiation().filter(|n| n.may_post())?;
         let rail = negotiation.active();
         if dp.config().service == Service::Unreliable

@@ -113,10 +113,6 @@ impl Member {
         core::mem::take(&mut self.outbox)
     }
 
-    pub(crate) fn uses_own(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| own.is_used)
-    }
-
     /// Returns whether this end may post on the backup: all operations in flight elsewhere are
     /// decided, and no own queue pair is about to be used.
     pub fn may_use_backup(&self) -> bool {
@@ -143,7 +139,7 @@ impl Member {
 
     /// Returns whether this end posts on its own queue pair and has no step to take.
     pub fn is_calm(&self) -> bool {
-        self.uses_own() && self.left.is_none() && !self.is_peer_closed
+        self.own.as_ref().is_some_and(|own| own.is_used) && self.left.is_none() && !self.is_peer_closed
     }
 
     /// Records that the backup is bound to `rail` in `epoch`.

@@ -154,7 +154,7 @@ impl BackedQp {
         self.failover.uses_own
     }
 
-    /// The backup that makes up for a failed rail.
+    /// The backup of which this queue pair is a member.
     pub fn backup(&self) -> &Arc<SharedBackup> {
         &self.failover.backup
     }
@@ -217,7 +217,7 @@ impl sealed::Failover for SharedFailover {
         }
         self.backup.lock().with_entry(self.id, |entry| entry.access = access);
         let is_wider = access.contains(before);
-        let limited = if is_wider { Ok(()) } else { dp.domain.limit_grants_of(dp.home.id(), access) };
+        let limited = if is_wider { Ok(()) } else { dp.domain.limit_grants_of(dp.home.id, access) };
         dp.rails.own.as_ref().map_or(Ok(()), |own| own.set_access(access)).and(limited)
     }
 

@@ -79,7 +79,12 @@ impl sealed::Failover for OwnFailover {
 
     #[inline]
     fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        self.recovery.open_rail(dp)
+        // Only polls post sends until the operations that were in flight at a failure have
+        // completed.
+        if self.recovery.report.is_replaying() {
+            return None;
+        }
+        self.recovery.posting_rail(dp).map(|(rail, _)| rail)
     }
 
     #[inline]
@@ -90,8 +95,7 @@ impl sealed::Failover for OwnFailover {
     #[inline]
     fn post_pending_sends(&mut self, dp: &mut Datapath) {
         self.recovery.settle_failures(dp);
-        // Only polls post sends until the operations that were in flight at a failure have
-        // completed.
+        // See `open_rail`.
         if dp.send.ledger.unposted() > 0 && !self.recovery.report.is_replaying() {
             self.recovery.post_sends(dp);
         }

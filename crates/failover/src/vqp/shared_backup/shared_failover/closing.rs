@@ -16,11 +16,11 @@ impl SharedFailover {
             return;
         }
         let own = dp.rails.own.as_ref();
-        let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id()).is_ok();
+        let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id).is_ok();
         dp.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
         if let Some(own) = own.filter(|_| is_stopped) {
-            dp.domain.unbind_at_home(dp.home.id(), own.rail as u8); // a queue pair that still runs keeps the home on its rail
+            dp.domain.unbind_at_home(dp.home.id, own.rail as u8); // a queue pair that still runs keeps the home on its rail
         }
         self.uses_own = false;
         let evidence = self.final_evidence(dp);

@@ -1,8 +1,5 @@
 //! The completions, failures and fence of a member's own queue pair.
 
-use std::sync::Arc;
-
-use super::super::state::State;
 use super::{MemberPath, SharedFailover};
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
@@ -28,9 +25,16 @@ impl SharedFailover {
     pub(super) fn poll_own(&mut self, dp: &mut MemberPath) {
         while self.poll_batch(dp) && self.fence.is_draining() {}
         self.drive_windows(dp);
-        if self.failure.is_some() {
-            let backup = Arc::clone(&self.backup);
-            self.handle_failure(dp, &mut backup.lock());
+        match self.failure.take() {
+            Some(Failure::Close(reason)) => self.close(dp, reason),
+            Some(Failure::Rail { cause, .. }) => {
+                if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle())
+                    && !core::mem::replace(&mut self.is_failure_reported, true)
+                {
+                    self.backup.lock().report_failure(own.epoch, cause);
+                }
+            }
+            None => {}
         }
         self.flush_if_closed(dp);
     }
@@ -71,22 +75,6 @@ impl SharedFailover {
         is_full_batch
     }
 
-    /// Closes the queue pair after an invalid request. After a failure of the own queue pair, has
-    /// the backup move.
-    fn handle_failure(&mut self, dp: &mut MemberPath, state: &mut State) {
-        match self.failure.take() {
-            Some(Failure::Close(reason)) => self.close_locked(dp, state, reason),
-            Some(Failure::Rail { cause, .. }) => {
-                if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle())
-                    && !core::mem::replace(&mut self.is_failure_reported, true)
-                {
-                    state.report_failure(own.epoch, cause);
-                }
-            }
-            None => {}
-        }
-    }
-
     pub(super) fn drive_fence(&mut self, dp: &MemberPath) -> Fenced {
         let Some(own) = &dp.rails.own else { return Fenced::Pending };
         if let Some(nic_alive) = self.is_emptied {
@@ -111,7 +99,7 @@ impl SharedFailover {
     /// that names such a window waits for the peer's own queue pair. A new queue pair executes the
     /// binds in force before the peer learns that it is connected.
     pub(super) fn drive_windows(&mut self, dp: &mut MemberPath) {
-        if !dp.windows.is_busy() {
+        if !dp.windows.is_busy {
             return;
         }
         let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, the rail does not matter

@@ -194,7 +194,7 @@ impl SharedFailover {
         let evidence = dp.collect_evidence(rail, epoch, nic_alive);
         self.fence.finish(nic_alive);
         dp.recv.on_flushed(rail);
-        dp.domain.unbind_at_home(dp.home.id(), rail as u8);
+        dp.domain.unbind_at_home(dp.home.id, rail as u8);
         if is_connected {
             // The peer may have torn a WRITE with immediate.
             dp.recv.begin_epoch();
@@ -262,7 +262,7 @@ impl SharedFailover {
                 own.connect(config, peer, (gid, mtu))?;
                 if sends { own.start_sending(config) } else { Ok(()) }
             };
-            if dp.domain.connect_at_home(dp.home.id(), rail as u8, offer.qpn, connect).is_err() {
+            if dp.domain.connect_at_home(dp.home.id, rail as u8, offer.qpn, connect).is_err() {
                 return false; // the backup notices a failed NIC or a moved home
             }
             own.is_connected = true;
