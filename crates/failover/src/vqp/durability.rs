@@ -24,9 +24,9 @@ const MIN_QUESTIONS: u32 = 8;
 /// An end whose operations wait asks again, because a message may be lost.
 ///
 /// The rail has acknowledged these operations, so no retry shows that the peer is gone. RNR NAKs do
-/// not show this either, because a NIC whose program hangs still sends them. Without heartbeats, a
-/// peer that answers no question for the peer timeout is therefore unreachable. A peer that answers
-/// may leave a message without a receive forever.
+/// not show this either, because a hung NIC still sends them. Without heartbeats, a peer that
+/// answers no question for the peer timeout is therefore unreachable. A peer that answers may leave
+/// a message without a receive forever.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     sent: Option<(Ballot, Placed)>,

@@ -47,7 +47,6 @@ impl Maintenance {
         }
     }
 
-    /// Starts the timers of a connected vQP.
     pub(super) fn start(&mut self, now: Time) {
         self.schedule.begin_maintenance(now);
         self.heartbeats.start(now);
@@ -64,8 +63,8 @@ impl Maintenance {
         timers.into_iter().flatten().min()
     }
 
-    /// Handles control messages and device events, and runs expired timers. Without `all_rails`, not
-    /// every run queries the devices of the other rails.
+    /// Handles control messages and device events, and runs expired timers. Without `all_rails`,
+    /// not every run queries the devices of the other rails.
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);

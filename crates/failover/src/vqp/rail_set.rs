@@ -149,7 +149,7 @@ impl RailSet {
     }
 
     /// Sends a control message on every rail whose device is up, first on the rail `first`. `wakes`
-    /// wakes a peer that waits for events.
+    /// says whether the message wakes a peer that waits for events.
     pub(super) fn broadcast(&self, first: usize, bytes: &[u8], wakes: bool) {
         let others = (0..self.rails.len()).filter(|&rail| rail != first);
         for rail in core::iter::once(first).chain(others).filter(|&rail| !self.is_down(rail)) {
@@ -192,7 +192,7 @@ impl RailSet {
         self.rails[rail].replace_qp(&self.config, left_by, first_psn, keep_number)
     }
 
-    /// The first PSN of the queue pair that replaces the one of `rail` after the ballot `left_by`.
+    /// The first PSN of the replacement queue pair on `rail` after the ballot `left_by`.
     pub(super) fn replacement_psn(&self, rail: usize, left_by: Ballot) -> Psn {
         first_psn(derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64))
     }

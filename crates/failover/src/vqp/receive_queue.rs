@@ -26,7 +26,7 @@ pub(super) struct ReceiveQueue {
     posted: usize,
     /// The rail on which receives are posted: the active rail or, late in a move, the new rail.
     rail: usize,
-    /// The receiver record of the evidence: the number of successful receives in this epoch.
+    /// The receiver record of the evidence: the successful receives in this epoch.
     pub(super) received_in_epoch: u64,
     /// The number of receives that have taken a message, over all epochs.
     received: u64,
@@ -36,7 +36,7 @@ pub(super) struct ReceiveQueue {
     /// Added to the length of the next receive, if it is a receive of a WRITE with immediate.
     /// Earlier rails placed these bytes in memory, and the peer does not send them again.
     partial_imm_bytes: u32,
-    /// In bytes, on every rail.
+    /// The longest message that every rail accepts, in bytes.
     max_message: u64,
     service: Service,
 }

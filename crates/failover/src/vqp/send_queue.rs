@@ -38,7 +38,7 @@ pub(super) struct SendQueue {
     /// The completion log in the peer's memory, for this end's operations. `None` if the ends keep
     /// no log, or if the peer does not permit WRITEs.
     log_region: Option<RemoteRegion>,
-    /// In bytes, on every rail.
+    /// The longest message that every rail accepts, in bytes.
     max_message: u64,
 }
 

@@ -19,9 +19,9 @@ const MAX_SLOTS: u32 = 64;
 const MIN_SLOTS: usize = 4;
 /// An upper bound on the size of all slots in bytes, unless [`MIN_SLOTS`] slots take more.
 const RING_BYTES: usize = 4 << 20;
-/// The minimum length of a slot in bytes. It exceeds the needs of short receives, because longer
-/// receives may be posted later. The system provides the memory of a slot only when a message is
-/// written there.
+/// The minimum length of a slot in bytes. The minimum exceeds the needs of short receives, because
+/// longer receives may be posted later. The system provides the memory of a slot only when a
+/// message is written there.
 const MIN_SLOT_BYTES: usize = 16 << 10;
 
 /// The configuration of a vQP with a shared receive queue: its receives are slots.
@@ -241,7 +241,7 @@ impl SharedReceives {
     /// Moves completions of the vQP to `out`. Completions of receives wait until they have taken a
     /// shared receive. Appends the slots of these messages to `recv`, to be posted again. The
     /// caller must close the vQP if [`has_failed`] is true for the appended completions, or if
-    /// [`SharedReceives::take_refused`] returns true.
+    /// `refused` is set.
     pub(super) fn deliver(
         &mut self,
         completions: impl Iterator<Item = Completion>,
@@ -321,11 +321,11 @@ impl SharedReceives {
         })
     }
 
-    /// Copies the oldest message to the oldest shared receive of its queue, or drops it. Returns
-    /// the slot, which is free now, and the completion of the shared receive. A message of an
-    /// unreliable connection that is longer than the shared receive is dropped without a
-    /// completion, and the shared receive stays, as on a NIC (`UcReceiver` of the crate
-    /// `mitra-transport`). Returns `None` if there is no message or no shared receive.
+    /// Copies the oldest message to the oldest shared receive of its queue, or drops the message.
+    /// Returns the completion of the shared receive and the freed slot. A message of an unreliable
+    /// connection that is longer than the shared receive is dropped without a completion, and the
+    /// shared receive stays, as on a NIC (`UcReceiver` of the crate `mitra-transport`). Returns
+    /// `None` if no message or no shared receive is there.
     fn match_next(&mut self) -> Option<(Option<Completion>, u64)> {
         let queue = match self.oldest()? {
             Match::Queue(queue) => queue,

@@ -208,7 +208,7 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// The asynchronous event that closed the vQP, if a NIC reported an error of its queue pair.
-    /// The event names the vQP's number, or, with a shared backup, the number of the queue pair.
+    /// The event names the number of the vQP. With a shared backup, the event names the queue pair.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.datapath.termination.qp_error_event
     }

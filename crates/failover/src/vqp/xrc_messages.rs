@@ -14,9 +14,9 @@
 //! | WRITE, READ, atomic, bind, invalidation | the request |
 //!
 //! A vQP delivers messages once and in order, also across failovers, so a header belongs to the
-//! next message. An error of the sender may leave a header without its message. Such a header
-//! changes no later message, because the next SEND with immediate data replaces it, and every
-//! message that takes a receive begins with one.
+//! next message. An error of the sender may leave a header without its message. The header changes
+//! no later message. Every message that takes a receive begins with a SEND with immediate data,
+//! which replaces the stale header.
 
 use std::collections::VecDeque;
 

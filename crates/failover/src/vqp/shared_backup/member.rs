@@ -36,8 +36,8 @@ pub enum Step {
         /// The rail of the queue pair.
         rail: u8,
     },
-    /// Connect the queue pair to the peer's, post the receives, bind the windows, and call
-    /// [`Member::connected`].
+    /// Connect the queue pair to the peer's queue pair, post the receives, bind the windows, and
+    /// call [`Member::connected`].
     Connect(OfferedQp),
     /// Call [`Member::switched`] when no operation is in flight on the backup.
     Switch,
@@ -276,7 +276,7 @@ impl Member {
     }
 
     /// Records that this end's queue pair, with this number and first PSN, is connected to the
-    /// peer's and has its receives.
+    /// peer's queue pair and has its receives.
     pub fn connected(&mut self, qpn: Qpn, psn: Psn) {
         let Some(own) = &mut self.own else { return };
         own.is_connected = true;

@@ -224,22 +224,21 @@ impl VirtualQp {
         self.datapath.rails.qpn()
     }
 
-    /// Unbinds the type 2 windows that are bound on the vQP, as a queue pair does that is reset or
-    /// destroyed. Does nothing if the vQP is open.
+    /// Unbinds the type 2 windows of a closed vQP, as a reset or destroyed queue pair does. Does
+    /// nothing if the vQP is open.
     pub fn release_windows(&mut self) {
         if self.datapath.termination.is_closed() && !self.failover.is_destroyed {
             self.datapath.release_windows();
         }
     }
 
-    /// Returns the addresses of the peer's NICs by rail, as far as this end knows them: they may
-    /// have changed. Nothing before the vQP is connected.
+    /// The last known addresses of the peer's NICs, by rail. Empty before the vQP is connected.
     pub fn peer_gids(&self) -> impl Iterator<Item = Gid> + '_ {
         self.datapath.rails.iter().filter_map(|rail| rail.peer_address()).map(|(gid, _)| gid)
     }
 
-    /// Begins with this epoch and this sequence number, for tests of their wrap-around. Both ends
-    /// must call this method after connecting, before they poll or post.
+    /// Begins with this epoch and this sequence number, to test what happens when the numbers are
+    /// used up. Both ends must call this method after connecting, before they poll or post.
     #[doc(hidden)]
     pub fn begin_at(&mut self, epoch: u16, seq: u64) {
         if let Some(negotiation) = self.failover.recovery.negotiation_mut() {
