@@ -97,7 +97,7 @@ pub struct Grant {
     pub rkey: Key,
     /// Whether the memory may be written.
     pub writable: bool,
-    /// Whether it may be read.
+    /// Whether the memory may be read.
     pub readable: bool,
     /// The memory as requests on the backup name it.
     pub region: RemoteRegion,

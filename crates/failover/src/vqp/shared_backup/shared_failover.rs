@@ -1,4 +1,4 @@
-//! A queue pair with a shared backup, which replaces a failover of its own.
+//! The failover of a queue pair with a shared backup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
