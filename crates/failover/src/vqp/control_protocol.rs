@@ -9,19 +9,17 @@ use crate::secret::SecretWord;
 /// This end of the control protocol: the identities of both ends, and the rail negotiation.
 #[derive(Debug)]
 pub(super) struct ControlProtocol {
-    /// The role of this end.
-    role: Role,
-    /// The cookie that messages to this end must contain.
+    pub(super) role: Role,
+    /// In messages to this end.
     local_cookie: SecretWord,
-    /// The cookie that messages to the peer must contain.
+    /// In messages to the peer.
     peer_cookie: SecretWord,
-    negotiation: RailNegotiation,
-    /// The number of datagrams that were malformed or did not come from the peer.
-    rejected: u64,
+    pub(super) negotiation: RailNegotiation,
+    /// Counts datagrams that were malformed or did not come from the peer.
+    pub(super) rejected: u64,
 }
 
 impl ControlProtocol {
-    /// Derives the roles of the ends from their cookies.
     pub(super) fn new(
         local_cookie: SecretWord,
         peer_cookie: SecretWord,
@@ -43,35 +41,15 @@ impl ControlProtocol {
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }
 
-    /// The role of this end.
-    pub(super) fn role(&self) -> Role {
-        self.role
-    }
-
-    #[inline]
-    pub(super) fn negotiation(&self) -> &RailNegotiation {
-        &self.negotiation
-    }
-
-    pub(super) fn negotiation_mut(&mut self) -> &mut RailNegotiation {
-        &mut self.negotiation
-    }
-
-    /// Encodes a message for the peer.
     pub(super) fn encode(&self, message: &Message) -> SmallVec<[u8; MAX_LEN]> {
         message.encode(self.role, self.peer_cookie)
     }
 
-    /// Decodes a datagram. If it is malformed or not from the peer, increments the count of
-    /// rejected datagrams and returns `None`.
+    /// Decodes a datagram. Counts a datagram as rejected and returns `None` if it is malformed or
+    /// not from the peer.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Option<Message> {
         let message = Message::decode(bytes, self.role.peer(), self.local_cookie);
         self.rejected += u64::from(message.is_err());
         message.ok()
-    }
-
-    /// The number of datagrams that [`ControlProtocol::decode`] has rejected.
-    pub(super) fn rejected(&self) -> u64 {
-        self.rejected
     }
 }

@@ -32,47 +32,44 @@ mod over_rails;
 
 /// The queue pairs that execute the requests of a vQP.
 pub trait DataQps: fmt::Debug {
-    /// Returns the queue pair on a rail. `None` if there is none on this rail.
     fn data_qp(&self, rail: usize) -> Option<&DataQp>;
 
-    /// The configuration of the vQP.
     fn config(&self) -> &Config;
 
     /// The queue pair number that errors and events name.
     fn qpn(&self) -> Qpn;
 
-    /// Adds the evidence of the fenced queue pair on a rail.
+    /// Adds the evidence that the fenced queue pair on `rail` holds.
     fn add_evidence(&self, rail: usize, nic_alive: bool, evidence: &mut Evidence);
 }
 
-/// The path of requests and completions between the application and the queue pairs. Its state does
-/// not include the progress of a failover.
+/// The path of requests and completions between the application and the queue pairs, without the
+/// state of a failover.
 #[derive(Debug)]
 pub struct Datapath<Q = RailSet> {
     pub(super) domain: Arc<Domain>,
     pub(super) rails: Q,
     pub(super) send: SendQueue,
     pub(super) recv: ReceiveQueue,
-    /// `None` if the vQP has no shared receive queue.
-    shared: Option<SharedReceives>,
-    /// The completion log in this end's memory, into which the peer writes entries for its own
-    /// operations.
+    pub(super) shared: Option<SharedReceives>,
+    /// The log in this end's memory, into which the peer writes entries for the peer's operations.
     log: Option<CompletionLog>,
     pub(super) windows: WindowSync,
     pub(super) home: HomeMembership,
     /// Completions for the application.
-    ready: VecDeque<Completion>,
+    pub(super) ready: VecDeque<Completion>,
+    pub(super) termination: Termination,
     pub(super) latency: LatencySampler,
-    /// `None` unless the vQP is the sending end of an XRC connection.
+    /// `Some` at the sending end of an XRC connection.
     pub(super) xrc_headers: Option<SentHeaders>,
-    /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced.
-    /// Otherwise the vQP closes.
+    /// Whether an invalid request ends alone and its stopped queue pair is replaced. Otherwise the
+    /// vQP closes.
     pub(super) survives_refusals: bool,
 }
 
 impl<Q: DataQps> Datapath<Q> {
-    /// Creates the queues, unconnected, over these queue pairs. `home` is the vQP as a user of the
-    /// home rail and as the owner of keys, and `first_psn` is the first PSN on the first of them.
+    /// Creates the queues, unconnected. `home` identifies the vQP as a user of the home rail and as
+    /// the owner of keys. `first_psn` is the first PSN on the first queue pair.
     pub(super) fn new(
         domain: Arc<Domain>,
         home: VqpId,
@@ -91,6 +88,7 @@ impl<Q: DataQps> Datapath<Q> {
             windows: WindowSync::new(&domain),
             home: HomeMembership::new(home),
             ready: VecDeque::new(),
+            termination: Termination::default(),
             latency: LatencySampler::default(),
             xrc_headers: (service == Service::XrcSend).then(SentHeaders::default),
             survives_refusals: false,
@@ -110,12 +108,11 @@ impl<Q: DataQps> Datapath<Q> {
         self.domain.nics()[0].provider.now()
     }
 
-    /// The completion log as it is offered to the peer.
     pub(super) fn log_offer(&self) -> Option<RemoteRegion> {
         self.log.as_ref().and_then(|log| log.offer(self.config().access))
     }
 
-    /// Prepares for a send, and checks it. The caller has checked that the vQP is open.
+    /// Prepares and checks a send. The caller has checked that the vQP is open.
     #[inline]
     pub(super) fn prepare_send(&mut self, wr: &SendWr) -> Result<()> {
         if wr.op.is_local() {
@@ -124,8 +121,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.send.check(wr, self.rails.config(), self.rails.qpn())
     }
 
-    /// Records a send that was prepared, and posts it first if `at_once` names a rail and nothing
-    /// waits before it. Returns the sequence number, and the failure of the rail if there was one.
+    /// Records a prepared send. If `at_once` names a rail and no other send waits, posts the send
+    /// first. Returns the sequence number, and the failure of the rail if the rail has failed.
     #[inline]
     pub(super) fn submit(
         &mut self,
@@ -134,22 +131,20 @@ impl<Q: DataQps> Datapath<Q> {
         at_once: Option<usize>,
     ) -> (u64, Option<Failure>) {
         let domain = &self.domain;
-        self.latency.on_post(self.send.ledger().next_seq(), || domain.nics()[0].provider.now());
+        self.latency.on_post(self.send.ledger.next_seq(), || domain.nics()[0].provider.now());
         let path = at_once.and_then(|rail| Some((self.rails.data_qp(rail)?, rail)));
         self.send.submit(wr, write_policy, path, domain)
     }
 
-    /// Checks that the two ends agree about the completion log.
-    ///
     /// # Errors
-    /// [`Error::Invalid`] if they do not.
+    /// [`Error::Invalid`] if the two ends' completion logs do not match.
     pub(super) fn check_logs(&self, local: LogTerms<'_>, peer: LogTerms<'_>) -> Result<()> {
         let depth = self.config().posted_depth(self.domain.limits().wrs);
         let mismatch = completion_log::mismatch(local, peer, depth, self.domain.nics().len());
         mismatch.map_or(Ok(()), |mismatch| Err(Error::Invalid(mismatch)))
     }
 
-    /// Begins the connection: the send queue is empty and knows the peer's completion log.
+    /// Begins the connection with an empty send queue for the peer's completion log.
     pub(super) fn begin(&mut self, mtu: Mtu, first_psn: Psn, peer: LogTerms<'_>, acks_after_placement: bool) {
         let mut config = *self.config();
         config.completion_log_interval = completion_log::interval(&config, acks_after_placement);
@@ -157,22 +152,22 @@ impl<Q: DataQps> Datapath<Q> {
         self.send = SendQueue::new(&config, &self.domain.limits(), mtu, first_psn, log_region);
     }
 
-    /// Removes the sends from this sequence number on. None of them has been posted.
+    /// Removes the sends from this sequence number on, none of which has been posted.
     pub(super) fn truncate_sends(&mut self, from: u64) {
-        self.send.truncate(from);
+        self.send.ledger.truncate(from);
         self.latency.truncate(from);
         if let Some(headers) = &mut self.xrc_headers {
             headers.truncate(from);
         }
     }
 
-    /// The number of sends of the application that have not completed.
+    /// The number of sends of the application that have not completed, without XRC headers.
     pub(super) fn outstanding(&self) -> usize {
-        let ledger = self.send.ledger();
+        let ledger = &self.send.ledger;
         ledger.len() - self.xrc_headers.as_ref().map_or(0, |headers| headers.count_from(ledger.first_seq()))
     }
 
-    /// Checks a send, except for its remote key. See [`SendQueue::check_shape`].
+    /// Checks a send, except for its remote key and the state of the queue.
     pub(super) fn check_send(&self, wr: &SendWr) -> Result<()> {
         if wr.op.is_local() {
             self.domain.check_window_op(&wr.op)?;
@@ -189,28 +184,14 @@ impl<Q: DataQps> Datapath<Q> {
         self.recv.push(wr, self.config().recv_sges)
     }
 
-    pub(super) fn shared(&self) -> Option<&SharedReceives> {
-        self.shared.as_ref()
-    }
-
-    /// Returns whether a message at the front names no shared receive queue of the XRC domain. It
-    /// is then dropped with those behind it.
-    #[inline]
-    pub(super) fn take_refused_message(&mut self) -> bool {
-        self.shared.as_mut().is_some_and(SharedReceives::take_refused)
-    }
-
-    /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted
-    /// and they were not made before.
+    /// Makes the slots for the messages of shared receives, if a shared receive was posted and no
+    /// slots exist.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register their memory.
     pub(super) fn make_slots(&mut self) -> Result<()> {
-        let max_slots = self.config().recv_wrs;
-        match &mut self.shared {
-            Some(shared) => shared.make_slots(&self.domain, max_slots, &mut self.recv),
-            None => Ok(()),
-        }
+        let Some(shared) = &mut self.shared else { return Ok(()) };
+        shared.make_slots(&self.domain, self.rails.config().recv_wrs, &mut self.recv)
     }
 
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
@@ -220,7 +201,7 @@ impl<Q: DataQps> Datapath<Q> {
     }
 
     /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive
-    /// is longer than the slots, they become longer.
+    /// is longer than the slots, makes longer slots first.
     pub(super) fn post_recvs(&mut self) {
         if !self.recv.is_posted()
             && let Some(shared) = &mut self.shared
@@ -233,7 +214,7 @@ impl<Q: DataQps> Datapath<Q> {
         }
     }
 
-    /// Records the successful completion of a send or a log entry on `rail`.
+    /// Records the successful completion of a send or a log entry.
     #[inline]
     pub(super) fn on_send_success(&mut self, rail: usize, wc: &Wc) {
         if let Some(op) = self.send.on_success(wc.wr_id, wc.byte_len) {
@@ -241,43 +222,36 @@ impl<Q: DataQps> Datapath<Q> {
         }
     }
 
-    /// Keeps the windows of the rails in step, and completes the local operation that all NICs have
-    /// executed. Returns the first failure of a rail.
+    /// Drives the operations that keep the windows of all rails equal, and completes the local
+    /// operation that all NICs have executed. Returns the first failure of a rail.
     pub(super) fn drive_windows(&mut self, active: usize) -> Option<Failure> {
         let (polled, rails) = ([active, self.recv.rail()], &self.rails);
         let (executed, failure) = self.windows.drive(polled, |rail| rails.data_qp(rail), &self.domain);
         if let Some(seq) = executed {
-            self.send.complete_local(seq);
+            self.send.ledger.complete(seq, 0);
         }
         failure
     }
 
-    /// Records that a queue pair of a rail was connected.
     pub(super) fn on_qp_connected(&mut self, rail: usize) {
         self.windows.on_connected(rail, &self.domain);
     }
 
-    /// Handles a completion of the queue pair of a rail, and returns the failure that it reports.
-    /// The completions of markers belong to `fence`.
+    /// Handles a completion on a rail, and returns the failure that the completion reports. `fence`
+    /// gets the completions of its markers.
     #[inline]
-    pub(super) fn on_completion(
-        &mut self,
-        rail: usize,
-        wc: &Wc,
-        fence: &mut Fence,
-        termination: &mut Termination,
-    ) -> Option<Failure> {
+    pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc, fence: &mut Fence) -> Option<Failure> {
         let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
         if wc.wr_id & wr_id_flags::MARKER != 0 {
             fence.on_marker(is_recv);
         } else if is_recv {
             match wc.status {
-                // Without a fence, the old rail can receive a message after the receives were
-                // posted on the new rail. If that message completed the oldest receive, every later
-                // message would be matched with the wrong buffer.
+                // Under a policy without a fence, the old rail can still receive a message after
+                // the receives were posted on the new rail. If that message completed the oldest
+                // receive, every later message would be matched with the wrong buffer.
                 WcStatus::Success if fence.is_done() => {}
                 WcStatus::Success => self.complete_recv(rail, wc),
-                WcStatus::Flushed => return self.on_flush_or_error(rail, wc, fence, termination),
+                WcStatus::Flushed => return self.on_flush_or_error(rail, wc, fence),
                 _ => {
                     self.complete_recv(rail, wc);
                     return Some(Failure::Close(CloseReason::RequestError));
@@ -288,29 +262,23 @@ impl<Q: DataQps> Datapath<Q> {
         } else if wc.status == WcStatus::Success {
             self.on_send_success(rail, wc);
         } else {
-            return self.on_flush_or_error(rail, wc, fence, termination);
+            return self.on_flush_or_error(rail, wc, fence);
         }
         None
     }
 
-    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a
+    /// Handles a failed send or a flushed receive. The cause is a failure of the rail or of a
     /// single request.
-    fn on_flush_or_error(
-        &mut self,
-        rail: usize,
-        wc: &Wc,
-        fence: &Fence,
-        termination: &mut Termination,
-    ) -> Option<Failure> {
+    fn on_flush_or_error(&mut self, rail: usize, wc: &Wc, fence: &Fence) -> Option<Failure> {
         if self.config().service == Service::Unreliable && self.on_unreliable_error(wc) {
             return None;
         }
-        // An error that the responder or the local NIC reported for this request decides it, even
-        // if the vQP has closed or fences the rail before the completion is polled. Errors of the
-        // other kinds result from the closing and the fence.
+        // The status that the responder or the local NIC reported for this very request decides the
+        // request, even if the vQP has closed or fences the rail before the completion is polled.
+        // After the closing or the fence, the other statuses are only their consequence.
         let is_decided =
             !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
-        if let Some(reason) = termination.reason() {
+        if let Some(reason) = self.termination.reason() {
             if is_decided {
                 self.send.on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
             }
@@ -322,16 +290,17 @@ impl<Q: DataQps> Datapath<Q> {
         let rail_failed = Failure::Rail { rail, cause: Cause::Completion(wc.status) };
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation
-                // The NIC refuses an invalidation with this status.
-                if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger().is_local(wc.wr_id)) =>
+                // With this status, the NIC refuses an invalidation.
+                if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger.is_local(wc.wr_id)) =>
             {
                 Some(rail_failed)
             }
             WcStatus::Flushed => {
                 // No error completion came first, so a request of the peer was invalid or the
-                // device failed. The event of an invalid request names the queue pair.
+                // device failed. For an invalid request, the NIC reports an event that names the
+                // queue pair.
                 let _ = self.domain.poll_rail_down(rail);
-                self.take_qp_error(rail, termination).or(Some(rail_failed))
+                self.take_qp_error(rail).or(Some(rail_failed))
             }
             status if self.survives_refusals => {
                 self.send.refuse(wc.wr_id, status);
@@ -346,12 +315,12 @@ impl<Q: DataQps> Datapath<Q> {
     }
 
     /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute
-    /// stops the send queue, not the connection. No other error shows a failure of the rail, since
-    /// nothing is acknowledged. Returns false if the completion is of another kind.
+    /// stops the send queue, not the connection. No other error shows a failure of the rail,
+    /// because nothing is acknowledged. Returns false if the completion is of another kind.
     fn on_unreliable_error(&mut self, wc: &Wc) -> bool {
         let is_send = wc.wr_id & wr_id_flags::RECV == 0;
-        if is_send && !self.send.ledger().is_in_flight(wc.wr_id) {
-            return true; // it ended with the request that failed before it
+        if is_send && !self.send.ledger.is_in_flight(wc.wr_id) {
+            return true; // ended together with an earlier failed request
         }
         let is_failed = is_send && wc.status != WcStatus::Flushed;
         if is_failed {
@@ -361,22 +330,21 @@ impl<Q: DataQps> Datapath<Q> {
         is_failed
     }
 
-    /// Returns the failure that an event about the queue pair of this rail reports, if there is
-    /// one.
-    pub(super) fn take_qp_error(&self, rail: usize, termination: &mut Termination) -> Option<Failure> {
+    /// Returns the failure that an event about the queue pair of this rail reports.
+    pub(super) fn take_qp_error(&mut self, rail: usize) -> Option<Failure> {
         let event = self.domain.take_qp_error(rail, self.rails.data_qp(rail)?.qpn())?;
         if self.survives_refusals {
             return Some(Failure::Rail { rail, cause: Cause::Completion(WcStatus::Flushed) });
         }
-        termination.set_qp_error_event(event, self.rails.qpn());
+        self.termination.set_qp_error_event(event, self.rails.qpn());
         Some(Failure::Close(CloseReason::RequestError))
     }
 
-    /// Completes the oldest receive, successfully or not. The completion is one of `rail`.
+    /// Completes the oldest receive with the completion `wc` of `rail`.
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
-        // A program may expect the completion of a request before that of its answer, and the NIC
-        // has this order.
+        // The NIC completes a request before the receive of its answer, and a program may rely on
+        // this order.
         self.take_send_completions();
         if wc.status == WcStatus::Success {
             let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };
@@ -387,33 +355,28 @@ impl<Q: DataQps> Datapath<Q> {
         }
     }
 
-    /// Moves the completions of ended sends to `ready`.
     #[inline]
     pub(super) fn take_send_completions(&mut self) {
         self.send.take_completions(&mut self.ready);
     }
 
-    /// See [`ReceiveQueue::release_held`].
     pub(super) fn release_held_recvs(&mut self, partial_imm_bytes: Option<u32>) {
         self.recv.release_held(partial_imm_bytes, &mut self.ready);
     }
 
-    /// Ends every send because the vQP has closed. The completions go to `ready`.
     pub(super) fn abandon_sends(&mut self, error: UnresolvedError) {
         self.send.abandon(error, &mut self.ready);
     }
 
-    /// Ends every receive because the vQP has closed. The completions go to `ready`.
     pub(super) fn flush_recvs(&mut self) {
         self.release_held_recvs(None);
         self.recv.flush(&mut self.ready);
     }
 
-    /// Returns the evidence of the operations that this end executed for the peer on the fenced
-    /// `rail` in `epoch`.
+    /// The evidence of what this end executed for the peer on the fenced `rail` in `epoch`.
     pub(super) fn collect_evidence(&self, rail: usize, epoch: u16, nic_alive: bool) -> Evidence {
         let mut evidence = Evidence {
-            received: self.recv.received_in_epoch(),
+            received: self.recv.received_in_epoch,
             lacks_receive: self.recv.len() == 0,
             ..Evidence::default()
         };
@@ -437,36 +400,29 @@ impl<Q: DataQps> Datapath<Q> {
         self.send.decide(input, &self.domain)
     }
 
-    /// Returns what this end's processor has seen of the peer's operations in `epoch`, if the peer
-    /// waits for that on `rail`.
+    /// What this end's processor has seen of the peer's operations in `epoch`. `None` if the peer
+    /// does not wait for this on `rail`.
     pub(super) fn placed(&self, rail: usize, epoch: u16) -> Option<Placed> {
         let attr = self.rails.data_qp(rail)?.provider().attr();
         if !self.config().durable || attr.capabilities.ack_after_placement {
             return None;
         }
         let log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
-        Some(Placed { log, received: self.recv.received_in_epoch() })
+        Some(Placed { log, received: self.recv.received_in_epoch })
     }
 
     /// Completes the operations that the peer has confirmed. See [`Config::durable`].
     pub(super) fn confirm_sends(&mut self, placed: Placed) {
-        self.send.confirm(placed);
+        self.send.ledger.confirm(placed);
         self.take_send_completions();
     }
 
-    /// The number of completions that the application has not taken, with those of receives that
-    /// wait for the peer's Resume.
-    pub(super) fn undelivered(&self) -> usize {
-        self.ready.len() + self.recv.held()
-    }
-
-    /// Returns whether there are completions for the application.
     pub(super) fn has_completions(&self) -> bool {
         self.deliverable() > 0 || self.shared.as_ref().is_some_and(SharedReceives::can_match)
     }
 
     /// The number of completions that may be delivered. A receive that has invalidated a key waits
-    /// until no rail grants access by the key.
+    /// until no rail grants access by that key.
     #[inline]
     fn deliverable(&self) -> usize {
         if self.windows.is_settled() {
@@ -476,7 +432,7 @@ impl<Q: DataQps> Datapath<Q> {
         self.ready.iter().position(waits).unwrap_or(self.ready.len())
     }
 
-    /// Moves the completions for the application from `ready` to `out`, and returns their number.
+    /// Moves the deliverable completions to `out`, and returns their number.
     #[inline]
     pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         if self.ready.is_empty() && self.shared.is_none() { 0 } else { self.drain_ready(out) }
@@ -487,14 +443,13 @@ impl<Q: DataQps> Datapath<Q> {
         let before = out.len();
         match &mut self.shared {
             Some(shared) => shared.deliver(self.ready.drain(..n), &mut self.recv, out),
-            // Mostly one completion: a drained range would cost more.
+            // There is mostly one completion, for which a drained range would cost more.
             None => (0..n).for_each(|_| out.extend(self.ready.pop_front())),
         }
         out.len() - before
     }
 
-    /// Destroys what belongs to the queues on the NICs: the queue pairs for windows, and the
-    /// completion log.
+    /// Destroys the queue pairs for windows and the completion log on the NICs.
     pub(super) fn destroy_queues(&mut self) -> Result<()> {
         let windows = self.windows.destroy();
         self.windows.release(&self.domain);

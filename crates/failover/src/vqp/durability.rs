@@ -1,4 +1,4 @@
-//! The questions to the peer whose answer shows that its program runs.
+//! Questions to the peer, whose answers show that the peer's program runs.
 //!
 //! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen
 //! in memory, and asks the peer for the same. Without heartbeats, an end also asks while a message
@@ -16,41 +16,39 @@ use crate::evidence::Placed;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// The number of questions after which a peer may count as unreachable. An end that runs seldom has
-/// not asked often enough when the peer timeout is over.
+/// The number of questions after which a peer may count as unreachable. An end that runs seldom may
+/// have asked less often when the peer timeout is over.
 const MIN_QUESTIONS: u32 = 8;
 
-/// The exchange of [`Placed`]. An end sends it when it changes, and when the peer asks. A message
-/// may be lost, so an end whose operations wait asks again.
+/// The exchange of [`Placed`]. An end sends its own when the value changes and when the peer asks.
+/// An end whose operations wait asks again, because a message may be lost.
 ///
-/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Nor does
-/// one while the peer's NIC answers a message with RNR NAKs: a NIC that hangs goes on to do so.
-/// Without heartbeats, a peer that answers no question for the peer timeout is unreachable. A peer
-/// that answers may leave a message without a receive for ever.
+/// The rail has acknowledged these operations, so no retry shows that the peer is gone. RNR NAKs do
+/// not show this either, because a hung NIC still sends them. Without heartbeats, a peer that
+/// answers no question for the peer timeout is therefore unreachable. A peer that answers may leave
+/// a message without a receive forever.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
-    /// The last [`Placed`] that this end sent.
     sent: Option<(Ballot, Placed)>,
-    /// Whether the peer has asked.
     is_asked: bool,
-    /// The time at which this end asks the peer. `None` if no operation waits.
-    ask_at: Option<Time>,
-    /// The oldest operation, if a message waited for a receive at the last run. It tells whether
+    /// The time of the next question. `None` if no operation waits.
+    pub(super) ask_at: Option<Time>,
+    /// The oldest operation, if a message waited for a receive at the last run. A change shows that
     /// operations have ended since.
     awaited_receive: Option<u64>,
-    /// The questions that the peer has not answered: the time of the first, and their number.
-    /// `None` if no operation waits, or a move is in progress.
+    /// The time of the first unanswered question, and the number of unanswered questions. `None` if
+    /// no operation waits, or a move is in progress.
     unanswered: Option<(Time, u32)>,
 }
 
 impl Durability {
-    /// Handles a message of the peer that is one of this exchange.
     pub(super) fn on_message(&mut self, message: &Message, recovery: &Recovery, dp: &mut Datapath) {
         match message.body {
             Body::AskPlaced => self.is_asked = true,
             // A message about another epoch counts other operations.
             Body::Placed(placed)
-                if recovery.ballot() == Some(message.ballot) || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
+                if recovery.ballot(dp) == Some(message.ballot)
+                    || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
             {
                 self.unanswered = None;
                 dp.confirm_sends(placed);
@@ -59,10 +57,9 @@ impl Durability {
         }
     }
 
-    /// Sends what is due.
     pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let config = *dp.config();
-        let Some(ballot) = recovery.ballot() else { return };
+        let Some(ballot) = recovery.ballot(dp) else { return };
         let placed = dp.placed(recovery.active_rail(), ballot.epoch);
         let tells = placed.is_some_and(|placed| {
             let is_new = self.sent.replace((ballot, placed)) != Some((ballot, placed));
@@ -90,34 +87,27 @@ impl Durability {
         if self.ask_at.is_none() || !recovery.is_active() {
             self.unanswered = None;
         }
-        let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
         let is_overdue = |(since, questions)| {
             questions >= MIN_QUESTIONS && now.saturating_since(since) >= config.peer_timeout
         };
-        if !has_heartbeats && self.unanswered.is_some_and(is_overdue) {
+        if !dp.has_heartbeats() && self.unanswered.is_some_and(is_overdue) {
             recovery.close(dp, CloseReason::PeerUnreachable);
         }
     }
 
     /// Returns the time between two questions if operations wait for the peer, and whether they
-    /// have waited since this run only.
+    /// have begun to wait in this run.
     fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
-        let (ledger, config) = (dp.send.ledger(), dp.config());
+        let (ledger, config) = (&dp.send.ledger, dp.config());
         if ledger.awaits_placement() {
             return Some((config.control_retry_interval, false));
         }
-        let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
-        let awaited = ledger.awaited_receive().filter(|_| !has_heartbeats);
+        let awaited = ledger.awaited_receive().filter(|_| !dp.has_heartbeats());
         let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
         // A receive is held until the peer confirms the move. The negotiation repeats its Resume
         // for ever, because all links may be down for longer than the peer timeout.
         let holds_receive = !has_heartbeats && dp.recv.held() > 0;
         let interval = config.peer_timeout / MIN_QUESTIONS;
         awaited.map(|_| is_new).or(holds_receive.then_some(false)).map(|is_new| (interval, is_new))
-    }
-
-    /// The time at which [`Durability::run`] is due.
-    pub(super) fn timeout(&self) -> Option<Time> {
-        self.ask_at
     }
 }

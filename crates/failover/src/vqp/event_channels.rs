@@ -1,5 +1,3 @@
-//! The completion channels of a vQP that sleeps until something happens.
-
 use std::sync::Arc;
 
 use mitra_verbs::{CompletionChannel, CqId, Error, Result};
@@ -8,29 +6,23 @@ use smallvec::SmallVec;
 use crate::local_nic::LocalNic;
 use crate::vqp::rail_set::RailSet;
 
-/// The completion channels of one vQP, and its armed completion queues.
+/// The completion channels of a vQP that sleeps until something happens, and its armed completion
+/// queues.
 #[derive(Debug)]
 pub(super) struct EventChannels {
-    /// The channels in the order of rails, with their rails. A NIC that was dead has none.
-    channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
+    /// The channels with their rails, in the order of rails. A NIC that was dead has none.
+    pub(super) channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
     /// The armed queues with their rails. An event disarms its queue.
     armed: SmallVec<[(usize, CqId); 8]>,
 }
 
 impl EventChannels {
-    /// Returns the channels of these NICs.
     pub(super) fn new(nics: &[LocalNic]) -> EventChannels {
         let channel = |(rail, nic): (usize, &LocalNic)| Some((rail, nic.channel.clone()?));
         let channels = nics.iter().enumerate().filter_map(channel).collect();
         EventChannels { channels, armed: SmallVec::new() }
     }
 
-    /// The channels in the order of rails.
-    pub(super) fn channels(&self) -> &[(usize, Arc<dyn CompletionChannel>)] {
-        &self.channels
-    }
-
-    /// Removes all events.
     pub(super) fn take_events(&mut self) -> Result<()> {
         for (rail, channel) in &self.channels {
             while let Some(cq) = channel.next_event()? {
@@ -40,9 +32,9 @@ impl EventChannels {
         Ok(())
     }
 
-    /// Returns the completion queues of the rails with their rails, and whether only solicited
-    /// completions of the queue raise an event: those of operations for each completion, those of
-    /// control messages for messages that need an answer.
+    /// The completion queues of the rails, each with whether only solicited completions raise an
+    /// event. Every completion of an operation raises an event, and a control message only if it
+    /// needs an answer.
     fn queues(rails: &RailSet) -> impl Iterator<Item = ((usize, CqId), bool)> {
         rails
             .iter()
@@ -50,13 +42,11 @@ impl EventChannels {
             .flat_map(|(i, rail)| [((i, rail.cq()), false), ((i, rail.control_cq()), true)])
     }
 
-    /// Returns whether every completion queue of the rails is armed, or has raised an event that
-    /// was not taken.
+    /// Returns whether every completion queue is armed, or has raised an event that was not taken.
     pub(super) fn is_armed(&self, rails: &RailSet) -> bool {
         EventChannels::queues(rails).all(|(queue, _)| self.armed.contains(&queue))
     }
 
-    /// Arms every completion queue of the rails that is not armed.
     pub(super) fn arm(&mut self, rails: &RailSet) -> Result<()> {
         let before = core::mem::take(&mut self.armed);
         for ((rail, cq), solicited_only) in EventChannels::queues(rails) {

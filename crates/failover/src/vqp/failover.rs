@@ -10,17 +10,14 @@ pub(super) mod sealed {
     use mitra_verbs::{Access, Result, RnrTimer};
 
     use crate::close_reason::CloseReason;
-    use crate::failover_report::FailoverReport;
     use crate::memory_region::RemoteRegion;
     use crate::vqp::datapath::{DataQps, Datapath};
     use crate::vqp::failure::Failure;
-    use crate::vqp::termination::Termination;
+    use crate::vqp::recovery::Recovery;
 
-    /// What a virtual queue pair does with its datapath: it drives the queue pairs, and moves the
-    /// datapath to others after a failure. The documentation of `VirtualQp` says what its methods
-    /// of these names do.
+    /// Drives the queue pairs of a datapath, and moves the datapath to other queue pairs after a
+    /// failure. `VirtualQp` documents the methods that have the same names there.
     pub trait Failover {
-        /// The queue pairs of the datapath.
         type Qps: DataQps;
         /// The connection parameters of one end.
         type Info;
@@ -36,17 +33,15 @@ pub(super) mod sealed {
 
         fn modify_to_rts(&mut self, dp: &mut Datapath<Self::Qps>, rnr_retry: u8) -> Result<()>;
 
-        /// The vQP is open.
+        /// Called only while the vQP is open.
         fn set_access(&mut self, dp: &mut Datapath<Self::Qps>, access: Access) -> Result<()>;
 
         fn is_connected(&self) -> bool;
 
-        /// Returns whether sends may be posted, unless the vQP has closed.
+        /// Returns whether an open vQP may post sends.
         fn may_send(&self) -> bool;
 
-        fn termination(&self) -> &Termination;
-
-        /// The region was added to those that sends may name.
+        /// Called after the send queue knows the region.
         fn on_import(&mut self, dp: &mut Datapath<Self::Qps>, region: &RemoteRegion);
 
         /// Returns the rail on which a new send may be posted at once.
@@ -61,10 +56,9 @@ pub(super) mod sealed {
         /// Posts the receives that are not posted yet.
         fn post_added_recvs(&mut self, dp: &mut Datapath<Self::Qps>);
 
-        /// Has the slots replaced, because they are shorter than a shared receive.
-        fn lengthen_slots(&mut self, dp: &mut Datapath<Self::Qps>);
-
-        fn poll(&mut self, dp: &mut Datapath<Self::Qps>);
+        fn poll(&mut self, dp: &mut Datapath<Self::Qps>) {
+            self.progress(dp);
+        }
 
         fn poll_completions(&mut self, dp: &mut Datapath<Self::Qps>);
 
@@ -72,30 +66,21 @@ pub(super) mod sealed {
 
         fn arm(&self, dp: &Datapath<Self::Qps>) -> Result<()>;
 
-        /// The send queue accepts sends again.
-        fn resume(&mut self, dp: &mut Datapath<Self::Qps>);
+        /// Called after the send queue accepts sends again.
+        fn resume(&mut self, _dp: &mut Datapath<Self::Qps>) {}
 
-        fn take_established(&mut self, dp: &mut Datapath<Self::Qps>) -> bool;
-
-        fn active_rail(&self) -> usize;
-
-        fn last_failover(&self) -> Option<FailoverReport>;
+        /// Reads the state of the failovers, of the vQP or of its shared backup.
+        fn with_recovery<T>(&self, read: impl FnOnce(&Recovery) -> T) -> T;
 
         fn rejected_messages(&self) -> u64;
 
-        /// The number of actions of the rail negotiation that were not executed.
-        fn queued_actions(&self) -> usize;
-
-        /// Closes the vQP because a message of the peer names no shared receive queue of the XRC
-        /// domain.
-        fn close_on_access_error(&mut self, dp: &mut Datapath<Self::Qps>);
-
         fn close(&mut self, dp: &mut Datapath<Self::Qps>, reason: CloseReason);
 
-        /// Closes the vQP, and destroys what it need not keep for the completions that can still be
-        /// polled.
+        /// Closes the vQP, and destroys what its completions do not need.
         fn destroy(&mut self, dp: &mut Datapath<Self::Qps>) -> Result<()>;
 
-        fn on_drop(&mut self, dp: &mut Datapath<Self::Qps>);
+        fn on_drop(&mut self, dp: &mut Datapath<Self::Qps>) {
+            let _ = self.destroy(dp); // a caller cannot handle the error of a NIC
+        }
     }
 }

@@ -1,7 +1,7 @@
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 
-/// What a part of a vQP has noticed, for the part that handles it.
+/// A failure that one part of a vQP notices and another part handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// The vQP must leave this rail, or cannot move to it.

@@ -1,10 +1,10 @@
-//! The fence of this end: it makes sure that the old rail executes nothing more before the evidence
-//! is read.
+//! The fence of this end: after the fence, the old rail executes nothing more, and its evidence can
+//! be read.
 //!
-//! The fence moves the queue pair to ERR and posts a marker to each of its two queues, after all
-//! other requests. Each queue is flushed in order, so when the completions of both markers have
-//! been polled, all earlier completions have been polled too. A NIC that does not answer, or does
-//! not flush the queues in time, is reset.
+//! The fence moves the queue pair to ERR and posts a marker to each of its two queues, behind all
+//! other requests. A NIC flushes each queue in order, so the completions of both markers come after
+//! all earlier completions. A NIC that does not answer, or does not flush the queues in time, is
+//! reset.
 
 use core::time::Duration;
 
@@ -20,18 +20,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 /// time alone does not show that the NIC has stalled, because this process may not have run.
 const MAX_EMPTY_POLLS: u32 = 100;
 
-/// The state of the marker of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Marker {
-    /// The marker is not posted yet; the queue may be full.
+    /// Not posted yet, because the queue may be full.
     Unposted,
     Posted,
-    /// The marker's completion was polled.
     Flushed,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
+    #[default]
     Idle,
     /// The queue pair is in ERR, and completions are polled up to the markers.
     Draining {
@@ -41,8 +40,8 @@ enum State {
         /// Polls without a completion since the deadline.
         empty_polls: u32,
     },
-    /// No markers are used, because the NIC was reset or the vQP does not fence. Completions are
-    /// polled until a poll finds none.
+    /// The fence has no markers, because the NIC was reset or the vQP does not fence. The fence
+    /// ends at the first poll without a completion.
     Emptying {
         nic_alive: bool,
     },
@@ -62,16 +61,10 @@ pub(super) enum FenceStep {
     Reset,
 }
 
-/// The state of this end's fence of the active rail.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fence(State);
 
 impl Fence {
-    pub(super) fn new() -> Fence {
-        Fence(State::Idle)
-    }
-
-    /// Returns whether no move is in progress.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.0 == State::Idle
@@ -88,14 +81,14 @@ impl Fence {
         matches!(self.0, State::Done { .. })
     }
 
-    /// Returns whether the fence is done and the NIC was alive. Such a NIC has placed all data that
-    /// it received.
+    /// Returns whether the fence is done with a live NIC, which has placed all data that it
+    /// received.
     pub(super) fn is_done_with_live_nic(&self) -> bool {
         self.0 == State::Done { nic_alive: true }
     }
 
-    /// Starts to fence `qp`. Each of `used`, for the send and the receive queue, says whether
-    /// requests without a polled completion may be in the queue. A queue without any needs no
+    /// Starts to fence `qp`. `used` says for the send queue and for the receive queue whether the
+    /// queue may have requests without a polled completion. A queue without such requests needs no
     /// marker.
     pub(super) fn start(&mut self, qp: &DataQp, now: Time, used: [bool; 2]) -> FenceStep {
         if qp.modify_to(QpState::Err).is_err() {
@@ -106,14 +99,14 @@ impl Fence {
         let used = if Mutant::FenceAwaitsSendQueueOnly.is_on() { [used[0], false] } else { used };
         let [send, recv] = used.map(|used| if used { Marker::Unposted } else { Marker::Flushed });
         self.0 = State::Draining { send, recv, deadline, empty_polls: 0 };
-        // The NIC is not queried here: a query costs a system call on a software NIC, and the next
-        // poll drains most queues.
+        // The fence does not query the NIC here. The query costs a system call on a software NIC,
+        // and the next poll drains most queues.
         self.post_markers(qp);
         if used == [false; 2] { FenceStep::Drained } else { FenceStep::Pending }
     }
 
-    /// Skips the fence, for the baseline policies and demonstrations: only the completion queue is
-    /// emptied.
+    /// Skips the fence for the baseline policies and demonstrations, and only empties the
+    /// completion queue.
     pub(super) fn skip(&mut self) {
         self.0 = State::Emptying { nic_alive: true };
     }
@@ -162,15 +155,14 @@ impl Fence {
         }
     }
 
-    /// Records the completion of a marker.
     pub(super) fn on_marker(&mut self, is_recv: bool) {
         if let State::Draining { send, recv, .. } = &mut self.0 {
             *(if is_recv { recv } else { send }) = Marker::Flushed;
         }
     }
 
-    /// Records a poll that found no completion. Returns `None` if the fence is not done by that.
-    /// Otherwise returns whether the NIC is alive, and the caller calls [`Fence::finish`].
+    /// Records a poll that found no completion. If the fence ends with this poll, returns whether
+    /// the NIC is alive, and the caller calls [`Fence::finish`].
     #[inline]
     pub(super) fn on_empty_poll(&mut self) -> Option<bool> {
         match &mut self.0 {
@@ -182,12 +174,10 @@ impl Fence {
         None
     }
 
-    /// Records that the rail is fenced.
     pub(super) fn finish(&mut self, nic_alive: bool) {
         self.0 = State::Done { nic_alive };
     }
 
-    /// Records that the vQP has moved or closed.
     pub(super) fn clear(&mut self) {
         self.0 = State::Idle;
     }

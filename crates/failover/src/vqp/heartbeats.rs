@@ -10,41 +10,35 @@ use crate::vqp::peer_exit_watch::PeerExitWatch;
 use crate::vqp::recovery::Recovery;
 
 /// Sends heartbeats on every rail, and detects the peer's silence on the active one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Heartbeats {
-    /// The time of the next heartbeats.
     next: Time,
-    /// Whether any rail has carried a message from the peer. Before that, the peer may not have
-    /// connected yet.
+    /// Whether any rail has carried a message from the peer. Before the first message, the peer may
+    /// not be connected.
     peer_heard: bool,
     peer_exit: PeerExitWatch,
 }
 
 impl Heartbeats {
-    pub(super) fn new() -> Heartbeats {
-        Heartbeats { next: Time::ZERO, peer_heard: false, peer_exit: PeerExitWatch::default() }
-    }
-
     /// Makes heartbeats due at once.
     pub(super) fn start(&mut self, now: Time) {
         self.next = now;
     }
 
-    /// Records that a message from the peer has arrived.
     pub(super) fn on_peer_heard(&mut self) {
         self.peer_heard = true;
-        self.peer_exit.on_peer_heard();
+        self.peer_exit.detector.on_peer_heard();
     }
 
-    /// The time of the next heartbeats. `None` if heartbeats are off or the vQP is not active.
+    /// `None` if heartbeats are off or the vQP is not active.
     pub(super) fn next(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        (dp.detector().max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
+        (dp.has_heartbeats() && recovery.is_active()).then_some(self.next)
     }
 
-    /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is
-    /// silent on it. `since_last_run` is the time since the last maintenance run, in which this end
-    /// has not read messages. Closes the vQP if the peer's process has ended: without heartbeats,
-    /// the silence of a live peer would be no evidence of that.
+    /// Sends due heartbeats, and reports the active rail as failed if the peer is silent there.
+    /// `since_last_run` is the time since the last maintenance run, in which this end has read no
+    /// messages. Closes the vQP if the peer's process has ended. Without heartbeats, the silence of
+    /// a peer would not show this.
     pub(super) fn run(
         &mut self,
         now: Time,
@@ -57,17 +51,16 @@ impl Heartbeats {
             return;
         }
         let timeout = detector.heartbeat_interval.saturating_mul(detector.max_missed_heartbeats);
-        // A long time without a run does not show that the peer was silent: it may have been
-        // suspended together with this end. A part of the time counts nevertheless, so that an end
-        // that runs rarely notices that its peer is gone.
+        // A long time without a run does not show that the peer was silent, because the peer may
+        // have been suspended together with this end. A part of the time still counts, so that an
+        // end that runs rarely notices that its peer is gone.
         dp.rails.note_unobserved(now, since_last_run.saturating_sub(timeout / 2));
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;
             if self.peer_exit.has_exited(now, dp) {
                 return recovery.close(dp, CloseReason::PeerExited);
             }
-            let Some(control) = recovery.control() else { return };
-            let negotiation = control.negotiation();
+            let Some(negotiation) = recovery.negotiation() else { return };
             let body = Body::Heartbeat { unusable: negotiation.local_unusable() };
             let message = Message { ballot: negotiation.ballot(), body };
             recovery.broadcast(dp, &message);

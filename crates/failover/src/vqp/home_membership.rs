@@ -1,4 +1,4 @@
-//! A vQP's part in the home rail of its domain.
+//! The membership of a vQP in the home rail of its domain.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, Qpn, Result};
@@ -10,22 +10,17 @@ use crate::vqp::rail_set::RailSet;
 
 #[derive(Debug)]
 pub(super) struct HomeMembership {
-    id: VqpId,
-    /// Whether the vQP was connected and has not closed.
+    pub(super) id: VqpId,
     has_joined: bool,
-    /// The last ballot for which the vQP's queue pair on the new rail was bound, and this rail.
-    /// Evidence that is sent again binds nothing: the queue pair may have been fenced since then,
-    /// because the home has moved.
+    /// The last ballot that bound the vQP's queue pair on the new rail, and this rail. Evidence
+    /// that is sent again binds nothing, because the home may have moved and fenced the queue pair
+    /// since then.
     bound_for: Option<(Ballot, u8)>,
 }
 
 impl HomeMembership {
     pub(super) fn new(id: VqpId) -> HomeMembership {
         HomeMembership { id, has_joined: false, bound_for: None }
-    }
-
-    pub(super) fn id(&self) -> VqpId {
-        self.id
     }
 
     /// See [`Domain::join_home`].
@@ -45,8 +40,8 @@ impl HomeMembership {
         }
     }
 
-    /// Returns whether the evidence for this ballot may be sent at once: the home need not move for
-    /// it.
+    /// Returns whether the evidence for this ballot may be sent at once, because the home need not
+    /// move.
     pub(super) fn is_at_home(&self, domain: &Domain, ballot: Ballot, rail: usize) -> bool {
         self.is_bound_for(ballot)
             || self.view(domain, rail).is_none_or(|view| usize::from(view.home.rail) == rail)
@@ -56,8 +51,9 @@ impl HomeMembership {
         self.bound_for.is_some_and(|(bound, _)| bound == ballot)
     }
 
-    /// Binds the queue pair on the rail of `to` before the peer can learn that this end has
-    /// accepted the ballot. Returns also the rail whose queue pair was bound for the ballot before.
+    /// Binds the queue pair on the rail of `to`, before the peer can learn that this end has
+    /// accepted the ballot. Also returns the rail of the queue pair that the ballot had bound
+    /// before.
     pub(super) fn bind(
         &mut self,
         domain: &Domain,
@@ -77,8 +73,8 @@ impl HomeMembership {
         (moved, before.map(|(_, rail)| rail.into()))
     }
 
-    /// Connects the new queue pair of a rail to the peer's. `is_active` says whether the peer may
-    /// then post to it without another ballot.
+    /// Connects the new queue pair of a rail to the peer's queue pair. `is_active` says whether the
+    /// peer may then post there without another ballot.
     ///
     /// # Errors
     /// The errors of a NIC and of [`Domain::connect_replacement_at_home`].

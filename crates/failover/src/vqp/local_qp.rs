@@ -2,12 +2,11 @@ use mitra_verbs::{Access, CqId, Error, QpBuilder, QpCap, Qpn, RcConnection, Resu
 
 use crate::local_nic::LocalNic;
 
-/// The capacity of the send queue, and of its completion queue.
 const DEPTH: u32 = 8;
 
 /// A queue pair that is connected to itself and executes binds of type 1 windows on its NIC. Such a
-/// window is bound for all queue pairs of the protection domain. The data queue pairs of a rail
-/// cannot execute the bind while the rail is fenced, although other vQPs may use its NIC.
+/// window is bound for all queue pairs of the protection domain. The data queue pairs of a fenced
+/// rail cannot execute the bind, although other vQPs may use the NIC.
 #[derive(Debug)]
 pub(super) struct LocalQp {
     nic: LocalNic,
@@ -16,7 +15,6 @@ pub(super) struct LocalQp {
 }
 
 impl LocalQp {
-    /// Creates the queue pair in RTS.
     pub(super) fn new(nic: &LocalNic) -> Result<LocalQp> {
         let p = &*nic.provider;
         let cq = p.create_cq(DEPTH, None)?;
@@ -47,7 +45,6 @@ impl LocalQp {
         self.nic.provider.poll_cq(self.cq, max, out)
     }
 
-    /// Destroys the objects on the NIC.
     pub(super) fn destroy(&self) -> Result<()> {
         let p = &*self.nic.provider;
         match p.destroy_qp(self.qpn).and_then(|()| p.destroy_cq(self.cq)) {

@@ -1,5 +1,5 @@
-//! Periodic work: reads control messages and device events, and sends heartbeats, probes of rails
-//! that the vQP left, and retries.
+//! Periodic work: control messages, device events, heartbeats, probes of the rails that the vQP
+//! left, and retries.
 
 use core::time::Duration;
 
@@ -8,6 +8,7 @@ use mitra_verbs::Time;
 use crate::config::Service;
 use crate::control_message::{Body, Message};
 use crate::domain::Domain;
+use crate::negotiation::RailNegotiation;
 use crate::vqp::address_changes::AddressChanges;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::durability::Durability;
@@ -16,95 +17,61 @@ use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::rail_rejoin::RailRejoin;
 use crate::vqp::recovery::Recovery;
 
-/// At least one run in this many is a full run. A full run reads the events of all rails and
-/// queries each NIC whether it is alive; any other run reads the events of the active rail only.
-/// The query costs a system call on a software NIC. Every run reads the control messages of all
-/// rails, because the proposal of a peer whose active rail has failed arrives on another rail.
+/// At least one run in this many is a full run, which reads the events of all rails and queries
+/// each NIC. Other runs read the events of the active rail only, because the query costs a system
+/// call on a software NIC. Every run reads the control messages of all rails, because a peer whose
+/// active rail has failed sends its proposal on another rail.
 const RUNS_PER_FULL_RUN: u32 = 4;
-/// A run is also a full run if at least this time has passed since the last run.
+/// A run is also full if this time has passed since the last run.
 const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Maintenance {
-    schedule: MaintenanceSchedule,
+    pub(super) schedule: MaintenanceSchedule,
     heartbeats: Heartbeats,
     rail_rejoin: RailRejoin,
     durability: Durability,
     addresses: AddressChanges,
-    /// The number of runs of an open vQP.
     runs: u32,
 }
 
 impl Maintenance {
     pub(super) fn new(domain: &Domain) -> Maintenance {
         Maintenance {
-            schedule: MaintenanceSchedule::new(),
-            heartbeats: Heartbeats::new(),
-            rail_rejoin: RailRejoin::new(),
+            schedule: MaintenanceSchedule::default(),
+            heartbeats: Heartbeats::default(),
+            rail_rejoin: RailRejoin::default(),
             durability: Durability::default(),
             addresses: AddressChanges::new(domain),
             runs: 0,
         }
     }
 
-    /// Starts the timers. Called when the vQP is connected.
     pub(super) fn start(&mut self, now: Time) {
         self.schedule.begin_maintenance(now);
         self.heartbeats.start(now);
     }
 
-    /// The time of the last run.
-    pub(super) fn last_run(&self) -> Time {
-        self.schedule.last_maintenance()
-    }
-
-    /// Records a poll. Returns whether [`Maintenance::run_from_poll`] is due.
-    #[inline]
-    pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {
-        self.schedule.on_poll(now)
-    }
-
-    /// Records a post. Returns whether [`Maintenance::run`] is due.
-    #[inline]
-    pub(super) fn on_post(&mut self, now: impl FnOnce() -> Time) -> bool {
-        self.schedule.on_post(now)
-    }
-
-    /// The time at which a run is due without a post or completion.
+    /// The time at which a run is due without a post or a completion.
     pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        let negotiation = recovery.control().and_then(|control| control.negotiation().poll_timeout());
+        let negotiation = recovery.negotiation().and_then(RailNegotiation::poll_timeout);
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
-        let failback = recovery.control().and_then(|control| control.negotiation().failback_at());
+        let failback = recovery.negotiation().and_then(RailNegotiation::failback_at);
         let timers =
-            [negotiation, heartbeat, probe, failback, self.durability.timeout(), self.addresses.timeout()];
+            [negotiation, heartbeat, probe, failback, self.durability.ask_at, self.addresses.timeout()];
         timers.into_iter().flatten().min()
     }
 
-    /// Runs maintenance as [`Maintenance::run`] does, and records that a poll ran it.
-    pub(super) fn run_from_poll(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
-        self.schedule.on_maintenance_from_poll();
-        self.run(recovery, dp);
-    }
-
-    /// Handles control messages and device events, and runs the timers that have expired. Not every
-    /// run queries the devices of the other rails.
-    pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
-        self.run_on(recovery, dp, false);
-    }
-
-    /// Runs maintenance on all rails.
-    pub(super) fn run_full(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
-        self.run_on(recovery, dp, true);
-    }
-
-    fn run_on(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
+    /// Handles control messages and device events, and runs expired timers. Without `all_rails`,
+    /// not every run queries the devices of the other rails.
+    pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);
-        if recovery.control().is_none() {
+        if recovery.control.is_none() {
             return;
         }
-        if recovery.is_closed() {
+        if dp.termination.is_closed() {
             // The negotiation answers a peer that missed the Closed message.
             (0..dp.rails.len()).for_each(|rail| self.poll_control(rail, now, recovery, dp));
             return;
@@ -128,26 +95,25 @@ impl Maintenance {
         recovery.handle_timeout(dp, now);
     }
 
-    /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        // An error means that the NIC is dead. `Recovery::check_device` detects that.
+        // An error means that the NIC is dead, which `Recovery::check_device` detects.
         let datagrams = dp.rails.get(rail).receive_control().unwrap_or_default();
         if !datagrams.is_empty() {
             recovery.read_home(dp);
         }
-        let Some(control) = recovery.control_mut() else { return };
+        let Some(control) = &mut recovery.control else { return };
         let messages: Vec<Message> = datagrams.iter().filter_map(|bytes| control.decode(bytes)).collect();
         for message in &messages {
-            // An end that has slept may have an unread event of the proposed rail. It must not
+            // An end that has slept may have an unread event of the proposed rail, and must not
             // accept a rail that it cannot use.
             if let Body::Propose { rail, .. } = message.body
                 && usize::from(rail) < dp.rails.len()
-                && !recovery.is_closed()
+                && !dp.termination.is_closed()
             {
                 recovery.check_device(dp, rail.into(), true);
             }
         }
-        let Some(control) = recovery.control_mut() else { return };
+        let Some(control) = &mut recovery.control else { return };
         let (heard, mut new_qp) = (!messages.is_empty(), None);
         let (mut of_durability, mut addresses) = (Vec::new(), Vec::new());
         for message in messages {
@@ -157,24 +123,24 @@ impl Maintenance {
                 Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
                 _ => {}
             }
-            control.negotiation_mut().handle(now, message);
+            control.negotiation.handle(now, message);
         }
         if heard {
             let is_first = dp.rails.note_message(rail, now);
             self.heartbeats.on_peer_heard();
             if is_first && dp.config().service == Service::Unreliable {
                 // The peer waits for a message on this rail before it sends, and may have connected
-                // after the last one.
+                // after the last message.
                 self.heartbeats.start(now);
             }
         }
-        // Before the actions, one of which may close the vQP.
+        // These messages come before the actions, because an action may close the vQP.
         of_durability.iter().for_each(|message| self.durability.on_message(message, recovery, dp));
         recovery.settle(dp);
-        // Before a new queue pair is connected to the address.
+        // Addresses come before new queue pairs, which are connected to the new address.
         addresses.iter().for_each(|body| self.addresses.on_message(now, body, recovery, dp));
-        // Of several messages about new queue pairs, only the last is handled, because it
-        // supersedes the others. The peer repeats a question that stays unanswered.
+        // A message about a new queue pair supersedes earlier messages, so only the last is
+        // handled. The peer repeats a question that stays unanswered.
         if let Some((ballot, qp)) = new_qp {
             self.rail_rejoin.on_new_qp(now, rail, ballot, qp, recovery, dp);
         }

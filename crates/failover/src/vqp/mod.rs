@@ -4,13 +4,12 @@
 //!
 //! - `datapath`: the send queue with its ledger, the receive queue, the slots of a shared receive
 //!   queue (`shared_receives`), the memory windows (`window_sync`), the completions for the
-//!   application, and the queue pairs;
+//!   application, the queue pairs, and the reason for closing (`termination`);
 //! - a [`Failover`], which drives the queue pairs and moves the datapath to others after a failure.
 //!
 //! A vQP with a queue pair on every rail has an [`OwnFailover`]:
 //!
-//! - `recovery`: the negotiation with the peer, the fence, the failover report and the reason for
-//!   closing;
+//! - `recovery`: the negotiation with the peer, the fence and the failover report;
 //! - `maintenance`: all periodic work: control messages, device events, heartbeats and probes of
 //!   the rails that the vQP left.
 //!

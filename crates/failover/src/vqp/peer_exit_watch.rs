@@ -7,26 +7,20 @@ use crate::config::MAX_RAILS;
 use crate::peer_exit::PeerExitDetector;
 use crate::vqp::datapath::Datapath;
 
-/// Refusals count for the peer timeout divided by this, or for the time after which the peer counts
-/// as silent, whichever is longer. Hosts limit refusals to one per second and destination after the
-/// first six (Linux: `icmp_ratelimit`), so the exit may be noticed a second later.
+/// Refusals count for the peer timeout divided by this number, or for the time after which the peer
+/// counts as silent, whichever is longer. Hosts limit refusals to one per second and destination
+/// after the first six (Linux: `icmp_ratelimit`), so the exit may be noticed a second later.
 const CONFIRMATIONS_PER_TIMEOUT: u32 = 8;
 
-/// Reads from the NICs whether the peer's host refuses packets.
 #[derive(Debug, Default)]
 pub(super) struct PeerExitWatch {
-    detector: PeerExitDetector,
-    /// For each rail, the last reading. The refusals before the first reading were not meant for
-    /// this vQP.
+    pub(super) detector: PeerExitDetector,
+    /// The last reading of each rail. Refusals before the first reading were not meant for this
+    /// vQP.
     seen: [Option<u64>; MAX_RAILS],
 }
 
 impl PeerExitWatch {
-    /// Records that a message from the peer has arrived.
-    pub(super) fn on_peer_heard(&mut self) {
-        self.detector.on_peer_heard();
-    }
-
     /// Reads the NICs, once per heartbeat. Returns whether the peer's process has ended.
     pub(super) fn has_exited(&mut self, now: Time, dp: &Datapath) -> bool {
         for rail in 0..dp.rails.len() {

@@ -1,11 +1,10 @@
 //! Replaces the queue pairs of rails that the vQP left, so that a later failover can use these
 //! rails. The negotiation's `rail_rejoin` module determines which two queue pairs are to be
-//! connected; this module creates and connects them.
+//! connected, and this module creates and connects them.
 //!
 //! A port that is up does not prove that the path works. The two ends therefore exchange the
 //! parameters of their new queue pairs over the rail itself, until each end knows that the other
-//! end's queue pair is connected. The vQP does not move to the rail at that time: the rail is a
-//! standby rail until the active rail fails.
+//! end's queue pair is connected. The rail then is a standby rail until the active rail fails.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Time;
@@ -16,29 +15,23 @@ use crate::negotiation::RailNegotiation;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// Probes the rails that the vQP left, and connects new queue pairs on those that work.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RailRejoin {
-    /// The earliest time of the next probes.
     next_probe: Time,
 }
 
 impl RailRejoin {
-    pub(super) fn new() -> RailRejoin {
-        RailRejoin { next_probe: Time::ZERO }
-    }
-
-    /// The time of the next probe. `None` if no rail is to be probed.
+    /// `None` if no rail is to be probed.
     pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        let negotiation = recovery.control()?.negotiation();
+        let negotiation = recovery.negotiation()?;
         (0..dp.rails.len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
     }
 
-    /// Probes the rails that the vQP left, if a probe is due: on each of them whose device is up at
-    /// this end, creates the new queue pair and asks the peer for the parameters of its own.
+    /// Probes the rails that the vQP left, if a probe is due. On each of these rails whose device
+    /// is up, creates the new queue pair and asks the peer for the parameters of the peer's queue
+    /// pair.
     pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        let Some(control) = recovery.control() else { return };
-        let negotiation = control.negotiation();
+        let Some(negotiation) = recovery.negotiation() else { return };
         let probed = (0..dp.rails.len()).filter(|&rail| is_probed(rail, negotiation, dp));
         let probed = probed.fold(0_u8, |rails, rail| rails | 1 << rail);
         let active = negotiation.active();
@@ -55,7 +48,7 @@ impl RailRejoin {
         }
     }
 
-    /// Handles the peer's message about its new queue pair. The message arrived on `rail`.
+    /// Handles the peer's message about its new queue pair, which arrived on `rail`.
     pub(super) fn on_new_qp(
         &mut self,
         now: Time,
@@ -76,17 +69,17 @@ impl RailRejoin {
             let is_active = rail == recovery.active_rail();
             let peer = (peer_qp.qpn, peer_qp.psn);
             if dp.home.connect_replacement(&dp.domain, &mut dp.rails, (rail, is_active), peer).is_err() {
-                return; // the NIC has failed, or the home rail has moved: maintenance handles both
+                return; // maintenance handles a failed NIC or a moved home rail
             }
             dp.on_qp_connected(rail);
         }
         if rail == recovery.active_rail() && !dp.windows.is_in_step(rail) {
-            return; // the peer may post as soon as it has the answer, for which it asks again
+            return; // with the answer the peer may post; the peer asks again
         }
-        if let Some(control) = recovery.control_mut() {
-            control.negotiation_mut().local_qp_connected(rail);
+        if let Some(negotiation) = recovery.negotiation_mut() {
+            negotiation.local_qp_connected(rail);
             if peer_qp.connected {
-                control.negotiation_mut().peer_qp_connected(now, rail);
+                negotiation.peer_qp_connected(now, rail);
             }
         }
         if rail == recovery.active_rail() {
@@ -99,11 +92,11 @@ impl RailRejoin {
     }
 
     /// Creates the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP
-    /// left the rail, or `None` if the rail has no new queue pair: the vQP has not left the rail,
-    /// the NIC refused, or the vQP does not fence. Without a fence, the old queue pair may still
+    /// left the rail. `None` if the rail has no new queue pair: the vQP has not left the rail, the
+    /// NIC refused, or the vQP does not fence. Without a fence, the old queue pair may still
     /// execute requests and must not be replaced.
     fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
-        let left_by = recovery.control()?.negotiation().left_by(rail)?;
+        let left_by = recovery.negotiation()?.left_by(rail)?;
         if !dp.config().requires_fence() {
             return None;
         }
@@ -117,20 +110,19 @@ impl RailRejoin {
     }
 }
 
-/// Returns whether `rail` is to be probed: the vQP left it, its new queue pairs are not connected,
-/// and its device is up at this end.
+/// Returns whether the vQP left `rail`, the new queue pairs there are not connected, and the device
+/// is up at this end.
 fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool {
     negotiation.awaits_new_qps(rail) && !dp.rails.is_down(rail)
 }
 
-/// Sends the parameters of this end's new queue pair to the peer on the rail itself. `asks`
-/// requests an answer.
+/// Sends the parameters of this end's new queue pair on the rail itself. `asks` requests an answer.
 fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
-    let Some(control) = recovery.control() else { return };
+    let Some(control) = &recovery.control else { return };
     let this = dp.rails.get(rail);
     let qp = NewQp {
         rail: rail as u8,
-        connected: !control.negotiation().is_local_qp_missing(rail),
+        connected: !control.negotiation.is_local_qp_missing(rail),
         asks,
         qpn: this.qpn(),
         psn: this.first_psn(),

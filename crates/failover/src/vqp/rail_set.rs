@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use mitra_verbs::{Access, Error, Gid, Mtu, Psn, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
 use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
@@ -11,31 +11,30 @@ use crate::local_nic::LocalNic;
 use crate::rail::{Rail, first_psn};
 use crate::secret::{Secret, SecretWord};
 
-/// The rails of a vQP, and the vQP's configuration.
 #[derive(Debug)]
 pub struct RailSet {
     rails: Vec<Rail>,
     config: Config,
     /// Bit i: the port of rail i is down at this end, or its NIC is dead.
     down: u8,
-    /// The failure detectors of the connection. See [`DetectorConfig::agreed`].
-    detector: DetectorConfig,
+    /// The failure detectors of the connection ([`DetectorConfig::agreed`]). Before the connection,
+    /// the configured ones.
+    pub(super) detector: DetectorConfig,
     /// Bit i: a message of the peer has arrived on rail i.
     heard: u8,
-    /// Whether messages of an unreliable connection are sent before the peer was heard.
-    sends_unheard: bool,
-    /// The queue pair number of the vQP: the number of the first queue pair of the first rail whose
-    /// NIC was alive, or the number taken over from another vQP. The current queue pairs of the
-    /// rails may have other numbers.
+    /// Whether an unreliable connection sends messages before the peer was heard.
+    pub(super) sends_unheard: bool,
+    /// The vQP's number: the number of the first queue pair on the first live NIC, or a number that
+    /// another vQP has transferred. The current queue pairs of the rails may have other numbers.
     qpn: Qpn,
-    /// The secret from which the first PSNs of queue pairs are derived.
+    /// Derives the first PSNs of queue pairs.
     secret: SecretWord,
 }
 
 impl RailSet {
-    /// Creates one rail on each NIC of the domain; on a dead NIC, one without a queue pair. `own`
-    /// are these NICs with the vQP's own completion channels, if it has any, on which the rails
-    /// then report control messages too.
+    /// Creates one rail on each NIC of the domain. On a dead NIC, the rail has no queue pair. `own`
+    /// are these NICs with completion channels of the vQP, on which the rails also report control
+    /// messages.
     pub(super) fn new(
         domain: &Domain,
         own: Option<&[LocalNic]>,
@@ -79,23 +78,15 @@ impl RailSet {
         Ok(set)
     }
 
-    /// The configuration.
     #[inline]
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The failure detectors of the connection.
-    pub(super) fn detector(&self) -> &DetectorConfig {
-        &self.detector
-    }
-
-    /// Takes the peer's heartbeats into account.
     pub(super) fn agree_on_heartbeats(&mut self, peer_interval: Duration, peer_max_missed: u32) {
         self.detector = self.config.detector.agreed(peer_interval, peer_max_missed);
     }
 
-    /// The queue pair number of the vQP.
     pub(super) fn qpn(&self) -> Qpn {
         self.qpn
     }
@@ -109,35 +100,30 @@ impl RailSet {
         &self.rails[rail]
     }
 
+    pub(super) fn get_mut(&mut self, rail: usize) -> &mut Rail {
+        &mut self.rails[rail]
+    }
+
     pub(super) fn iter(&self) -> core::slice::Iter<'_, Rail> {
         self.rails.iter()
     }
 
-    /// The time on the clock of rail 0's NIC.
-    #[inline]
-    pub(super) fn now(&self) -> Time {
-        self.rails[0].provider().now()
-    }
-
-    /// Returns whether the port or the NIC of a rail is down at this end.
     pub(super) fn is_down(&self, rail: usize) -> bool {
         self.down & (1 << rail) != 0
     }
 
-    /// Records whether the port or the NIC of a rail is down at this end.
     pub(super) fn set_down(&mut self, rail: usize, down: bool) {
         self.down = (self.down & !(1 << rail)) | (u8::from(down) << rail);
     }
 
-    /// Returns whether the NIC of a rail answers a query.
     pub(super) fn nic_answers(&self, rail: usize) -> bool {
         self.rails[rail].provider().query_port().is_ok()
     }
 
-    /// Connects every rail to the peer and moves its queue pair to RTR. A dead NIC is skipped;
-    /// maintenance detects that it is dead. Returns its error only if no NIC is alive.
+    /// Connects every rail to the peer and moves its queue pair to RTR. Skips dead NICs, which
+    /// maintenance detects. Returns [`Error::DeviceFatal`] only if no NIC is alive.
     pub(super) fn connect(&mut self, peer: &[RailInfo], mtu: Mtu, min_rnr_timer: RnrTimer) -> Result<()> {
-        let now = self.now();
+        let now = self.rails[0].provider().now();
         self.config.min_rnr_timer = min_rnr_timer;
         let mut connected = Err(Error::DeviceFatal);
         for (rail, info) in self.rails.iter_mut().zip(peer) {
@@ -151,21 +137,19 @@ impl RailSet {
         connected
     }
 
-    /// Moves the queue pair of every rail to RTS.
     pub(super) fn start_sending(&mut self, rnr_retry: u8) -> Result<()> {
         self.config.rnr_retry = rnr_retry;
         self.rails.iter_mut().try_for_each(|rail| rail.start_sending(&self.config))
     }
 
-    /// Changes the rights of the peer on every rail, and on the queue pairs that replace those of
-    /// the rails.
+    /// Changes the rights of the peer on the current and all later queue pairs.
     pub(super) fn set_access(&mut self, access: Access) -> Result<()> {
         self.config.access = access;
         self.rails.iter().map(|rail| rail.set_access(access)).fold(Ok(()), Result::and)
     }
 
-    /// Sends a control message on every rail whose device is up at this end, on the rail `first`
-    /// before the others. `wakes` says whether it wakes a peer that waits for events.
+    /// Sends a control message on every rail whose device is up, first on the rail `first`. `wakes`
+    /// says whether the message wakes a peer that waits for events.
     pub(super) fn broadcast(&self, first: usize, bytes: &[u8], wakes: bool) {
         let others = (0..self.rails.len()).filter(|&rail| rail != first);
         for rail in core::iter::once(first).chain(others).filter(|&rail| !self.is_down(rail)) {
@@ -173,39 +157,23 @@ impl RailSet {
         }
     }
 
-    /// Records that a message of the peer has arrived on a rail. Returns whether it was the first
-    /// one there.
+    /// Records that a message of the peer has arrived on a rail. Returns whether that message is
+    /// the first there.
     pub(super) fn note_message(&mut self, rail: usize, now: Time) -> bool {
-        self.note_heard(rail, now);
+        self.rails[rail].note_heard(now);
         let before = self.heard;
         self.heard |= 1 << rail;
         self.heard != before
     }
 
-    /// Returns whether a message of the peer has ever arrived on a rail: its path works, or did,
-    /// and the peer has connected its queue pairs.
+    /// Returns whether a message of the peer has ever arrived on a rail. If so, the path has
+    /// worked, and the peer has connected its queue pairs.
     pub(super) fn was_heard(&self, rail: usize) -> bool {
         self.heard & (1 << rail) != 0
     }
 
-    /// Returns whether a message of the peer has ever arrived on any rail.
     pub(super) fn is_peer_heard(&self) -> bool {
         self.heard != 0
-    }
-
-    /// Returns whether messages of an unreliable connection are sent before the peer was heard.
-    pub(super) fn sends_unheard(&self) -> bool {
-        self.sends_unheard
-    }
-
-    /// Has messages of an unreliable connection sent before the peer was heard.
-    pub(super) fn send_unheard(&mut self) {
-        self.sends_unheard = true;
-    }
-
-    /// Restarts the measurement of the peer's silence on a rail.
-    pub(super) fn note_heard(&mut self, rail: usize, now: Time) {
-        self.rails[rail].note_heard(now);
     }
 
     /// Excludes the last `time` from the measurement of the peer's silence on every rail.
@@ -224,31 +192,19 @@ impl RailSet {
         self.rails[rail].replace_qp(&self.config, left_by, first_psn, keep_number)
     }
 
-    /// The first PSN of the queue pair that replaces the one of `rail` after the vQP has left the
-    /// rail by this ballot.
+    /// The first PSN of the replacement queue pair on `rail` after the ballot `left_by`.
     pub(super) fn replacement_psn(&self, rail: usize, left_by: Ballot) -> Psn {
         first_psn(derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64))
     }
 
-    /// See [`Rail::refresh_gid`].
-    pub(super) fn refresh_gid(&mut self, rail: usize) -> Option<Gid> {
-        self.rails[rail].refresh_gid()
-    }
-
-    /// See [`Rail::set_peer_gid`].
-    pub(super) fn set_peer_gid(&mut self, rail: usize, gid: Gid) -> Result<bool> {
-        self.rails[rail].set_peer_gid(gid)
-    }
-
-    /// Connects the new queue pair of a rail to the peer's.
     pub(super) fn connect_replacement(&mut self, rail: usize, qpn: Qpn, psn: Psn) -> Result<()> {
         self.rails[rail].connect_replacement(qpn, psn, &self.config)
     }
 
-    /// Stops every rail, because the vQP closes for `reason`. Afterwards the peer cannot access
-    /// memory through the rails, and no late response arrives. Returns the reason to report:
-    /// `reason`, or [`CloseReason::Unfenced`] if the NIC of a rail in `used`, on which the peer may
-    /// have posted requests, can be neither stopped nor reset.
+    /// Stops every rail of a vQP that closes for `reason`. Afterwards the peer cannot access memory
+    /// through the rails, and no late response arrives. On the rails in `used`, the peer may have
+    /// posted requests. If the NIC of such a rail can be neither stopped nor reset, returns
+    /// [`CloseReason::Unfenced`] instead of `reason`.
     pub(super) fn stop_all(&self, used: [usize; 2], reason: CloseReason) -> CloseReason {
         let mut fenced = true;
         for (i, rail) in self.rails.iter().enumerate() {
@@ -260,7 +216,6 @@ impl RailSet {
         if fenced { reason } else { CloseReason::Unfenced }
     }
 
-    /// Transfers the vQP's queue pair number to the rails of another vQP.
     pub(super) fn transfer_qpn(&mut self, to: &mut RailSet) -> Result<()> {
         for (from, to) in self.rails.iter_mut().zip(&mut to.rails) {
             if from.holds_number(self.qpn) {
@@ -283,7 +238,7 @@ impl RailSet {
     }
 }
 
-/// Derives the `i`-th secret from `secret` (the finalizer of SplitMix64).
+/// Derives the `i`-th secret (the finalizer of SplitMix64).
 pub(super) fn derive_secret(secret: SecretWord, i: u64) -> SecretWord {
     let mut z = secret.expose().wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -10,36 +10,33 @@ use crate::domain::Domain;
 use crate::key_translation;
 use crate::vqp::wr_id_flags;
 
-/// An outstanding receive.
 #[derive(Debug)]
 struct Receive {
-    /// The application's receive, except that `wr_id` is the one for the rail.
+    /// The application's receive with the `wr_id` for the rail.
     wr: RecvWr,
-    /// The `wr_id` of the application's receive.
     app_wr_id: u64,
 }
 
 /// The receive queue of a vQP. During a move, the outstanding receives are posted on the new rail.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
-    /// The outstanding receives, oldest first.
+    /// Oldest first.
     wrs: VecDeque<Receive>,
     /// The number of receives, from the front of `wrs`, that are posted on `rail`.
     posted: usize,
     /// The rail on which receives are posted: the active rail or, late in a move, the new rail.
     rail: usize,
-    /// The number of successful receives in this epoch.
-    received_in_epoch: u64,
-    /// The number of receives that took a message since the vQP was created.
+    /// The receiver record of the evidence: the successful receives in this epoch.
+    pub(super) received_in_epoch: u64,
+    /// The number of receives that have taken a message, over all epochs.
     received: u64,
-    /// The completions that wait for the peer's Resume, from a move on. `None` if completions do
-    /// not wait.
+    /// After a move, the completions that wait for the peer's Resume. `None` if completions do not
+    /// wait.
     held: Option<VecDeque<Completion>>,
-    /// The number of bytes to add to the length of the next receive, if it is one of a WRITE with
-    /// immediate. Earlier rails placed these bytes in memory, and the peer does not send them
-    /// again.
+    /// Added to the length of the next receive, if it is a receive of a WRITE with immediate.
+    /// Earlier rails placed these bytes in memory, and the peer does not send them again.
     partial_imm_bytes: u32,
-    /// The length of the longest message that every rail accepts, in bytes.
+    /// The longest message that every rail accepts, in bytes.
     max_message: u64,
     service: Service,
 }
@@ -59,7 +56,6 @@ impl ReceiveQueue {
         }
     }
 
-    /// The number of outstanding receives.
     pub(super) fn len(&self) -> usize {
         self.wrs.len()
     }
@@ -69,25 +65,16 @@ impl ReceiveQueue {
         self.held.as_ref().map_or(0, VecDeque::len)
     }
 
-    /// Returns whether receives are not posted on the rail yet.
     pub(super) fn has_unposted(&self) -> bool {
         self.posted < self.wrs.len()
     }
 
-    /// Returns whether receives are posted on a queue pair and have not completed.
     pub(super) fn is_posted(&self) -> bool {
         self.posted > 0
     }
 
-    /// The rail on which the receives are posted.
     pub(super) fn rail(&self) -> usize {
         self.rail
-    }
-
-    /// The number of successful receives in this epoch, which is the receiver record of the
-    /// evidence.
-    pub(super) fn received_in_epoch(&self) -> u64 {
-        self.received_in_epoch
     }
 
     /// Checks a receive and appends it. The caller has checked that the vQP is open and has room.
@@ -101,8 +88,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Sets the rail on which receives are posted. Returns the old rail if it is another one and
-    /// receives are posted there.
+    /// Sets the rail on which receives are posted. Returns the old rail if it differs and receives
+    /// are posted there.
     pub(super) fn switch_rail(&mut self, rail: usize) -> Option<usize> {
         if self.rail == rail {
             return None;
@@ -119,21 +106,20 @@ impl ReceiveQueue {
         }
     }
 
-    /// Removes the receives, of which none is posted on a rail, and returns their number.
+    /// Removes the receives, none of which is posted on a rail, and returns their number.
     pub(super) fn clear_unposted(&mut self) -> usize {
         debug_assert_eq!(self.posted, 0);
         core::mem::take(&mut self.wrs).len()
     }
 
-    /// Posts the receives that are not posted on `rail` yet.
     pub(super) fn post(&mut self, qp: &DataQp, domain: &Domain) {
         if self.rail == 0
             && self.posted + 1 == self.wrs.len()
             && let Some(added) = self.wrs.back()
         {
-            // The common case: one receive, whose keys need no translation.
+            // The common case: the keys of a single receive on rail 0 need no translation.
             let posted = qp.post_recv(core::slice::from_ref(&added.wr));
-            self.posted += usize::from(posted.is_ok()); // if not, it is posted on the next rail
+            self.posted += usize::from(posted.is_ok()); // a refused receive is posted on the next rail
             return;
         }
         let wrs: Vec<RecvWr> = (self.wrs.iter().skip(self.posted))
@@ -148,7 +134,6 @@ impl ReceiveQueue {
         };
     }
 
-    /// Completes the oldest receive successfully.
     #[inline]
     pub(super) fn on_success(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
         let Some(Receive { app_wr_id, .. }) = self.wrs.pop_front() else { return };
@@ -171,14 +156,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// Moves a completion to `ready`, unless it must wait for the peer's Resume.
+    /// Moves a completion to `ready`, unless the completion must wait for the peer's Resume.
     fn deliver(&mut self, mut completion: Completion, ready: &mut VecDeque<Completion>) {
         let with_imm = completion.opcode == WcOpcode::RecvWithImm;
         if let Some(held) = &mut self.held {
             if with_imm || !held.is_empty() {
                 return held.push_back(completion);
             }
-            self.held = None; // the peer replays a torn WRITE with immediate first, so a SEND shows that there was none
+            self.held = None; // the peer replays a torn WRITE with immediate before any SEND, so none was torn
         }
         let partial = core::mem::take(&mut self.partial_imm_bytes);
         if with_imm {
@@ -187,7 +172,7 @@ impl ReceiveQueue {
         ready.push_back(completion);
     }
 
-    /// Begins an epoch. If the first receive of the epoch is one of a WRITE with immediate, its
+    /// Begins an epoch. If a WRITE with immediate takes the first receive of the epoch, the
     /// completion waits for the peer's Resume, which states how many bytes of the WRITE earlier
     /// rails placed.
     pub(super) fn begin_epoch(&mut self) {
@@ -197,20 +182,20 @@ impl ReceiveQueue {
         }
     }
 
-    /// Makes completions wait for the peer's Resume. The peer of an unreliable connection sends no
-    /// part of a WRITE again.
+    /// Makes completions wait for the peer's Resume. The peer of an unreliable connection never
+    /// sends a part of a WRITE again.
     pub(super) fn hold(&mut self) {
         if self.service.is_reliable() {
             (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
         }
     }
 
-    /// Moves the completions that waited for the peer's Resume to `ready`. `partial_imm_bytes` is
-    /// the number that the Resume states. The peer replays a torn WRITE with immediate first, so
-    /// the number is added to the length of the first of these completions.
+    /// Moves the completions that waited for the peer's Resume to `ready`. The Resume states
+    /// `partial_imm_bytes`. The peer replays a torn WRITE with immediate first, so these bytes
+    /// count for the first of these completions.
     ///
-    /// If `partial_imm_bytes` is `None`, no Resume will arrive, and the first of these completions
-    /// ends in [`UnresolvedError::ValueLost`], because its length is unknown.
+    /// If `partial_imm_bytes` is `None`, no Resume will arrive. The first of these completions then
+    /// has an unknown length, and ends in [`UnresolvedError::ValueLost`].
     pub(super) fn release_held(&mut self, partial_imm_bytes: Option<u32>, ready: &mut VecDeque<Completion>) {
         let Some(mut held) = self.held.take() else { return };
         match (held.front_mut(), partial_imm_bytes) {
@@ -222,18 +207,11 @@ impl ReceiveQueue {
         ready.append(&mut held);
     }
 
-    /// Ends every outstanding receive because the vQP has closed.
     pub(super) fn flush(&mut self, ready: &mut VecDeque<Completion>) {
         let outstanding = core::mem::take(&mut self.wrs);
-        for (i, receive) in (0..).zip(&outstanding) {
-            ready.push_back(self.failed(receive.app_wr_id, i, WcStatus::Flushed));
+        for (i, receive) in (self.received..).zip(&outstanding) {
+            ready.push_back(Completion::failed_receive(receive.app_wr_id, i, WcStatus::Flushed));
         }
-    }
-
-    /// Returns the completion of a receive that got no message. `position` is 0 for the oldest
-    /// outstanding receive.
-    fn failed(&self, wr_id: u64, position: u64, status: WcStatus) -> Completion {
-        Completion::failed_receive(wr_id, self.received + position, status)
     }
 
     fn completion(&self, wr_id: u64, wc: &Wc, outcome: Outcome) -> Completion {
@@ -257,7 +235,7 @@ mod tests {
     use super::*;
     use mitra_verbs::Qpn;
 
-    /// The completions of the first message after a move, and those after the peer's Resume. The
+    /// The completions of the first message after a move, before and after the peer's Resume. The
     /// message is a WRITE with immediate of 64 bytes, of which an earlier rail placed 100.
     fn lengths_after_move(service: Service) -> [Vec<u32>; 2] {
         let (mut queue, mut ready) = (ReceiveQueue::new(1 << 20, service), VecDeque::new());
@@ -271,9 +249,9 @@ mod tests {
         [before, ready.iter().map(|completion| completion.byte_len).collect()]
     }
 
-    /// A reliable peer sends the rest of a torn WRITE, whose length its Resume completes. An
-    /// unreliable peer sends whole messages only, and its Resume may be lost, so nothing waits for
-    /// it.
+    /// A reliable peer sends the rest of a torn WRITE, whose length the Resume completes. An
+    /// unreliable peer sends only whole messages, and its Resume may be lost, so nothing waits for
+    /// the Resume.
     #[test]
     fn only_messages_of_a_reliable_peer_wait_for_its_resume() {
         assert_eq!(lengths_after_move(Service::Reliable), [vec![], vec![164]]);

@@ -1,9 +1,9 @@
-//! A failover at this end (detection, fence, evidence, decision, move), and the closing of the vQP.
+//! A failover at this end: detection, fence, evidence, decision and move.
 //!
-//! [`Recovery`] executes the actions of the negotiation on the datapath. What fails meanwhile is
-//! queued as a [`Failure`]. One loop, [`Recovery::settle`], handles the failures and the actions
+//! [`Recovery`] executes the actions of the negotiation on the datapath, and queues each failure on
+//! the way as a [`Failure`]. One loop, [`Recovery::settle`], handles the failures and the actions
 //! until none is left. The methods that the loop calls queue failures and never run the loop. The
-//! methods for the other parts of the vQP run it before they return.
+//! methods for the other parts of the vQP run the loop before they return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use crate::cause::Cause;
 use crate::config::Policy;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
-use crate::failover_report::FailoverReport;
 use crate::ledger::RecoveryInput;
 use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
 use crate::telemetry::VqpTelemetry;
@@ -26,22 +25,20 @@ use crate::vqp::failure::Failure;
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::futile_move_detector::FutileMoveDetector;
 use crate::vqp::report_recorder::ReportRecorder;
-use crate::vqp::termination::Termination;
 
 mod closing;
 mod completions;
 mod home_moves;
 
 #[derive(Debug)]
-pub(super) struct Recovery {
+pub struct Recovery {
     /// `None` until the vQP is connected.
-    control: Option<ControlProtocol>,
+    pub(super) control: Option<ControlProtocol>,
     fence: Fence,
-    report: ReportRecorder,
+    pub(super) report: ReportRecorder,
     futile_moves: FutileMoveDetector,
-    termination: Termination,
-    /// The failures that were noticed and not handled yet, in order.
-    failures: VecDeque<Failure>,
+    /// The failures that are not handled yet, in the order of their detection.
+    pub(super) failures: VecDeque<Failure>,
     /// The completions of a poll. The list keeps its allocation between polls.
     wcs: Vec<Wc>,
 }
@@ -50,31 +47,21 @@ impl Recovery {
     pub(super) fn new(telemetry: Arc<VqpTelemetry>) -> Recovery {
         Recovery {
             control: None,
-            fence: Fence::new(),
+            fence: Fence::default(),
             report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
-            termination: Termination::default(),
             failures: VecDeque::new(),
             wcs: Vec::new(),
         }
     }
 
-    /// Starts the control protocol, once the vQP is connected.
-    pub(super) fn start_control(&mut self, control: ControlProtocol) {
-        self.control = Some(control);
-    }
-
-    pub(super) fn control(&self) -> Option<&ControlProtocol> {
-        self.control.as_ref()
-    }
-
-    pub(super) fn control_mut(&mut self) -> Option<&mut ControlProtocol> {
-        self.control.as_mut()
-    }
-
     #[inline]
-    fn negotiation(&self) -> Option<&RailNegotiation> {
-        self.control.as_ref().map(ControlProtocol::negotiation)
+    pub(super) fn negotiation(&self) -> Option<&RailNegotiation> {
+        self.control.as_ref().map(|control| &control.negotiation)
+    }
+
+    pub(super) fn negotiation_mut(&mut self) -> Option<&mut RailNegotiation> {
+        self.control.as_mut().map(|control| &mut control.negotiation)
     }
 
     /// The active rail; during a move, the old rail.
@@ -85,28 +72,27 @@ impl Recovery {
 
     /// The ballot of the active rail; during a move, of the old rail. `None` if the vQP is not
     /// connected or has closed.
-    pub(super) fn ballot(&self) -> Option<Ballot> {
-        self.negotiation().filter(|_| !self.is_closed()).map(RailNegotiation::ballot)
+    pub(super) fn ballot(&self, dp: &Datapath) -> Option<Ballot> {
+        self.negotiation().filter(|_| !dp.termination.is_closed()).map(RailNegotiation::ballot)
     }
 
-    /// Returns whether no move is in progress.
+    /// Returns whether the vQP is open and no move is in progress.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
-        !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_active)
+        self.negotiation().is_some_and(RailNegotiation::is_active)
     }
 
-    /// Returns whether operations may be posted.
     pub(super) fn may_post(&self) -> bool {
-        !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::may_post)
+        self.negotiation().is_some_and(RailNegotiation::may_post)
     }
 
-    /// Returns whether the peer has confirmed the last move and none is in progress.
+    /// Returns whether the peer has confirmed the last move and no other move is in progress.
     pub(super) fn is_move_confirmed(&self) -> bool {
-        !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
+        self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
     }
 
-    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the
-    /// peer's.
+    /// Returns whether this end's queue pair of `rail` awaits its replacement or the connection of
+    /// its replacement.
     fn is_qp_missing(&self, rail: usize) -> bool {
         self.negotiation().is_some_and(|negotiation| negotiation.is_local_qp_missing(rail))
     }
@@ -122,38 +108,13 @@ impl Recovery {
         self.report.is_recording()
     }
 
-    /// Returns whether an operation that was in flight at the last failure has not completed.
-    #[inline]
-    pub(super) fn is_replaying(&self) -> bool {
-        self.report.is_replaying()
-    }
-
-    pub(super) fn last_report(&self) -> Option<FailoverReport> {
-        self.report.last()
-    }
-
-    #[inline]
-    pub(super) fn is_closed(&self) -> bool {
-        self.termination.is_closed()
-    }
-
-    #[inline]
-    pub(super) fn termination(&self) -> &Termination {
-        &self.termination
-    }
-
-    pub(super) fn close_reason(&self) -> Option<CloseReason> {
-        self.termination.reason()
-    }
-
-    /// Handles the failures that were noticed, and executes the actions of the negotiation, until
-    /// none is left. A failure comes before the actions that were queued when it was noticed.
+    /// Handles the queued failures and the actions of the negotiation until none is left. A failure
+    /// comes before the actions that were queued earlier.
     pub(super) fn settle(&mut self, dp: &mut Datapath) {
         loop {
             if let Some(failure) = self.failures.pop_front() {
                 self.handle_failure(dp, failure);
-            } else if let Some(action) = self.control.as_mut().and_then(|c| c.negotiation_mut().poll_action())
-            {
+            } else if let Some(action) = self.negotiation_mut().and_then(RailNegotiation::poll_action) {
                 self.perform(dp, action);
             } else {
                 return;
@@ -161,21 +122,17 @@ impl Recovery {
         }
     }
 
-    /// Handles a failure.
     pub(super) fn fail(&mut self, dp: &mut Datapath, failure: Failure) {
         self.failures.push_back(failure);
         self.settle(dp);
     }
 
-    // Detection.
-
-    /// Handles the failure of a rail at this end.
     pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
         self.fail(dp, Failure::Rail { rail, cause });
     }
 
-    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced,
-    /// the vQP leaves it already: a failure that was recorded now would make the rail unusable
+    /// Handles the failure of another queue pair on the active rail. During a fence the vQP is
+    /// already leaving the rail, and a failure that was recorded then would make the rail unusable
     /// until its port changes.
     pub(super) fn active_rail_failed(&mut self, dp: &mut Datapath, cause: Cause) {
         if self.fence.is_idle() {
@@ -195,7 +152,7 @@ impl Recovery {
             && cause == Cause::Completion(WcStatus::RetryExceeded)
             && self.futile_moves.on_retries_exhausted(
                 now,
-                dp.send.ledger().first_seq(),
+                dp.send.ledger.first_seq(),
                 dp.rails.len(),
                 dp.config().peer_timeout,
             );
@@ -203,7 +160,7 @@ impl Recovery {
             return self.begin_close(dp, CloseReason::NoRail);
         }
         if is_active {
-            self.report.on_detected(rail, cause, now, dp.send.ledger().next_seq());
+            self.report.on_detected(rail, cause, now, dp.send.ledger.next_seq());
             // The choice of the next rail needs the current state of every other rail.
             for other in (0..dp.rails.len()).filter(|&other| other != rail) {
                 if let Some(Failure::Rail { rail, cause }) = self.observe_device(dp, other, true) {
@@ -215,7 +172,6 @@ impl Recovery {
         self.discard_report_if_no_move();
     }
 
-    /// Tells the negotiation that a rail has failed.
     fn record_rail_failure(&mut self, dp: &Datapath, rail: usize, cause: Cause) {
         let failure = match cause {
             _ if !dp.rails.nic_answers(rail) => RailFailure::NicDead,
@@ -224,12 +180,13 @@ impl Recovery {
             Cause::Completion(_) | Cause::Peer | Cause::Address | Cause::Failback => RailFailure::QpFailed,
         };
         self.read_home(dp);
-        let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().rail_failed(dp.now(), rail, failure);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.rail_failed(dp.now(), rail, failure);
+        }
     }
 
-    /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC
-    /// may die without an event.
+    /// Handles the events of a rail's NIC. `query` also queries the NIC, because a NIC may die
+    /// without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let failure = self.observe_device(dp, rail, query);
         self.discard_report_if_no_move();
@@ -237,13 +194,12 @@ impl Recovery {
         self.settle(dp);
     }
 
-    /// Reads the events of a rail's NIC as [`Recovery::check_device`] does, and returns the failure
-    /// that they report.
+    /// Like [`Recovery::check_device`], but returns the failure that the events report.
     fn observe_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) -> Option<Failure> {
         let event_says_down = dp.domain.poll_rail_down(rail);
         if rail == self.active_rail()
             && self.fence.is_idle()
-            && let Some(failure) = dp.take_qp_error(rail, &mut self.termination)
+            && let Some(failure) = dp.take_qp_error(rail)
         {
             return Some(failure);
         }
@@ -256,34 +212,22 @@ impl Recovery {
             dp.rails.set_down(rail, true);
             return Some(Failure::Rail { rail, cause: Cause::Device });
         }
-        if is_dead && let Some(control) = &mut self.control {
-            // Until now, perhaps only the link was down, which does not make a rail broken.
-            control.negotiation_mut().rail_failed(dp.now(), rail, RailFailure::NicDead);
+        let negotiation = self.negotiation_mut()?;
+        if is_dead {
+            // Until now, only the link may have been down, which does not make a rail broken.
+            negotiation.rail_failed(dp.now(), rail, RailFailure::NicDead);
         } else if !is_down && was_down {
             dp.rails.set_down(rail, false);
-            self.rail_recovered(dp, rail);
+            negotiation.rail_recovered(dp.now(), rail);
         }
         None
     }
 
-    /// Closes the vQP because a message of the peer names no shared receive queue of the XRC
-    /// domain. The event is the one that a NIC reports.
-    pub(super) fn close_on_access_error(&mut self, dp: &mut Datapath) {
-        let qpn = dp.rails.qpn();
-        self.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
-        self.close(dp, CloseReason::RequestError);
-    }
-
-    /// Handles the recovery of a rail's device at this end.
-    fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
-        let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().rail_recovered(dp.now(), rail);
-    }
-
-    /// Records that a rail whose address has changed can be used again.
+    /// Makes a rail usable again after a change of its address.
     pub(super) fn rail_usable(&mut self, dp: &mut Datapath, now: Time, rail: usize) {
-        let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().rail_recovered(now, rail);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.rail_recovered(now, rail);
+        }
         self.settle(dp);
     }
 
@@ -294,13 +238,10 @@ impl Recovery {
         }
     }
 
-    // The move.
-
-    /// Runs the timers of the negotiation and of the fence.
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
-        if let Some(control) = &mut self.control {
-            control.negotiation_mut().handle_timeout(now);
-            control.negotiation_mut().drive_failback(now);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.handle_timeout(now);
+            negotiation.drive_failback(now);
         }
         self.settle(dp);
         self.follow_home(dp);
@@ -309,7 +250,6 @@ impl Recovery {
         self.settle(dp);
     }
 
-    /// Executes an action of the negotiation.
     fn perform(&mut self, dp: &mut Datapath, action: Action) {
         match action {
             Action::Send(message) => {
@@ -319,7 +259,7 @@ impl Recovery {
                 };
                 let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
                 if new_rail.is_some_and(|rail| !dp.windows.is_in_step(rail)) {
-                    return; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
+                    return; // with the evidence the peer may use the rail; the negotiation sends the evidence again
                 }
                 let Some(message) = self.with_home_moved(dp, message) else { return };
                 if let Some(rail) = new_rail
@@ -327,7 +267,7 @@ impl Recovery {
                     && !Mutant::ReceivesPostedLate.is_on()
                 {
                     // The peer may replay a SEND as soon as it has the evidence, so the receives
-                    // must be posted first.
+                    // come first.
                     self.post_recvs(dp, rail);
                 }
                 self.broadcast(dp, &message);
@@ -344,7 +284,7 @@ impl Recovery {
             Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
             Action::Stay => {
                 let now = dp.now();
-                dp.rails.note_heard(self.active_rail(), now);
+                dp.rails.get_mut(self.active_rail()).note_heard(now);
                 self.discard_report_if_no_move();
                 self.post_burst(dp);
             }
@@ -352,34 +292,32 @@ impl Recovery {
         }
     }
 
-    /// Sends a control message on every rail whose device is up; during a move, first on the new
-    /// rail, because the old one has probably failed.
+    /// Sends a control message on every rail whose device is up. During a move, the new rail is
+    /// first, because the old rail has probably failed.
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
         if let Some(control) = &self.control {
-            let first = control.negotiation().destination();
+            let first = control.negotiation.destination();
             dp.rails.broadcast(first, &control.encode(message), message.body.wakes());
         }
     }
 
-    /// Starts the fence of the old rail, or skips it under the policies that do not fence.
+    /// Starts the fence of the old rail, or skips the fence under a policy that does not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         let is_failback = self.negotiation().is_some_and(RailNegotiation::is_failback);
         let cause = if is_failback { Cause::Failback } else { Cause::Peer };
-        self.report.on_detected(rail, cause, dp.now(), dp.send.ledger().next_seq());
+        self.report.on_detected(rail, cause, dp.now(), dp.send.ledger.next_seq());
         self.report.on_fence_began(dp.now());
         dp.windows.cut_off(rail);
-        if !dp.rails.is_down(rail) {
-            self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
+        if !dp.rails.is_down(rail)
+            && let Some(negotiation) = self.negotiation_mut()
+        {
+            negotiation.rail_recovered(dp.now(), rail); // only the path or the queue pair has failed
         }
-        let step = if self.is_qp_missing(rail) {
-            self.fence.skip(); // nothing was posted to the rail since the last move
-            FenceStep::Pending
-        } else if dp.config().requires_fence() && !Mutant::FenceSkipped.is_on() {
-            self.fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2])
-        } else {
-            self.fence.skip();
-            FenceStep::Pending
-        };
+        // Without a queue pair, nothing was posted to the rail since the last move.
+        if self.is_qp_missing(rail) || !dp.config().requires_fence() || Mutant::FenceSkipped.is_on() {
+            return self.fence.skip();
+        }
+        let step = self.fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
         self.on_fence_step(dp, step);
     }
 
@@ -390,38 +328,39 @@ impl Recovery {
             FenceStep::Reset if Mutant::HungNicNotReset.is_on() => self.finish_fence(dp, false),
             FenceStep::Reset => {
                 if !self.fence.reset_nic(dp.rails.get(self.active_rail()).data())
-                    && let Some(control) = &mut self.control
+                    && let Some(negotiation) = self.negotiation_mut()
                 {
-                    control.negotiation_mut().fence_failed();
+                    negotiation.fence_failed();
                 }
             }
         }
     }
 
-    /// Finishes the fence. The old rail executes nothing any more, so this collects the evidence
-    /// and passes it to the negotiation.
+    /// Collects the evidence, now that the old rail executes nothing more, and passes the evidence
+    /// to the negotiation.
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
-        self.keep_qp_error(dp, self.active_rail());
+        Recovery::keep_qp_error(dp, self.active_rail());
         let Some(negotiation) = self.negotiation() else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
         let is_qp_readable = nic_alive && !self.is_qp_missing(rail);
         let evidence = dp.collect_evidence(rail, epoch, is_qp_readable);
         self.report.on_fenced(now);
         dp.recv.on_flushed(rail);
-        let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().fenced(now, evidence);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.fenced(now, evidence);
+        }
     }
 
-    /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail
-    /// or closed. If the peer has received the NAK, it closes the vQP, and the event tells why. If
-    /// not, it sends the request again, which is refused again.
-    fn keep_qp_error(&mut self, dp: &Datapath, rail: usize) {
+    /// Keeps the event of a peer's request that `rail` refused before the vQP fenced the rail or
+    /// closed. A peer that has received the NAK closes the vQP, and the event tells the reason. A
+    /// peer without the NAK sends the request again, and is refused again.
+    fn keep_qp_error(dp: &mut Datapath, rail: usize) {
         let _ = dp.domain.poll_rail_down(rail); // reads the events
         let event = dp.domain.take_qp_error(rail, dp.rails.get(rail).qpn());
         if let Some(event @ (AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_))) = event {
-            self.termination.set_qp_error_event(event, dp.rails.qpn());
+            dp.termination.set_qp_error_event(event, dp.rails.qpn());
         }
     }
 
@@ -444,7 +383,7 @@ impl Recovery {
             Ok(Some(stats)) => stats,
             Ok(None) => return self.begin_close(dp, CloseReason::RequestError),
             Err(contradiction) => {
-                self.termination.set_contradiction(contradiction);
+                dp.termination.set_contradiction(contradiction);
                 return self.begin_close(dp, CloseReason::Contradiction);
             }
         };
@@ -452,13 +391,13 @@ impl Recovery {
             self.futile_moves.on_carried_data();
         }
         let now = dp.now();
-        let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().moved(now, stats.imm_bytes_kept);
+        let Some(negotiation) = self.negotiation_mut() else { return };
+        negotiation.moved(now, stats.imm_bytes_kept);
         self.fence.clear();
         if !Mutant::ReceivesOfEarlierEpochCounted.is_on() {
             dp.recv.begin_epoch();
         }
-        dp.rails.note_heard(rail, now);
+        dp.rails.get_mut(rail).note_heard(now);
         if self.report.is_recording() {
             dp.domain.counters().count_failover();
         }

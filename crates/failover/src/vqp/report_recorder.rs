@@ -8,18 +8,18 @@ use crate::failover_report::FailoverReport;
 use crate::ledger::RecoveryStats;
 use crate::telemetry::{RecoverySpan, VqpTelemetry};
 
-/// The reports of the failover in progress and of the last one. Reports each step to the telemetry.
+/// The reports of the failover in progress and of the last failover, for the telemetry too.
 #[derive(Debug)]
 pub(super) struct ReportRecorder {
     telemetry: Arc<VqpTelemetry>,
     /// Present until the last operation that was in flight has completed.
     span: Option<RecoverySpan>,
     current: Option<FailoverReport>,
-    last: Option<FailoverReport>,
-    /// The sequence number after the last operation that was in flight when the failure of the
-    /// report in progress was detected.
+    pub(super) last: Option<FailoverReport>,
+    /// The sequence number after the last operation that was in flight when the failure was
+    /// detected.
     next_seq: u64,
-    /// The last failover is complete when all operations with lower sequence numbers are complete.
+    /// The last failover is complete when all operations below this sequence number are complete.
     completes_below_seq: u64,
 }
 
@@ -42,7 +42,7 @@ impl ReportRecorder {
     }
 
     /// Starts a report of the failure of `rail`, unless a report is in progress. `next_seq` is the
-    /// sequence number after the last operation that was in flight.
+    /// sequence number after the last operation in flight.
     pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time, next_seq: u64) {
         if self.current.is_some() {
             return;
@@ -66,7 +66,6 @@ impl ReportRecorder {
         self.next_seq = next_seq;
     }
 
-    /// Discards the report in progress.
     pub(super) fn discard(&mut self) {
         if let Some(current) = self.current.take() {
             self.telemetry.live().note_discarded(current.from);
@@ -101,7 +100,8 @@ impl ReportRecorder {
         }
     }
 
-    /// Completes the report in progress, except for `completed_at`, and stores it as the last one.
+    /// Completes the report in progress, except for `completed_at`, and stores it as the last
+    /// report.
     pub(super) fn on_decided(
         &mut self,
         now: Time,
@@ -120,8 +120,8 @@ impl ReportRecorder {
         }
     }
 
-    /// Records progress of the send queue: `first_seq` is the sequence number of the oldest
-    /// outstanding operation. Completes the last failover if all its operations are complete.
+    /// Completes the last failover if all its operations are complete. `first_seq` is the sequence
+    /// number of the oldest outstanding operation.
     #[inline]
     pub(super) fn on_progress(&mut self, first_seq: u64, now: impl FnOnce() -> Time) {
         if let Some(last) = &mut self.last
@@ -143,10 +143,5 @@ impl ReportRecorder {
     #[inline]
     pub(super) fn is_replaying(&self) -> bool {
         self.last.as_ref().is_some_and(|report| report.completed_at.is_none())
-    }
-
-    /// The report of the last failover.
-    pub(super) fn last(&self) -> Option<FailoverReport> {
-        self.last
     }
 }

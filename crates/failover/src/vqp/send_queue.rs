@@ -5,21 +5,21 @@ use mitra_verbs::{Error, Key, Limits, Mtu, PostError, Psn, Qpn, Result, SendOp, 
 
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
-use crate::completion::{Completion, Outcome, UnresolvedError};
+use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log;
 use crate::config::{Config, WritePolicy};
 use crate::data_qp::DataQp;
 use crate::domain::Domain;
-use crate::evidence::{Contradiction, Placed};
+use crate::evidence::Contradiction;
 use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::vqp::failure::Failure;
 use crate::vqp::wr_id_flags;
 
-/// The number of work requests at which a list is posted. It is large enough for the NIC to send
-/// several packets with one system call, and small enough that the first completion is not delayed.
-/// A list is one longer if its last request is a completion log entry.
+/// The number of work requests per posted list. A list is long enough for the NIC to send several
+/// packets with one system call, and short enough not to delay the first completion. A list is
+/// longer by one if its last request is a completion log entry.
 const BURST: usize = 16;
 
 const NUMBERS_USED_UP: Error =
@@ -30,19 +30,19 @@ const HALTED: Error = Error::Invalid("an operation ended in an error: take its c
 /// The send queue: the ledger of operations, and the translation and posting of requests.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    ledger: Ledger,
-    /// The list of requests to post. It keeps its allocation between calls of [`SendQueue::post`].
+    pub(super) ledger: Ledger,
+    /// The list of requests to post, which keeps its allocation between calls of
+    /// [`SendQueue::post`].
     burst: Vec<SendWr>,
     remote_keys: RemoteKeys,
     /// The completion log in the peer's memory, for this end's operations. `None` if the ends keep
     /// no log, or if the peer does not permit WRITEs.
     log_region: Option<RemoteRegion>,
-    /// The length of the longest message that every rail accepts, in bytes.
+    /// The longest message that every rail accepts, in bytes.
     max_message: u64,
 }
 
 impl SendQueue {
-    /// Creates an empty queue for rails whose NICs have these limits.
     pub(super) fn new(
         config: &Config,
         limits: &Limits,
@@ -64,23 +64,17 @@ impl SendQueue {
         }
     }
 
-    /// Adds a region of the peer to those that sends may name.
     pub(super) fn import(&mut self, region: RemoteRegion) {
         self.remote_keys.insert(region);
     }
 
-    /// Removes the region with this rkey on rail 0. No operation that names it is in the ledger.
+    /// Removes the region with this rkey on rail 0. No operation in the ledger names the region.
     pub(super) fn forget(&mut self, rkey: Key) {
         self.remote_keys.remove(rkey);
     }
 
-    #[inline]
-    pub(super) fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-
-    /// Checks whether a request may be appended to the ledger of the vQP with this number. The
-    /// caller has checked that the vQP is open.
+    /// Checks whether a request may be appended to the ledger. The caller has checked that the vQP
+    /// is open. Errors name the queue pair number `qpn`.
     #[inline]
     pub(super) fn check(&self, wr: &SendWr, config: &Config, qpn: Qpn) -> Result<()> {
         if self.ledger.is_halted() {
@@ -97,10 +91,10 @@ impl SendQueue {
     }
 
     /// Records a request in the ledger, and returns its sequence number. If `path` names a queue
-    /// pair and its rail, and nothing waits before the request ([`Ledger::admit_new`]), posts it
-    /// first: it is recorded while its packets are on their way. Otherwise [`SendQueue::post`]
-    /// posts it. The caller has called [`SendQueue::check`]: a function that may still refuse a
-    /// request copies it.
+    /// pair and its rail, and no request waits before this one ([`Ledger::admit_new`]), posts the
+    /// request first: the ledger records it while its packets are on their way. Otherwise
+    /// [`SendQueue::post`] posts the request. The caller has called [`SendQueue::check`], because a
+    /// function that may still refuse a request copies it.
     #[inline]
     pub(super) fn submit(
         &mut self,
@@ -120,32 +114,20 @@ impl SendQueue {
         (self.ledger.push(wr, write_policy), None)
     }
 
-    /// Checks a request, except for its remote key and the state of the queue.
     pub(super) fn check_shape(&self, wr: &SendWr, config: &Config) -> Result<()> {
         key_translation::check_shape(wr, config, self.max_message)
     }
 
-    /// Removes the operations from this sequence number on. None of them has been posted.
-    pub(super) fn truncate(&mut self, from: u64) {
-        self.ledger.truncate(from);
-    }
-
-    /// Allows operations to be posted again after an error.
-    pub(super) fn resume(&mut self) {
-        self.ledger.resume();
-    }
-
-    /// Returns whether the next pending operation sends nothing to the peer: a bind or a local
-    /// invalidation. Nothing is posted behind it before it has completed.
+    /// Returns whether the next pending operation is a bind or a local invalidation, which sends
+    /// nothing to the peer. Nothing is posted behind such an operation before it has completed.
     pub(super) fn next_is_local(&self) -> bool {
         self.ledger.next_pending().is_some_and(|(wr, _)| wr.op.is_local())
     }
 
-    /// Posts the next pending operations that the limits allow, on the rail with this index, and
-    /// their log entries if there is a log. A call posts one list. If `replaying`, operations that
-    /// were in flight at a failure are outstanding, and a list has either replays or one new
-    /// request: the NIC sends a list before the next poll, so the completions of the replays would
-    /// wait for longer ones.
+    /// Posts one list of the pending operations that the limits allow, and their log entries if
+    /// there is a log. If `replaying`, operations that were in flight at a failure are outstanding.
+    /// A list then has either replays or one new request, because the NIC sends a list before the
+    /// next poll, and the completions of the replays would wait for a longer list.
     pub(super) fn post(
         &mut self,
         qp: &DataQp,
@@ -187,19 +169,19 @@ impl SendQueue {
         }
     }
 
-    /// Handles the refusal of an operation or a log entry, whose `wr_id` on the rail is `id`.
+    /// Handles the refusal of the operation or log entry whose `wr_id` on the rail is `id`.
     #[cold]
     fn on_refused(&mut self, rail: usize, id: u64, error: Error) -> Option<Failure> {
         match error {
-            // The queue pair is in ERR. An error completion will report the cause, and a failover
+            // The queue pair is in ERR. An error completion reports the cause, and a failover
             // replays the operations that were not sent.
             Error::WrongState { .. } => return None,
             Error::DeviceFatal => return Some(Failure::Rail { rail, cause: Cause::Device }),
             _ => {}
         }
         if id & wr_id_flags::LOG == 0 {
-            // The request passed all checks when it was pushed, and the NIC checks keys only when
-            // it executes a request.
+            // The request passed all checks when it was recorded. The NIC checks keys only when it
+            // executes a request.
             self.ledger.fail_unpostable(id, WcStatus::LocalQpOperation);
         } else {
             self.ledger.unpost_after(id & !wr_id_flags::LOG);
@@ -207,9 +189,8 @@ impl SendQueue {
         Some(Failure::Close(CloseReason::RequestError))
     }
 
-    /// Posts the next pending operations with `post`, which returns false if it does not accept an
-    /// operation, after their translation. Stops at the first one for which `translate` returns
-    /// `None`.
+    /// Posts pending operations with `post`, after their translation. Stops at the first operation
+    /// for which `translate` returns `None` or `post` returns false.
     pub(super) fn post_with(
         &mut self,
         translate: impl Fn(&SendWr) -> Option<SendWr>,
@@ -226,41 +207,14 @@ impl SendQueue {
         }
     }
 
-    /// See [`Ledger::refuse`].
     pub(super) fn refuse(&mut self, id: u64, status: WcStatus) {
         if id & wr_id_flags::LOG == 0 {
             self.ledger.refuse(id, status);
         }
     }
 
-    /// See [`Ledger::cancel`].
-    pub(super) fn cancel(&mut self, user: u64) {
-        self.ledger.cancel(user);
-    }
-
-    /// See [`Ledger::begin_at`].
-    pub(super) fn begin_at(&mut self, seq: u64) {
-        self.ledger.begin_at(seq);
-    }
-
-    /// See [`Ledger::begin_epoch`].
-    pub(super) fn begin_epoch(&mut self, first_psn: Psn) {
-        self.ledger.begin_epoch(first_psn);
-    }
-
-    /// See [`Ledger::unpost`].
-    pub(super) fn unpost(&mut self, seq: u64) {
-        self.ledger.unpost(seq);
-    }
-
-    /// See [`Ledger::end`].
-    pub(super) fn end(&mut self, seq: u64, outcome: Outcome) {
-        self.ledger.end(seq, outcome);
-    }
-
-    /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the
-    /// rail. Returns the operation if it is a local one, which [`SendQueue::complete_local`]
-    /// completes.
+    /// Records the success of the operation or log entry with this `wr_id` on the rail. Returns a
+    /// local operation, which completes when all NICs have executed it.
     #[inline]
     pub(super) fn on_success(&mut self, id: u64, byte_len: u32) -> Option<SendOp> {
         if id & wr_id_flags::LOG != 0 {
@@ -273,36 +227,6 @@ impl SendQueue {
         executed
     }
 
-    /// See [`Ledger::drain`].
-    pub(super) fn drain(&mut self) -> bool {
-        self.ledger.drain()
-    }
-
-    /// See [`Ledger::undrain`].
-    pub(super) fn undrain(&mut self) {
-        self.ledger.undrain();
-    }
-
-    /// See [`Ledger::set_drained`].
-    pub(super) fn set_drained(&mut self) {
-        self.ledger.set_drained();
-    }
-
-    /// See [`Ledger::set_durable`].
-    pub(super) fn set_durable(&mut self, is_on: bool) {
-        self.ledger.set_durable(is_on);
-    }
-
-    /// See [`Ledger::confirm`].
-    pub(super) fn confirm(&mut self, placed: Placed) {
-        self.ledger.confirm(placed);
-    }
-
-    /// Completes a local operation.
-    pub(super) fn complete_local(&mut self, seq: u64) {
-        self.ledger.complete(seq, 0);
-    }
-
     /// Records that an operation or a log entry failed although the rail works. The caller must
     /// close the vQP.
     pub(super) fn on_request_error(&mut self, id: u64, status: WcStatus, undecided: UnresolvedError) {
@@ -311,29 +235,21 @@ impl SendQueue {
         }
     }
 
-    /// Moves the completions of ended operations to `ready`.
     #[inline]
     pub(super) fn take_completions(&mut self, ready: &mut VecDeque<Completion>) {
         if self.ledger.has_done() {
-            self.move_completions(ready);
+            ready.extend(core::iter::from_fn(|| self.ledger.pop()));
         }
     }
 
-    fn move_completions(&mut self, ready: &mut VecDeque<Completion>) {
-        while let Some(completion) = self.ledger.pop() {
-            ready.push_back(completion);
-        }
-    }
-
-    /// Ends every operation because the vQP has closed, and moves their completions to `ready`.
     pub(super) fn abandon(&mut self, error: UnresolvedError, ready: &mut VecDeque<Completion>) {
         self.ledger.abandon(error);
         self.take_completions(ready);
     }
 
     /// Decides the operations in flight and stores the values of recovered atomics in local memory.
-    /// Returns `None` if a value could not be stored. The operation of that value ends in an error,
-    /// and the caller must close the vQP.
+    /// Returns `None` if a value could not be stored. The operation of that value then ends in an
+    /// error, and the caller must close the vQP.
     ///
     /// # Errors
     /// A contradiction in the evidence.
@@ -357,7 +273,7 @@ impl SendQueue {
     }
 }
 
-/// Posts one request on the rail with this index. Its keys need no translation on rail 0.
+/// Posts one request on rail `index`. On rail 0, the application's keys are the NIC's keys.
 #[inline]
 fn post_one(wr: &SendWr, qp: &DataQp, index: usize, domain: &Domain, remote_keys: &RemoteKeys) -> Result<()> {
     let post = |wr: &SendWr| qp.post_send(core::slice::from_ref(wr)).map_err(|refused| refused.error);

@@ -1,5 +1,5 @@
-//! The receives of a vQP with a shared receive queue, or in an XRC domain: the slots in which
-//! messages arrive, and the matching of messages with shared receives.
+//! The receives of a vQP with a shared receive queue, or in an XRC domain. Messages arrive in
+//! *slots*, and are then matched with shared receives.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -15,23 +15,21 @@ use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::xrc_messages::{Arrival, HEADER_BYTES, ReceivedHeader};
 use crate::xrc_domain::XrcDomain;
 
-/// The maximum number of slots.
 const MAX_SLOTS: u32 = 64;
-/// The minimum number of slots.
 const MIN_SLOTS: usize = 4;
 /// An upper bound on the size of all slots in bytes, unless [`MIN_SLOTS`] slots take more.
 const RING_BYTES: usize = 4 << 20;
-/// The minimum length of a slot in bytes. It is more than short receives need, because longer
-/// receives may be posted later. The system provides the memory of a slot when a message is written
-/// there.
+/// The minimum length of a slot in bytes. The minimum exceeds the needs of short receives, because
+/// longer receives may be posted later. The system provides the memory of a slot only when a
+/// message is written there.
 const MIN_SLOT_BYTES: usize = 16 << 10;
 
-/// Returns the configuration of a vQP with a shared receive queue: its receives are slots.
+/// The configuration of a vQP with a shared receive queue: its receives are slots.
 pub(crate) fn with_slots(config: Config, domain: &Domain) -> Config {
     Config { recv_wrs: MAX_SLOTS.min(domain.limits().wrs), recv_sges: 1, ..config }
 }
 
-/// Where the receives of a vQP are from that has none of its own.
+/// The source of the receives of a vQP that has no receives of its own.
 #[derive(Clone, Debug)]
 pub(crate) enum ReceiveSource {
     Queue(Arc<SharedReceiveQueue>),
@@ -54,18 +52,15 @@ impl ReceiveSource {
     }
 }
 
-/// The queue of a message's receive.
 #[derive(Clone, Debug)]
 enum Target {
-    /// The only queue.
     Only,
     /// The queue that the XRC domain had under this number when the message arrived.
     Xrc(Srqn, Weak<SharedReceiveQueue>),
-    /// None: what has arrived is no message of an XRC connection, or names no queue.
+    /// No queue: the message is not a message of an XRC connection, or names no queue.
     Invalid,
 }
 
-/// The handling of a message that has arrived in a slot.
 enum Match {
     /// The message takes a receive of this queue.
     Queue(Arc<SharedReceiveQueue>),
@@ -75,45 +70,42 @@ enum Match {
     Refused,
 }
 
-/// The part of a vQP's receive queue that exists if its receives are shared.
 #[derive(Debug)]
 pub(super) struct SharedReceives {
-    source: ReceiveSource,
+    pub(super) source: ReceiveSource,
     service: Service,
-    /// The slots. `None` until a shared receive was posted.
+    /// `None` until a shared receive was posted.
     ring: Option<Ring>,
-    /// Rings of shorter slots, of which some have messages that wait.
+    /// Rings of shorter slots with messages that still wait.
     earlier: Vec<Ring>,
-    /// Whether the queue pair with the slots was stopped, so that longer ones take their place.
+    /// Whether the queue pair of the slots was stopped to make room for longer slots.
     lengthens: bool,
-    /// The completions of messages that have arrived and of receives that have failed, and that
-    /// have not been matched with a shared receive, oldest first.
+    /// Arrived messages and failed receives that have not been matched with a shared receive,
+    /// oldest first.
     unmatched: VecDeque<(Completion, Target)>,
-    /// The header of the next message of an XRC connection.
     header: ReceivedHeader,
-    /// Whether the oldest message had no queue. It was dropped, with those behind it.
-    refused: bool,
+    /// Whether the oldest message had no queue. That message was dropped with the messages behind
+    /// it.
+    pub(super) refused: bool,
 }
 
-/// A ring of slots. The connection delivers messages in order, so the slots are filled and reposted
-/// in order.
+/// A ring of slots. The connection delivers messages in order, so the slots are filled and posted
+/// again in order.
 #[derive(Debug)]
 struct Ring {
     domain: Arc<Domain>,
     buffer: Arc<Buffer>,
     mr: VirtualMr,
     slot_bytes: usize,
-    /// The number of the first slot. No two rings of a vQP have slots with the same number, which
-    /// is the `wr_id` of the slot's receive.
+    /// The number of the first slot. The number of a slot is unique within the vQP, and is the
+    /// `wr_id` of the slot's receive.
     first: u64,
     slots: u64,
-    /// In an earlier ring, the number of slots with messages.
+    /// The number of slots with messages. Only valid in an earlier ring.
     filled: u64,
 }
 
 impl Ring {
-    /// Makes slots of this length, at most `max_slots`.
-    ///
     /// # Errors
     /// The error of a NIC that refuses to register the memory.
     fn new(domain: &Arc<Domain>, slot_bytes: usize, first: u64, max_slots: u32) -> Result<Ring> {
@@ -127,37 +119,34 @@ impl Ring {
         (self.first..self.first + self.slots).contains(&slot)
     }
 
-    /// The position of a slot in the buffer in bytes.
+    /// In bytes from the start of the buffer.
     fn at(&self, slot: u64) -> usize {
         (slot - self.first) as usize * self.slot_bytes
     }
 
-    /// Returns the receive of a slot.
     fn receive(&self, slot: u64) -> RecvWr {
         RecvWr::new(slot, self.mr.sge(self.at(slot) as u64, self.slot_bytes as u32))
     }
 
-    /// Copies the first bytes of a slot.
     fn read(&self, slot: u64, bytes: &mut [u8]) {
         self.buffer.read_at(self.at(slot), bytes);
     }
 }
 
-/// The length of slots for a longest receive of this many bytes.
+/// The slot length for a longest receive of this many bytes.
 fn slot_bytes(domain: &Domain, longest: usize) -> usize {
     longest.max(MIN_SLOT_BYTES).min(domain.limits().message_bytes as usize).next_multiple_of(8)
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. The NIC may access the buffer safely
-        // even then, because the buffer is not freed while a NIC refers to it.
+        // Only a dead NIC does not confirm the revocation. Access by such a NIC is safe, because
+        // the buffer is not freed while a NIC refers to it.
         let _ = self.domain.deregister(&self.mr);
     }
 }
 
-/// Returns whether one of these completions of a vQP says that a message could not be copied to its
-/// shared receive.
+/// Returns whether a message could not be copied to its shared receive.
 pub(super) fn has_failed(completions: &[Completion]) -> bool {
     completions.iter().any(|c| c.opcode == WcOpcode::Recv && !c.is_success())
 }
@@ -169,18 +158,14 @@ impl SharedReceives {
         SharedReceives { source, service, ring: None, earlier, lengthens, unmatched, header, refused: false }
     }
 
-    pub(super) fn source(&self) -> &ReceiveSource {
-        &self.source
-    }
-
-    /// Returns whether the slots are to be made: a shared receive was posted.
+    /// Returns whether a shared receive was posted and no slots exist.
     #[inline]
     pub(super) fn needs_slots(&self) -> bool {
         self.ring.is_none() && self.source.is_used()
     }
 
-    /// Makes the slots, at most `max_slots`, if a shared receive was posted and they were not made
-    /// before. Appends their receives to `recv`.
+    /// Makes at most `max_slots` slots, if a shared receive was posted and no slots exist. Appends
+    /// their receives to `recv`.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register the memory.
@@ -202,7 +187,6 @@ impl SharedReceives {
         (ring.first..ring.first + ring.slots).try_for_each(|slot| recv.push(ring.receive(slot), 1))
     }
 
-    /// Returns whether a receive was posted that is longer than the slots.
     #[inline]
     pub(super) fn has_short_slots(&self) -> bool {
         let Some(ring) = &self.ring else { return false };
@@ -210,24 +194,24 @@ impl SharedReceives {
         longest > ring.slot_bytes && slot_bytes(&ring.domain, longest) > ring.slot_bytes
     }
 
-    /// Records that the queue pair with the slots is being stopped, so that longer ones take their
-    /// place. Returns false if that was recorded before.
+    /// Records that the queue pair of the slots is being stopped to make room for longer slots.
+    /// Returns false if this was recorded before.
     pub(super) fn begin_lengthening(&mut self) -> bool {
         !core::mem::replace(&mut self.lengthens, true)
     }
 
-    /// Makes longer slots, if a receive was posted that is longer than the slots. They take the
-    /// place of the receives in `recv`, of which none is on a queue pair. Messages that wait in the
-    /// former slots stay there.
+    /// Makes longer slots, if a shared receive is longer than the slots. The longer slots replace
+    /// the receives in `recv`, none of which is on a queue pair. Messages that wait in the former
+    /// slots stay there.
     ///
     /// # Errors
-    /// The error of a NIC that refuses to register the memory. The slots are then as before.
+    /// The error of a NIC that refuses to register the memory. The slots then stay as they are.
     pub(super) fn lengthen_slots(&mut self, max_slots: u32, recv: &mut ReceiveQueue) -> Result<()> {
         if !self.has_short_slots() {
             return Ok(());
         }
         let Some(ring) = &self.ring else { return Ok(()) };
-        // Twice as long at least, so that receives of many lengths cause few moves.
+        // At least doubling the length bounds the number of moves for receives of many lengths.
         let bytes = slot_bytes(&ring.domain, self.source.longest().max(2 * ring.slot_bytes));
         let longer = Ring::new(&ring.domain, bytes, ring.first + ring.slots, max_slots)?;
         let unposted = recv.clear_unposted() as u64;
@@ -239,13 +223,12 @@ impl SharedReceives {
         self.push_slots(longer, recv)
     }
 
-    /// Returns the ring of a slot.
     fn ring_of(&self, slot: u64) -> Option<&Ring> {
         self.ring.iter().chain(&self.earlier).find(|ring| ring.has(slot))
     }
 
-    /// Returns the receive of a slot whose message is not needed any more, which is to be posted
-    /// again. A slot of an earlier ring is given up.
+    /// Gives up a slot whose message is not needed any more, and returns the receive to post again.
+    /// An earlier ring posts none again.
     fn free(&mut self, slot: u64) -> Option<RecvWr> {
         if let Some(ring) = self.ring.as_ref().filter(|ring| ring.has(slot)) {
             return Some(ring.receive(slot));
@@ -255,10 +238,10 @@ impl SharedReceives {
         None
     }
 
-    /// Moves completions of the vQP to `out`, those of receives when they have taken a shared
-    /// receive. The slots of these messages are appended to `recv`, to be posted again. If
-    /// [`has_failed`] is true for what was appended, or [`SharedReceives::take_refused`] returns
-    /// true, the caller must close the vQP.
+    /// Moves completions of the vQP to `out`. Completions of receives wait until they have taken a
+    /// shared receive. Appends the slots of these messages to `recv`, to be posted again. The
+    /// caller must close the vQP if [`has_failed`] is true for the appended completions, or if
+    /// `refused` is set.
     pub(super) fn deliver(
         &mut self,
         completions: impl Iterator<Item = Completion>,
@@ -282,10 +265,9 @@ impl SharedReceives {
         }
     }
 
-    /// Appends the completion of a slot: of a message that has arrived, or of a receive that has
-    /// failed. A flushed slot takes no shared receive. The shared receives stay for other vQPs. The
-    /// header of an XRC message takes none either. Its slot is returned, which is to be posted
-    /// again.
+    /// Appends the completion of a slot's message or failed receive. A flushed slot takes no shared
+    /// receive, so that other vQPs can use the shared receives. The header of an XRC message takes
+    /// none either, and its slot is returned to be posted again.
     fn push(&mut self, mut completion: Completion) -> Option<RecvWr> {
         if completion.outcome == Outcome::Failed(WcStatus::Flushed) {
             return None;
@@ -314,19 +296,10 @@ impl SharedReceives {
         None
     }
 
-    /// Returns whether the oldest message has no queue since the last call. It is then dropped with
-    /// those behind it.
-    #[inline]
-    pub(super) fn take_refused(&mut self) -> bool {
-        core::mem::take(&mut self.refused)
-    }
-
-    /// The number of messages that have not been matched with a shared receive.
     pub(super) fn waiting(&self) -> usize {
         self.unmatched.len()
     }
 
-    /// Returns what becomes of the oldest message.
     fn oldest(&self) -> Option<Match> {
         let (_, target) = self.unmatched.front()?;
         Some(match (&self.source, target) {
@@ -339,8 +312,8 @@ impl SharedReceives {
         })
     }
 
-    /// Returns whether [`SharedReceives::match_next`] would match or drop a message, unless another
-    /// vQP takes the receive before.
+    /// Returns whether [`SharedReceives::match_next`] would match or drop a message. Another vQP
+    /// may still take the receive first.
     pub(super) fn can_match(&self) -> bool {
         self.oldest().is_some_and(|oldest| match oldest {
             Match::Queue(queue) => !queue.is_empty(),
@@ -348,11 +321,11 @@ impl SharedReceives {
         })
     }
 
-    /// Copies the oldest message to the oldest shared receive of its queue, or drops it. Returns
-    /// the slot, which is free now, and the completion of the shared receive. A message of an
-    /// unreliable connection that is longer than the shared receive is dropped without a
-    /// completion, and the shared receive stays, as on a NIC (`UcReceiver` of the crate
-    /// `mitra-transport`). Returns `None` if there is no message or no shared receive.
+    /// Copies the oldest message to the oldest shared receive of its queue, or drops the message.
+    /// Returns the completion of the shared receive and the freed slot. A message of an unreliable
+    /// connection that is longer than the shared receive is dropped without a completion, and the
+    /// shared receive stays, as on a NIC (`UcReceiver` of the crate `mitra-transport`). Returns
+    /// `None` if no message or no shared receive is there.
     fn match_next(&mut self) -> Option<(Option<Completion>, u64)> {
         let queue = match self.oldest()? {
             Match::Queue(queue) => queue,
@@ -378,7 +351,7 @@ impl SharedReceives {
             completion.srq = Some(number);
         }
         let slot = core::mem::replace(&mut completion.wr_id, wr.wr_id);
-        // The data of a WRITE with immediate was written directly to the application's memory.
+        // The data of a WRITE with immediate are already in the application's memory.
         if has_payload {
             let mut bytes = vec![0; completion.byte_len as usize];
             if let Some(ring) = self.ring_of(slot) {

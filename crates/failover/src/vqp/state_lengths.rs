@@ -1,14 +1,14 @@
-/// The lengths of the lists that a vQP keeps.
+/// The lengths of the lists that a vQP keeps, for tests that they are bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(hidden)]
 pub struct StateLengths {
     /// Operations of the send queue that have not completed.
     pub operations: usize,
-    /// Their limit, which follows from the configuration.
+    /// The limit that follows from the configuration.
     pub max_operations: usize,
     /// Outstanding receives.
     pub receives: usize,
-    /// Their limit, which follows from the configuration.
+    /// The limit that follows from the configuration.
     pub max_receives: usize,
     /// Completions that the application has not taken.
     pub completions: usize,

@@ -3,19 +3,19 @@ use mitra_verbs::{AsyncEvent, Qpn};
 use crate::close_reason::CloseReason;
 use crate::evidence::{Contradiction, Evidence};
 
-/// The reason for which a vQP closed, and the state of closing.
+/// Why and how far a vQP has closed.
 #[derive(Debug, Default)]
 pub struct Termination {
     reason: Option<CloseReason>,
-    qp_error_event: Option<AsyncEvent>,
-    contradiction: Option<Contradiction>,
-    /// The peer's final evidence, until the outstanding requests are flushed.
-    peer_evidence: Option<Evidence>,
-    /// Whether the vQP has closed and its outstanding requests have not been completed yet.
+    pub(super) qp_error_event: Option<AsyncEvent>,
+    pub(super) contradiction: Option<Contradiction>,
+    /// The peer's final evidence, until the flush.
+    pub(super) peer_evidence: Option<Evidence>,
+    /// Whether the vQP has closed without completing its outstanding requests yet.
     flush_pending: bool,
-    /// Whether a batch of polled completions is being handled. The outstanding requests are flushed
-    /// only after the batch, because some of them may complete later in the batch.
-    in_batch: bool,
+    /// Whether a batch of polled completions is being handled. The flush follows after the batch,
+    /// because outstanding requests may complete later in the batch.
+    pub(super) in_batch: bool,
 }
 
 impl Termination {
@@ -28,39 +28,17 @@ impl Termination {
         self.reason.is_some()
     }
 
-    /// Records that the vQP has closed, and that the outstanding requests are to be flushed.
     pub(super) fn close(&mut self, reason: CloseReason) {
         self.reason = Some(reason);
         self.flush_pending = true;
     }
 
-    /// Records that the vQP has closed before it was connected. Nothing was posted on a rail.
+    /// The vQP closes before it was connected, so no rail has requests to flush.
     pub(super) fn close_unconnected(&mut self, reason: CloseReason) {
         self.reason = Some(reason);
     }
 
-    #[inline]
-    pub(super) fn begin_batch(&mut self) {
-        self.in_batch = true;
-    }
-
-    #[inline]
-    pub(super) fn end_batch(&mut self) {
-        self.in_batch = false;
-    }
-
-    /// Records the peer's final evidence, for the flush.
-    pub(super) fn set_peer_evidence(&mut self, evidence: Option<Evidence>) {
-        self.peer_evidence = evidence;
-    }
-
-    /// Returns the peer's final evidence. The next call returns `None`.
-    pub(super) fn take_peer_evidence(&mut self) -> Option<Evidence> {
-        self.peer_evidence.take()
-    }
-
-    /// Returns the reason for closing if the outstanding requests are to be flushed now. The next
-    /// call returns `None`.
+    /// Returns the reason for closing once, when the outstanding requests are to be flushed.
     pub(super) fn take_flush(&mut self) -> Option<CloseReason> {
         if self.in_batch || !core::mem::take(&mut self.flush_pending) {
             return None;
@@ -68,13 +46,8 @@ impl Termination {
         self.reason
     }
 
-    /// The asynchronous event that caused the closing, with the vQP's number.
-    pub(super) fn qp_error_event(&self) -> Option<AsyncEvent> {
-        self.qp_error_event
-    }
-
-    /// Records the event of a rail's queue pair. `qpn` is the vQP's number, which replaces the
-    /// number in the event.
+    /// Records the event of a rail's queue pair. The vQP's number `qpn` replaces the number in the
+    /// event.
     pub(super) fn set_qp_error_event(&mut self, event: AsyncEvent, qpn: Qpn) {
         self.qp_error_event = Some(match event {
             AsyncEvent::QpAccessError(_) => AsyncEvent::QpAccessError(qpn),
@@ -83,11 +56,7 @@ impl Termination {
         });
     }
 
-    pub(super) fn contradiction(&self) -> Option<Contradiction> {
-        self.contradiction
-    }
-
-    /// Records a contradiction in the evidence, for which the vQP closes or has closed.
+    /// A contradiction in the evidence also becomes the reason of a vQP that has closed.
     pub(super) fn set_contradiction(&mut self, contradiction: Contradiction) {
         self.contradiction = Some(contradiction);
         self.reason = self.reason.and(Some(CloseReason::Contradiction));

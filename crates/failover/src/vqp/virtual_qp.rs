@@ -1,6 +1,5 @@
-//! [`VirtualQp`]: connecting, driving and closing a virtual queue pair. Posting is in
-//! `virtual_qp/posting.rs`; what only a vQP with a queue pair on every rail has is in the other
-//! files there.
+//! Connecting, driving and closing a virtual queue pair. `virtual_qp/posting.rs` posts requests.
+//! The other files of that folder belong to a vQP with a queue pair on every rail.
 
 mod events;
 mod over_rails;
@@ -8,7 +7,7 @@ mod posting;
 mod publication;
 mod send_drain;
 
-use core::fmt;
+use core::{fmt, mem};
 use std::sync::Arc;
 
 use mitra_verbs::{Access, AsyncEvent, Error, Result, RnrTimer};
@@ -20,19 +19,21 @@ use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
+use crate::negotiation::RailNegotiation;
 use crate::vqp::datapath::{DataQps, Datapath};
 use crate::vqp::failover::Failover;
+use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::{SharedReceives, has_failed};
 use crate::vqp::{NOT_CONNECTED, StateLengths};
 pub use over_rails::OwnFailover;
 
-/// A connection over several rails that survives the loss of a rail. It is reliable, unless
-/// [`Config::service`] says otherwise.
+/// A connection over several rails that survives the loss of a rail. The connection is reliable,
+/// unless [`Config::service`] says otherwise.
 ///
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts
 /// nothing and only exposes memory to its peer must also poll, or call [`VirtualQp::progress`].
-/// Otherwise it cannot take part in a failover. The crate `mitra-driver` makes these calls on a
-/// thread or from an event loop.
+/// Otherwise the end cannot take part in a failover. The crate `mitra-driver` makes these calls on
+/// a thread or from an event loop.
 ///
 /// A vQP has a queue pair on every rail, unless it is a [`BackedQp`](crate::BackedQp).
 ///
@@ -43,7 +44,8 @@ pub struct VirtualQp<F: Failover = OwnFailover> {
 }
 
 impl<F: Failover> VirtualQp<F> {
-    /// The configuration.
+    /// The configuration, with what [`VirtualQp::modify_to_rtr`], [`VirtualQp::modify_to_rts`] and
+    /// [`VirtualQp::set_access`] have changed.
     pub fn config(&self) -> Config {
         *self.datapath.config()
     }
@@ -53,14 +55,14 @@ impl<F: Failover> VirtualQp<F> {
         &self.datapath.domain
     }
 
-    /// Returns the parameters that the peer needs for [`VirtualQp::connect`]. They are also known
-    /// if a NIC has died since the vQP was made.
+    /// The parameters for [`VirtualQp::connect`] at the peer. They are available even if a NIC has
+    /// died since the vQP was made.
     pub fn local_info(&self) -> F::Info {
         self.failover.local_info(&self.datapath)
     }
 
     /// Connects to the peer: over every rail, or with the same shared backup. A vQP with a queue
-    /// pair on every rail may post sends when both ends have called this.
+    /// pair on every rail may post sends when both ends have called this method.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is connected already or has closed, or if the two ends'
@@ -71,7 +73,7 @@ impl<F: Failover> VirtualQp<F> {
         self.modify_to_rts(self.config().rnr_retry)
     }
 
-    /// Connects to the peer for receiving, as a queue pair is in RTR: the first half of
+    /// Connects to the peer for receiving, as a queue pair in RTR: the first half of
     /// [`VirtualQp::connect`].
     ///
     /// # Errors
@@ -99,7 +101,7 @@ impl<F: Failover> VirtualQp<F> {
     /// Changes the operations that the peer may request: [`Config::access`]. An operation of the
     /// peer that was executed before stays executed. If [`Access::REMOTE_WRITE`] is taken away
     /// after the peer has connected with a completion log, the peer's atomics fail too, because the
-    /// log entries behind them are refused. Rights that are added hold on a shared backup for
+    /// log entries behind the atomics are refused. On a shared backup, added rights hold only for
     /// memory that the peer imports later.
     ///
     /// After [`VirtualQp::modify_to_rtr`], the change takes effect with
@@ -110,15 +112,15 @@ impl<F: Failover> VirtualQp<F> {
     /// grant the old rights.
     pub fn set_access(&mut self, access: Access) -> Result<()> {
         if self.close_reason().is_some() {
-            return Ok(()); // the peer may request nothing more
+            return Ok(()); // a closed vQP grants nothing
         }
         self.failover.set_access(&mut self.datapath, access)
     }
 
-    /// Makes a region of the peer known, so that the remote keys of sends may name it. With a
-    /// shared backup, also asks the peer for access to it there. The peer grants access to at most
-    /// 256 regions at once. After a failover, sends that name another one, or a window
-    /// ([`VirtualMw::remote`](crate::VirtualMw::remote)), wait until the vQP has a rail.
+    /// Makes a region of the peer known, so that sends may name its remote key. A vQP with a shared
+    /// backup also asks the peer for access to the region on the backup. The peer grants at most
+    /// 256 regions at once. After a failover, a send that names another region or a window
+    /// ([`VirtualMw::remote`](crate::VirtualMw::remote)) waits until the vQP has a rail.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is not connected, or if the region and the vQP differ in the
@@ -135,29 +137,24 @@ impl<F: Failover> VirtualQp<F> {
         Ok(())
     }
 
-    /// Posts the slots in which messages for shared receives arrive, if a shared receive was
-    /// posted, and has them replaced if they are too short. If a NIC refuses their memory, the vQP
-    /// has no receives, and the peer's messages are answered with RNR NAKs until a later attempt
-    /// succeeds.
+    /// Posts the slots for the messages of shared receives, once a shared receive was posted. If a
+    /// NIC refuses the memory of the slots, the vQP answers the peer's messages with RNR NAKs until
+    /// a later attempt succeeds.
     #[inline]
     pub(super) fn post_slots(&mut self) {
-        let Some(shared) = self.datapath.shared() else { return };
-        if shared.needs_slots() {
-            self.make_slots();
-        } else if shared.has_short_slots() && self.close_reason().is_none() {
-            self.failover.lengthen_slots(&mut self.datapath);
-        }
-    }
-
-    fn make_slots(&mut self) {
-        if self.failover.is_connected() && self.close_reason().is_none() && self.datapath.make_slots().is_ok()
+        let Some(shared) = &self.datapath.shared else { return };
+        if shared.needs_slots()
+            && self.failover.is_connected()
+            && self.close_reason().is_none()
+            && self.datapath.make_slots().is_ok()
         {
             self.failover.post_added_recvs(&mut self.datapath);
         }
     }
 
-    /// Moves the completions for the application to `out`, and posts the slots of messages that
-    /// have taken a shared receive. Closes the vQP if a message could not be copied to its receive.
+    /// Moves the completions for the application to `out`, and posts again the slots of messages
+    /// that have taken a shared receive. Closes the vQP if a message could not be copied to its
+    /// receive.
     #[inline]
     pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
@@ -166,11 +163,14 @@ impl<F: Failover> VirtualQp<F> {
             headers.remove_from(out, before);
             return out.len() - before;
         }
-        if self.datapath.shared().is_some() && self.close_reason().is_none() {
+        if self.datapath.shared.is_some() && self.close_reason().is_none() {
             if has_failed(&out[before..]) {
                 self.failover.close(&mut self.datapath, CloseReason::RequestError);
-            } else if self.datapath.take_refused_message() {
-                self.failover.close_on_access_error(&mut self.datapath);
+            } else if self.datapath.shared.as_mut().is_some_and(|shared| mem::take(&mut shared.refused)) {
+                // The event that a NIC would report.
+                let qpn = self.datapath.rails.qpn();
+                self.datapath.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
+                self.failover.close(&mut self.datapath, CloseReason::RequestError);
             } else if self.datapath.recv.has_unposted() {
                 self.failover.post_added_recvs(&mut self.datapath);
             }
@@ -178,50 +178,49 @@ impl<F: Failover> VirtualQp<F> {
         n
     }
 
-    /// The number of messages that have arrived, and been acknowledged, and wait for a receive of
-    /// the shared receive queue. A poll completes them when receives are posted there, even after
-    /// the vQP has closed. Dropping the vQP drops them. 0 without a shared receive queue.
+    /// The number of acknowledged messages that wait for a receive of the shared receive queue.
+    /// After receives are posted there, a poll completes these messages, even on a closed vQP.
+    /// Dropping the vQP drops the messages. 0 without a shared receive queue.
     pub fn waiting_messages(&self) -> usize {
-        self.datapath.shared().map_or(0, SharedReceives::waiting)
+        self.datapath.shared.as_ref().map_or(0, SharedReceives::waiting)
     }
 
     /// Lets the application post sends again after an operation ended in an error. The application
-    /// calls this after it has handled that error and the completions that follow it. Does nothing
-    /// if the vQP is closed.
+    /// first handles that error and the completions that follow the error. Does nothing if the vQP
+    /// is closed.
     pub fn resume(&mut self) {
         if self.close_reason().is_none() {
-            self.datapath.send.resume();
+            self.datapath.send.ledger.resume();
             self.failover.resume(&mut self.datapath);
         }
     }
 
-    /// Returns whether the send queue has stopped at an operation that ended in an error; see
-    /// [`VirtualQp::resume`].
+    /// Returns whether an operation that ended in an error has stopped the send queue.
+    /// [`VirtualQp::resume`] restarts the queue.
     pub fn is_halted(&self) -> bool {
-        self.datapath.send.ledger().is_halted()
+        self.datapath.send.ledger.is_halted()
     }
 
     /// The reason for which the vQP closed; `None` while it is open.
     #[inline]
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.failover.termination().reason()
+        self.datapath.termination.reason()
     }
 
     /// The asynchronous event that closed the vQP, if a NIC reported an error of its queue pair.
-    /// The event contains the vQP's number, or the number of the queue pair if there is a shared
-    /// backup.
+    /// The event names the number of the vQP. With a shared backup, the event names the queue pair.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
-        self.failover.termination().qp_error_event()
+        self.datapath.termination.qp_error_event
     }
 
     /// The contradiction, if the vQP closed with [`CloseReason::Contradiction`].
     pub fn contradiction(&self) -> Option<Contradiction> {
-        self.failover.termination().contradiction()
+        self.datapath.termination.contradiction
     }
 
     /// The active rail, of the vQP or of its shared backup; during a failover, the old rail.
     pub fn active_rail(&self) -> usize {
-        self.failover.active_rail()
+        self.failover.with_recovery(Recovery::active_rail)
     }
 
     /// The number of sends that have not completed.
@@ -229,40 +228,48 @@ impl<F: Failover> VirtualQp<F> {
         self.datapath.outstanding()
     }
 
-    /// The lengths of the lists that the vQP keeps, to test that they are bounded.
+    /// For tests that these lengths are bounded.
     #[doc(hidden)]
     pub fn state_lengths(&self) -> StateLengths {
         let config = self.datapath.config();
         StateLengths {
-            operations: self.datapath.send.ledger().len(),
+            operations: self.datapath.send.ledger.len(),
             max_operations: config.ledger_depth() as usize,
             receives: self.datapath.recv.len(),
             max_receives: config.recv_wrs as usize,
-            completions: self.datapath.undelivered(),
-            actions: self.failover.queued_actions(),
+            completions: self.datapath.ready.len() + self.datapath.recv.held(),
+            actions: self
+                .failover
+                .with_recovery(|recovery| recovery.negotiation().map_or(0, RailNegotiation::queued_actions)),
             window_operations: self.datapath.windows.queued(),
         }
     }
 
     /// The report of the last failover, of the vQP or of its shared backup.
     pub fn last_failover(&self) -> Option<FailoverReport> {
-        self.failover.last_failover()
+        self.failover.with_recovery(|recovery| recovery.report.last)
     }
 
-    /// The number of messages to the vQP, or to its shared backup, that were malformed or not from
-    /// the peer.
+    /// The number of received messages that were malformed or did not come from the peer. With a
+    /// shared backup, the messages to the backup count.
     pub fn rejected_messages(&self) -> u64 {
         self.failover.rejected_messages()
     }
 
-    /// Returns whether a packet of the peer has arrived before [`VirtualQp::modify_to_rts`], on any
-    /// rail, since the last call that returned true ([`AsyncEvent::CommunicationEstablished`]).
+    /// Returns whether a packet of the peer arrived on any rail before [`VirtualQp::modify_to_rts`]
+    /// and after the last call that returned true ([`AsyncEvent::CommunicationEstablished`]).
     pub fn take_established(&mut self) -> bool {
-        self.failover.take_established(&mut self.datapath)
+        let Datapath { domain, rails, .. } = &self.datapath;
+        let taken = (0..domain.nics().len()).filter_map(|rail| {
+            let qp = rails.data_qp(rail)?;
+            domain.poll_rail_down(rail); // reads the events
+            Some(domain.take_established(rail, qp.qpn()))
+        });
+        taken.fold(false, |any, taken| any | taken)
     }
 
-    /// Drives the vQP, and its shared backup, and appends completions to `out`: those of sends in
-    /// posting order, those of receives in order of arrival. Returns the number of completions.
+    /// Drives the vQP and its shared backup, and appends completions to `out`. Sends complete in
+    /// posting order, and receives in order of arrival. Returns the number of completions.
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         self.post_slots();
@@ -270,8 +277,8 @@ impl<F: Failover> VirtualQp<F> {
         self.deliver(out)
     }
 
-    /// Appends completions to `out` as [`VirtualQp::poll`] does, but does not run maintenance. This
-    /// is for the fast path of an end that an event has woken. Such an end must also call
+    /// Appends completions to `out` as [`VirtualQp::poll`] does, but does not run maintenance. The
+    /// method serves the fast path of an end that an event has woken. Such an end must also call
     /// [`VirtualQp::poll`] about every millisecond.
     pub fn poll_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         self.failover.poll_completions(&mut self.datapath);
@@ -279,18 +286,22 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Drives the vQP without taking completions; the next [`VirtualQp::poll`] returns them. An end
-    /// that only exposes memory to its peer calls this every few hundred microseconds. The time
-    /// between two calls adds to the duration of a failover.
+    /// that only exposes memory to its peer calls this method every few hundred microseconds. The
+    /// time between two calls adds to the duration of a failover.
     pub fn progress(&mut self) {
         self.post_slots();
         self.failover.progress(&mut self.datapath);
     }
 
-    /// Requests an event at the next completion, on the completion channels of the NICs that may
-    /// complete something: those of the active rail and, during a move, of the new rail, those that
-    /// execute a bind or an invalidation, and those of a shared backup. The caller must poll once
-    /// more after this call, because a completion may have arrived before the call. The domain must
-    /// have completion channels ([`Domain::with_completion_channels`]).
+    /// Requests an event at the next completion, on the completion channels of all NICs that may
+    /// complete something:
+    ///
+    /// - the NIC of the active rail and, during a move, of the new rail;
+    /// - the NICs that execute a bind or an invalidation;
+    /// - the NIC of a shared backup.
+    ///
+    /// The caller must poll once more after this call, because a completion may have arrived before
+    /// the call. The domain must have completion channels ([`Domain::with_completion_channels`]).
     ///
     /// # Errors
     /// Any error of a NIC other than [`Error::DeviceFatal`], which the next maintenance run
@@ -299,29 +310,29 @@ impl<F: Failover> VirtualQp<F> {
         self.failover.arm(&self.datapath)
     }
 
-    /// Closes the vQP: operations in flight end in
-    /// [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the vQP sends the
-    /// peer a Closed message, by which the peer decides its own operations in flight. While the
-    /// closed vQP is polled, it answers every further message of the peer with Closed.
+    /// Closes the vQP. Operations in flight end in
+    /// [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided). The vQP sends the peer a
+    /// Closed message, by which the peer decides its own operations in flight. A closed vQP that is
+    /// polled answers every further message of the peer with Closed.
     pub fn shutdown(&mut self) {
         self.failover.close(&mut self.datapath, CloseReason::Closed);
     }
 
     /// Closes the vQP as [`VirtualQp::shutdown`] does and destroys its objects on the NICs. If the
     /// Closed message is lost, the peer detects the end of the vQP by its heartbeats. Completions
-    /// can still be polled. With a shared backup, which still carries the message, the objects are
-    /// destroyed when the vQP is dropped.
+    /// can still be polled. A vQP with a shared backup keeps its objects until the vQP is dropped,
+    /// because the backup still carries the message.
     ///
     /// # Errors
-    /// The first error of a NIC. The other objects are destroyed nevertheless.
+    /// The first error of a NIC, after which the other objects are destroyed nevertheless.
     pub fn close(&mut self) -> Result<()> {
         self.failover.destroy(&mut self.datapath)
     }
 }
 
 impl<F: Failover> Drop for VirtualQp<F> {
-    /// Closes the vQP, if [`VirtualQp::close`] was not called. Otherwise the peer could still
-    /// access memory through its queue pairs.
+    /// Closes the vQP, because the peer could otherwise still access memory through its queue
+    /// pairs.
     fn drop(&mut self) {
         self.failover.on_drop(&mut self.datapath);
     }

@@ -1,17 +1,18 @@
-//! Keeps the memory windows of all rails in step.
+//! Keeps the memory windows of all rails *in step*: every NIC has executed the same binds and
+//! invalidations.
 //!
-//! A bind or a local invalidation is executed by the active rail's queue pair, in order with the
-//! other sends. When that NIC has executed it, this module has the other NICs execute it, and then
-//! the operation completes. A SEND with invalidate is executed by the NIC that receives it, and
-//! then by the other NICs of the receiver, before its receive completes.
+//! The active rail's queue pair executes a bind or a local invalidation in order with the other
+//! sends. Then the other NICs execute the operation, and the operation completes. A SEND with
+//! invalidate is executed by the receiving NIC and then by the other NICs of the receiver, before
+//! its receive completes.
 //!
-//! A type 2 window is bound on a queue pair, so each rail executes its operations on the rail's
-//! data queue pair, and a queue pair that is connected later gets the binds that are in force then.
-//! A type 1 window is bound for the protection domain, so each NIC executes its binds on a queue
-//! pair of its own ([`LocalQp`]).
+//! A type 2 window is bound on a queue pair. Each rail executes its operations on the rail's data
+//! queue pair, and a queue pair that is connected later gets the binds in force. A type 1 window is
+//! bound for the protection domain, so each NIC executes its binds on a queue pair of its own
+//! ([`LocalQp`]).
 //!
 //! The peer uses another rail only after it has this end's evidence. The vQP sends the evidence,
-//! and posts on a rail, when the rail is in step.
+//! and posts on a rail, only when the rail is in step.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,14 +32,13 @@ use crate::vqp::wr_id_flags;
 /// slots.
 const MAX_POSTED: u32 = 4;
 
-/// The operations that one queue pair has to execute.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// The operations that are not posted yet, with the handles and keys of the primary windows.
+    /// Unposted operations, with the handles and keys of the primary windows.
     ops: VecDeque<SendOp>,
     posted: u32,
-    /// Whether the queue pair executes nothing and grants nothing: it is in ERR, not connected yet,
-    /// or on a NIC that was reset.
+    /// Whether the queue pair executes nothing and grants nothing, because it is in ERR, not
+    /// connected yet, or on a NIC that was reset.
     is_cut_off: bool,
 }
 
@@ -57,8 +57,6 @@ impl Backlog {
         self.ops.is_empty() && self.posted == 0
     }
 
-    /// Posts operations by `post`.
-    ///
     /// # Errors
     /// The error of `post`. The queue pair has failed.
     fn post(
@@ -80,7 +78,7 @@ impl Backlog {
         Ok(())
     }
 
-    /// Records the completions of operations. Returns the status of the first that failed.
+    /// Returns the status of the first operation that failed.
     fn on_completions(&mut self, wcs: &[Wc]) -> Option<WcStatus> {
         let mut failed = None;
         for wc in wcs.iter().filter(|wc| wc.wr_id & wr_id_flags::WINDOW != 0 && !self.is_cut_off) {
@@ -93,21 +91,19 @@ impl Backlog {
     }
 }
 
-/// The state of the windows of one vQP.
 #[derive(Debug)]
 pub(super) struct WindowSync {
     owner: WindowOwner,
-    /// The operations for the data queue pairs, in the order of rails.
+    /// For the data queue pairs, in the order of rails.
     rails: Vec<Backlog>,
     /// The queue pairs for binds of type 1 windows, with their operations, in the order of rails.
     /// Empty before the first such bind.
     local_qps: Vec<(Option<LocalQp>, Backlog)>,
-    /// The sequence number of the local operation that the active rail's NIC has executed, and that
-    /// completes when the other NICs have.
+    /// The local operation that the active rail's NIC has executed, and that completes when the
+    /// other NICs have executed it too.
     executed: Option<u64>,
-    /// Whether operations are outstanding.
-    is_busy: bool,
-    /// Whether a local operation or a receive that has invalidated a key waits for other NICs.
+    pub(super) is_busy: bool,
+    /// Whether a local operation, or a receive that has invalidated a key, waits for other NICs.
     is_awaited: bool,
     scratch: Vec<Wc>,
 }
@@ -120,8 +116,8 @@ impl WindowSync {
         WindowSync { owner, rails, local_qps, executed: None, is_busy: false, is_awaited: false, scratch }
     }
 
-    /// Prepares for a bind or local invalidation that is about to be posted. The first bind of a
-    /// type 1 window creates the queue pairs for it.
+    /// Prepares for a bind or local invalidation. The first bind of a type 1 window creates the
+    /// queue pairs for such binds.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if a NIC has no windows, and any other error of a NIC that is not
@@ -149,25 +145,16 @@ impl WindowSync {
         Ok(())
     }
 
-    /// The number of operations that wait for a queue pair or are posted on one.
     pub(super) fn queued(&self) -> usize {
         let backlogs = self.rails.iter().chain(self.local_qps.iter().map(|(_, backlog)| backlog));
         backlogs.map(|backlog| backlog.ops.len() + backlog.posted as usize).sum()
     }
 
-    /// Returns whether operations are outstanding on other rails.
-    #[inline]
-    pub(super) fn is_busy(&self) -> bool {
-        self.is_busy
-    }
-
-    /// Returns whether the windows of a rail are those of the vQP.
     pub(super) fn is_in_step(&self, rail: usize) -> bool {
         !self.is_busy || self.rails[rail].is_empty()
     }
 
-    /// Records that the NIC of the active rail has executed the local operation with this sequence
-    /// number.
+    /// Records that the NIC of the active rail has executed the local operation `seq`.
     pub(super) fn on_executed(&mut self, seq: u64, op: SendOp, active: usize, domain: &Domain) {
         let is_type_1 = match &op {
             SendOp::BindWindow(bind) => domain.window_type(bind) == Some(WindowType::Type1),
@@ -203,30 +190,28 @@ impl WindowSync {
         others.for_each(|(_, backlog)| backlog.push(op));
     }
 
-    /// Records a completion that was polled from the active rail. Returns the failure, if it is
-    /// one.
+    /// Handles a completion of the active rail, and returns the failure that the completion
+    /// reports.
     pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<Failure> {
         let status = self.rails[rail].on_completions(core::slice::from_ref(wc))?;
         self.rails[rail].cut_off();
         Some(Failure::Rail { rail, cause: Cause::Completion(status) })
     }
 
-    /// Records that the queue pair of a rail is in ERR.
     pub(super) fn cut_off(&mut self, rail: usize) {
         self.rails[rail].cut_off();
     }
 
-    /// Records that a queue pair of a rail was connected, on which no window is bound.
+    /// Records that a queue pair of a rail, on which no window is bound, was connected.
     pub(super) fn on_connected(&mut self, rail: usize, domain: &Domain) {
         let ops: VecDeque<SendOp> = domain.window_binds_of(self.owner).into();
         self.is_busy |= !ops.is_empty();
         self.rails[rail] = Backlog { ops, ..Backlog::default() };
     }
 
-    /// Posts what is outstanding, and polls all rails but `polled`, on which other requests may be
-    /// outstanding. `data_qp` returns the data queue pair of a rail on which operations are
-    /// outstanding. Returns the sequence number of a local operation that all NICs have executed,
-    /// and the first failure. Does nothing if nothing is outstanding.
+    /// Posts outstanding operations, and polls the rails that the caller does not poll (`polled`).
+    /// `data_qp` returns the data queue pair of a rail. Returns the local operation that all NICs
+    /// have executed, and the first failure.
     pub(super) fn drive<'a>(
         &mut self,
         polled: [usize; 2],
@@ -287,14 +272,13 @@ impl WindowSync {
         self.rails.iter_mut().for_each(Backlog::cut_off);
     }
 
-    /// Destroys the queue pairs for binds of type 1 windows.
     pub(super) fn destroy(&self) -> Result<()> {
         destroy_all(&self.local_qps)
     }
 }
 
-/// Makes sure that a rail which has failed to execute an operation grants nothing: resets its NIC
-/// if it does not answer, because it may only be hung.
+/// Makes sure that a rail that failed to execute an operation grants nothing. Resets a NIC that
+/// does not answer, because the NIC may only be hung.
 fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, domain: &Domain) -> Failure {
     let needs_reset = cause == Cause::Device && !Mutant::StandbyNotReset.is_on();
     if needs_reset && domain.nics()[rail].provider.reset().is_err() {
@@ -304,7 +288,6 @@ fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, domain: &Domain)
     Failure::Rail { rail, cause }
 }
 
-/// Returns whether the NIC of a rail answers a query.
 fn nic_answers(domain: &Domain, rail: usize) -> bool {
     domain.nics()[rail].provider.query_port().is_ok()
 }

@@ -1,10 +1,10 @@
 //! The messages of an XRC connection over the RC queue pairs of a vQP.
 //!
-//! An RC packet has no XRCETH, so the number of the shared receive queue is in the immediate data
-//! of a SEND, which has room for this 24-bit number and a [`Kind`]. A SEND without immediate data
-//! becomes a SEND with such data. Before any other message that takes a receive, the sender posts a
-//! *header*: a SEND whose immediate data name the queue of the next message. The immediate data of
-//! a SEND are in the header's payload, and that SEND is sent without them.
+//! An RC packet has no XRCETH, so the immediate data of a SEND contain the 24-bit number of the
+//! shared receive queue and a [`Kind`]. A SEND without immediate data becomes a SEND with such
+//! data. Before any other message that takes a receive, the sender posts a *header*: a SEND whose
+//! immediate data name the queue of the next message. A SEND with immediate data is sent without
+//! them, behind a header with these data as payload.
 //!
 //! | request of the application | messages |
 //! |---|---|
@@ -13,10 +13,10 @@
 //! | SEND with invalidate, WRITE with immediate data | header ⟨[`Kind::Header`], queue⟩, the request |
 //! | WRITE, READ, atomic, bind, invalidation | the request |
 //!
-//! A vQP delivers messages once and in order, also across failovers, so a header's next message is
-//! its own. A SEND with immediate data is never a request of the application, so a header without
-//! its message, which an error of the sender leaves behind, changes no later message: the next one
-//! that takes a receive replaces it.
+//! A vQP delivers messages once and in order, also across failovers, so a header belongs to the
+//! next message. An error of the sender may leave a header without its message. The header changes
+//! no later message. Every message that takes a receive begins with a SEND with immediate data,
+//! which replaces the stale header.
 
 use std::collections::VecDeque;
 
@@ -24,17 +24,14 @@ use mitra_verbs::{Data, Error, Result, SendFlags, SendOp, SendWr, Srqn, WcOpcode
 
 use crate::completion::{Completion, Outcome, UnresolvedError};
 
-/// The number of bits of a queue's number.
 const NUMBER_BITS: u32 = 24;
-/// The length in bytes of the payload of a header with immediate data.
+/// The payload of a header with immediate data, in bytes.
 pub(crate) const HEADER_BYTES: u32 = 4;
 
-/// What a SEND with immediate data is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// A SEND of the application without immediate data.
     Message = 0,
-    /// A header without payload.
     Header = 1,
     /// A header whose payload is the immediate data of the next message.
     HeaderWithImm = 2,
@@ -54,8 +51,7 @@ fn parse_tag(imm: u32) -> Option<(Kind, Srqn)> {
     Some((kind, Srqn::new(imm & ((1 << NUMBER_BITS) - 1))))
 }
 
-/// Returns the messages for a request of the application: the header, if it needs one, and the
-/// request.
+/// Returns the header of a request, if the request needs one, and the request.
 ///
 /// # Errors
 /// [`Error::Invalid`] if a message names no queue.
@@ -86,30 +82,28 @@ pub(super) fn messages(mut wr: SendWr) -> Result<(Option<SendWr>, SendWr)> {
     Ok((header, wr))
 }
 
-/// The headers that a sending end has posted.
 #[derive(Debug, Default)]
 pub(super) struct SentHeaders {
     /// The sequence numbers of the headers that have not completed, and of some that have, oldest
-    /// first. That of its message is the next one.
+    /// first. Each header's message has the next sequence number.
     seqs: VecDeque<u64>,
     /// The sequence number of the message whose header has failed, and the header's outcome.
     failed: Option<(u64, Outcome)>,
 }
 
 impl SentHeaders {
-    /// Records the header of the message with a sequence number. No completion of a request before
-    /// `oldest` is to be delivered.
+    /// Records the header of the message with sequence number `message`. No completion before
+    /// `oldest` is still to be delivered.
     pub(super) fn push(&mut self, message: u64, oldest: u64) {
         self.forget_before(oldest);
         self.seqs.push_back(message - 1);
     }
 
-    /// The number of headers from a sequence number on.
     pub(super) fn count_from(&self, seq: u64) -> usize {
         self.seqs.len() - self.seqs.partition_point(|&header| header < seq)
     }
 
-    /// Removes the headers from a sequence number on, which were not posted.
+    /// None of the removed headers was posted.
     pub(super) fn truncate(&mut self, from: u64) {
         self.seqs.truncate(self.seqs.partition_point(|&header| header < from));
     }
@@ -120,9 +114,9 @@ impl SentHeaders {
         }
     }
 
-    /// Removes the completions of failed headers from `out[from..]`. Such a header's message fails
-    /// as the header has, instead of being flushed, unless the header was executed: the message was
-    /// not.
+    /// Removes the completions of failed headers from `out[from..]`. The message of a failed header
+    /// gets the outcome of the header instead of `Flushed`. The message of a header that was
+    /// executed stays flushed, because the message was not executed.
     pub(super) fn remove_from(&mut self, out: &mut Vec<Completion>, from: usize) {
         let mut kept = from;
         for at in from..out.len() {
@@ -148,14 +142,12 @@ impl SentHeaders {
     }
 }
 
-/// What has arrived at a receiving end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
     /// A message for this queue.
     Message(Srqn),
-    /// A header, which takes no receive.
     Header,
-    /// No message of an XRC connection.
+    /// Not a message of an XRC connection.
     Invalid,
 }
 
@@ -164,8 +156,8 @@ pub(super) enum Arrival {
 pub(super) struct ReceivedHeader(Option<(Srqn, Option<u32>)>);
 
 impl ReceivedHeader {
-    /// Classifies a message that has arrived. `payload` reads a payload of [`HEADER_BYTES`]. For a
-    /// message, `completion` becomes that of the application's request.
+    /// Classifies a received message. `payload` reads a payload of [`HEADER_BYTES`]. For a message,
+    /// `completion` becomes the completion of the application's request.
     pub(super) fn on_message(
         &mut self,
         completion: &mut Completion,

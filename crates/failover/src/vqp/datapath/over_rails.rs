@@ -1,5 +1,4 @@
-//! What a datapath over the rails of a vQP does besides: it connects them to the peer's and
-//! destroys them.
+//! Connecting and destroying a datapath over the rails of a vQP.
 
 use std::sync::Arc;
 
@@ -41,8 +40,8 @@ impl DataQps for RailSet {
 }
 
 impl Datapath {
-    /// Creates the rails and queues, unconnected. `own` are the domain's NICs with the vQP's own
-    /// completion channels, if it has any.
+    /// Creates the rails and queues, unconnected. `own` are the domain's NICs with completion
+    /// channels of this vQP.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -62,13 +61,14 @@ impl Datapath {
         Ok(Datapath::new(domain, home, rails, first_psn, log, shared))
     }
 
-    /// The failure detectors on which both ends have agreed. Before the vQP is connected, those of
-    /// the configuration.
     pub(in crate::vqp) fn detector(&self) -> &DetectorConfig {
-        self.rails.detector()
+        &self.rails.detector
     }
 
-    /// Returns the connection parameters that the peer needs.
+    pub(in crate::vqp) fn has_heartbeats(&self) -> bool {
+        self.rails.detector.max_missed_heartbeats > 0
+    }
+
     pub(in crate::vqp) fn connect_info(&self, cookie: SecretWord) -> ConnectInfo {
         let config = self.config();
         ConnectInfo {
@@ -127,19 +127,22 @@ impl Datapath {
         let first_psn = self.rails.get(0).first_psn();
         let acks_after_placement = self.rails.iter().all(Rail::peer_acks_after_placement);
         self.begin(mtu, first_psn, peer.log_terms(), acks_after_placement);
-        self.send.set_durable(self.is_durable(0));
+        self.send.ledger.set_durable(self.is_durable(0));
         Ok(())
     }
 
-    /// Stops the queue pair on which the slots are posted, if they are shorter than a shared
-    /// receive. A receive cannot be withdrawn from a queue pair. The vQP therefore moves as if the
-    /// rail had failed, with longer slots, and a message that does not fit is sent again.
+    /// Stops the queue pair of the slots, if the slots are shorter than a shared receive. A receive
+    /// cannot be withdrawn from a queue pair, so the vQP moves to longer slots as if the rail had
+    /// failed. The peer sends a message that does not fit again.
+    #[inline]
     pub(in crate::vqp) fn stop_short_slots(&mut self) {
-        let needs_move =
-            self.recv.is_posted() && self.config().requires_fence() && self.config().service.is_reliable();
-        if needs_move
-            && let Some(shared) = &mut self.shared
-            && shared.has_short_slots()
+        let Some(shared) = &mut self.shared else { return };
+        let config = self.rails.config();
+        if shared.has_short_slots()
+            && self.recv.is_posted()
+            && config.requires_fence()
+            && config.service.is_reliable()
+            && !self.termination.is_closed()
             && shared.begin_lengthening()
         {
             // A dead NIC has failed anyway.
@@ -147,15 +150,14 @@ impl Datapath {
         }
     }
 
-    /// Unbinds the windows that are bound on the vQP: resets the data queue pairs. The vQP has
-    /// closed.
+    /// Unbinds the windows of a closed vQP by a reset of its data queue pairs.
     pub(in crate::vqp) fn release_windows(&mut self) {
         // A dead NIC grants nothing, or was reset when the vQP closed.
         self.rails.iter().for_each(|rail| drop(rail.modify_to_reset()));
         self.windows.release(&self.domain);
     }
 
-    /// Returns whether the peer's NIC of `rail` acknowledges data only after the data is in memory.
+    /// Returns whether the peer's NIC of `rail` acknowledges data only after placing it in memory.
     pub(in crate::vqp) fn acks_after_placement(&self, rail: usize) -> bool {
         let rail = if Mutant::FirstRailDecidesPlacement.is_on() { 0 } else { rail };
         self.rails.get(rail).peer_acks_after_placement()
@@ -167,7 +169,6 @@ impl Datapath {
         self.config().durable && !self.rails.get(rail).peer_acks_after_placement()
     }
 
-    /// Destroys the vQP's objects on the NICs.
     pub(in crate::vqp) fn destroy(&mut self) -> Result<()> {
         let rails = self.rails.destroy(&self.domain);
         rails.and(self.destroy_queues())

@@ -1,5 +1,3 @@
-//! The closing of the vQP.
-
 use super::Recovery;
 use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
@@ -10,25 +8,23 @@ use crate::vqp::failure::Failure;
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::wr_id_flags;
 
-/// The maximum number of completions taken at once from a rail.
 const DRAIN_BATCH: usize = 64;
-/// The number of polls without a completion after which a queue pair that closes is not drained.
-/// This process cannot wait: it may exit.
+/// The number of empty polls after which the vQP stops draining a queue pair that closes. This
+/// process cannot wait, because it may exit.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
-    /// Closes the vQP and sends the peer a Closed message.
     pub(in crate::vqp) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         self.fail(dp, Failure::Close(reason));
     }
 
-    /// Has the negotiation close the vQP. A vQP that is not connected has no peer; its receives are
-    /// flushed.
+    /// Has the negotiation close the vQP. A vQP that is not connected has no peer, and only flushes
+    /// its receives.
     pub(super) fn begin_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
-        if let Some(control) = &mut self.control {
-            control.negotiation_mut().close(reason);
-        } else if !self.is_closed() {
-            self.termination.close_unconnected(reason);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.close(reason);
+        } else if !dp.termination.is_closed() {
+            dp.termination.close_unconnected(reason);
             dp.flush_recvs();
         }
     }
@@ -39,33 +35,32 @@ impl Recovery {
         reason: CloseReason,
         peer_evidence: Option<Evidence>,
     ) {
-        if self.is_closed() {
+        if dp.termination.is_closed() {
             return;
         }
-        // The peer may have moved before this end did, and its request may have been refused on the
-        // new rail.
-        (0..dp.rails.len()).for_each(|rail| self.keep_qp_error(dp, rail));
+        // The peer may have moved before this end, and the new rail may have refused its request.
+        (0..dp.rails.len()).for_each(|rail| Recovery::keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
             // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
             self.poll_all(dp, self.active_rail(), None);
         }
-        // During a move, the peer may have posted requests on the rail of the receives, for which
-        // it has this end's evidence.
+        // During a move, the peer may have posted requests on the rail of the receives, after this
+        // end sent its evidence for that rail.
         let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
         dp.home.leave(&dp.domain, &dp.rails);
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
-        self.termination.close(reason);
-        self.termination.set_peer_evidence(peer_evidence);
+        dp.termination.close(reason);
+        dp.termination.peer_evidence = peer_evidence;
         self.report.discard();
         self.flush_if_closed(dp);
     }
 
-    /// Completes every outstanding request after the vQP has closed, and sends the peer the final
-    /// evidence. Does nothing while a batch of completions is being handled. Operations whose
-    /// successful completions are still in the completion queue end in success, because the peer
-    /// has acknowledged them. The peer's final evidence decides the others.
+    /// Completes every outstanding request of a closed vQP, and sends the peer the final evidence.
+    /// Does nothing inside a batch of completions. Operations whose successful completions are
+    /// still in the completion queue end in success, because the peer has acknowledged them. The
+    /// peer's final evidence decides the other operations.
     pub(super) fn flush_if_closed(&mut self, dp: &mut Datapath) {
-        let Some(reason) = self.termination.take_flush() else { return };
+        let Some(reason) = dp.termination.take_flush() else { return };
         let active = self.active_rail();
         let is_fenced = self.fence.is_done();
         let mut drained =
@@ -88,10 +83,10 @@ impl Recovery {
                 evidence = self.final_evidence(dp, recv_rail, drained, reason);
             }
         }
-        if let Some(control) = &mut self.control {
-            control.negotiation_mut().closed(evidence);
+        if let Some(negotiation) = self.negotiation_mut() {
+            negotiation.closed(evidence);
         }
-        if let Some(peer_evidence) = self.termination.take_peer_evidence().filter(|_| is_decidable) {
+        if let Some(peer_evidence) = dp.termination.peer_evidence.take().filter(|_| is_decidable) {
             let input = RecoveryInput {
                 policy: dp.config().policy,
                 evidence: &peer_evidence,
@@ -101,17 +96,17 @@ impl Recovery {
                 durable: dp.is_durable(active),
             };
             if let Err(contradiction) = dp.decide(&input) {
-                self.termination.set_contradiction(contradiction);
+                dp.termination.set_contradiction(contradiction);
             }
         }
-        let reason = self.close_reason().unwrap_or(reason);
+        let reason = dp.termination.reason().unwrap_or(reason);
         dp.abandon_sends(UnresolvedError::Undecided(reason));
         dp.flush_recvs();
     }
 
-    /// Returns the record of the operations that this end executed for the peer on `rail`, whose
-    /// queue pair was drained as [`Recovery::drain_rail`] returned. `None` if it is not complete,
-    /// or if the policy decides nothing.
+    /// The evidence of what this end executed for the peer on `rail`. `drained` is the result of
+    /// [`Recovery::drain_rail`]. `None` if the evidence is not complete, or if the policy decides
+    /// nothing.
     fn final_evidence(
         &self,
         dp: &Datapath,
@@ -125,11 +120,11 @@ impl Recovery {
             .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))
     }
 
-    /// Handles all completions of a rail, whose queue pair is in ERR. Returns whether the NIC is
-    /// alive, or `None` if the NIC does not flush the queues at once, so that there may be more
-    /// completions.
+    /// Handles all completions of a rail whose queue pair is in ERR. Returns whether the NIC is
+    /// alive. `None` if the NIC does not flush the queues at once, so that more completions may
+    /// follow.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
-        let mut fence = Fence::new();
+        let mut fence = Fence::default();
         let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
         for _ in 0..MAX_EMPTY_POLLS {
             if step == FenceStep::Reset && !fence.reset_nic(dp.rails.get(rail).data()) {
@@ -148,8 +143,8 @@ impl Recovery {
         None
     }
 
-    /// Handles the completions that are in the completion queue of a rail. The completions of
-    /// markers belong to `fence`.
+    /// Handles the completions in the completion queue of a rail. `fence` gets the completions of
+    /// its markers.
     fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
         while dp.rails.get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
@@ -158,10 +153,7 @@ impl Recovery {
                     Some(fence) if wc.wr_id & wr_id_flags::MARKER != 0 => {
                         fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
                     }
-                    _ => {
-                        let fence = &mut self.fence;
-                        self.failures.extend(dp.on_completion(rail, &wc, fence, &mut self.termination));
-                    }
+                    _ => self.failures.extend(dp.on_completion(rail, &wc, &mut self.fence)),
                 }
             }
         }

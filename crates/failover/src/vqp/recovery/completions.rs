@@ -1,25 +1,23 @@
-//! The completions of the active rail, and the posts for which they make room.
-
 use super::Recovery;
 use crate::cause::Cause;
 use crate::config::Service;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
 
-/// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
 
 impl Recovery {
-    /// Drives the active rail as [`Recovery::poll_active_rail`] does. Takes all flushed requests of
-    /// a rail that is being fenced, because the peer waits for the fence.
+    /// Like [`Recovery::poll_active_rail`]. During a fence, takes all flushed requests, because the
+    /// peer waits for the fence.
     #[inline]
     pub(in crate::vqp) fn drive_active_rail(&mut self, dp: &mut Datapath) {
         while self.poll_active_rail(dp) && self.fence.is_draining() {}
     }
 
-    /// Handles the completions of the active rail, and posts the pending sends for which they free
-    /// queue slots. Returns whether more completions may be in its completion queue.
+    /// Handles the completions of the active rail, and posts pending sends into the freed queue
+    /// slots. Returns whether the completion queue may have more completions.
     pub(in crate::vqp) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
+        dp.stop_short_slots();
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -32,15 +30,15 @@ impl Recovery {
                 self.settle(dp);
             }
         } else {
-            self.termination.begin_batch();
+            dp.termination.in_batch = true;
             for wc in &wcs {
-                if let Some(failure) = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination) {
+                if let Some(failure) = dp.on_completion(rail, wc, &mut self.fence) {
                     self.fail(dp, failure);
                 }
             }
-            self.termination.end_batch();
+            dp.termination.in_batch = false;
             self.wcs = wcs;
-            if self.is_closed() {
+            if dp.termination.is_closed() {
                 self.flush_if_closed(dp);
                 self.settle(dp);
             }
@@ -49,16 +47,19 @@ impl Recovery {
             self.failures.push_back(Failure::Rail { rail, cause: Cause::Device });
         }
         self.settle_failures(dp);
-        self.drive_windows(dp);
+        if dp.windows.is_busy
+            && let Some(failure) = dp.drive_windows(self.active_rail())
+        {
+            self.fail(dp, failure);
+        }
         dp.take_send_completions();
-        self.report.on_progress(dp.send.ledger().first_seq(), || dp.now());
-        if dp.send.ledger().unposted() > 0 {
+        self.report.on_progress(dp.send.ledger.first_seq(), || dp.now());
+        if dp.send.ledger.unposted() > 0 {
             self.post_sends(dp);
         }
         is_full_batch
     }
 
-    /// Runs [`Recovery::settle`] if a failure was noticed.
     #[inline]
     pub(in crate::vqp) fn settle_failures(&mut self, dp: &mut Datapath) {
         if !self.failures.is_empty() {
@@ -66,17 +67,6 @@ impl Recovery {
         }
     }
 
-    /// Keeps the windows of the rails in step.
-    #[inline]
-    fn drive_windows(&mut self, dp: &mut Datapath) {
-        if dp.windows.is_busy()
-            && let Some(failure) = dp.drive_windows(self.active_rail())
-        {
-            self.fail(dp, failure);
-        }
-    }
-
-    /// Posts a burst of pending sends, unless a move is in progress.
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
         self.post_burst(dp);
         self.settle_failures(dp);
@@ -84,48 +74,33 @@ impl Recovery {
 
     pub(super) fn post_burst(&mut self, dp: &mut Datapath) {
         if let Some((rail, epoch)) = self.posting_rail(dp) {
-            self.failures.extend(dp.post_sends(rail, epoch, self.is_replaying()));
+            self.failures.extend(dp.post_sends(rail, epoch, self.report.is_replaying()));
         }
-    }
-
-    /// Returns the rail on which a new send may be posted at once.
-    #[inline]
-    pub(in crate::vqp) fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        // Until the operations that were in flight at a failure have completed, only polls post
-        // sends.
-        if self.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
-    }
-
-    /// Records a failure, for [`Recovery::settle_failures`].
-    #[inline]
-    pub(in crate::vqp) fn note_failure(&mut self, failure: Option<Failure>) {
-        self.failures.extend(failure);
     }
 
     /// Returns the rail on which sends may be posted, and its epoch.
     #[inline]
-    fn posting_rail(&self, dp: &Datapath) -> Option<(usize, u16)> {
+    pub(in crate::vqp) fn posting_rail(&self, dp: &Datapath) -> Option<(usize, u16)> {
         let negotiation = self.negotiation().filter(|n| n.may_post())?;
         let rail = negotiation.active();
         if dp.config().service == Service::Unreliable
             && !carries_messages(dp, rail)
             && !dp.send.next_is_local()
         {
-            return None; // the messages would be lost; they wait for the next rail, or for this one
+            return None; // messages on this rail would be lost
         }
         if !dp.windows.is_in_step(rail) {
-            return None; // the next poll posts them behind the binds and invalidations of the rail
+            return None; // the next poll posts sends behind the rail's binds and invalidations
         }
         Some((rail, negotiation.ballot().epoch))
     }
 
-    /// Posts the receives on `rail`. If they are already posted on another rail, discards them
-    /// there.
+    /// Posts the receives on `rail`, and discards them on the rail where they were posted before.
     pub(in crate::vqp) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
         if self.is_qp_missing(rail) {
-            return; // they are posted as soon as the rail's new queue pair is connected
+            return; // `rail_rejoin` posts the receives on the rail's new queue pair
         }
-        // The active rail needs no discarding: its queue pair is fenced and has flushed its
+        // The active rail needs no discarding, because its fenced queue pair has flushed its
         // receives.
         if let Some(old) = dp.recv.switch_rail(rail)
             && old != self.active_rail()
@@ -138,12 +113,12 @@ impl Recovery {
         dp.post_recvs();
     }
 
-    /// Posts the receives that the application has added: on the active rail as long as it is not
-    /// being fenced, because the peer may still send there, and on the new rail of a move after the
-    /// fence, because the peer may have moved already.
+    /// Posts the receives that the application has added. Before the fence, the peer may still send
+    /// on the active rail, so the receives go there. After the fence, the peer may have moved
+    /// already, so the receives go to the new rail.
     pub(in crate::vqp) fn post_added_recvs(&mut self, dp: &mut Datapath) {
         let active = self.active_rail();
-        if self.is_active() || !self.is_closed() && self.fence.is_idle() {
+        if self.is_active() || !dp.termination.is_closed() && self.fence.is_idle() {
             self.post_recvs(dp, active);
         } else if self.fence.is_done() && dp.recv.rail() != active {
             dp.post_recvs();
@@ -152,14 +127,16 @@ impl Recovery {
     }
 }
 
-/// Returns whether messages of an unreliable connection are sent on a rail: it is up at this end,
-/// and the peer was heard there. Without heartbeats, the peer may be silent. A peer that is known
-/// not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be heard.
+/// Returns whether messages of an unreliable connection are sent on a rail. The rail must be up at
+/// this end, and the peer must have been heard there. There are two exceptions:
+///
+/// - Without heartbeats, the peer may be silent.
+/// - A peer that is known not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be
+///   heard.
 ///
 /// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {
     let rails = &dp.rails;
-    let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
-    let needs_no_hearing = !has_heartbeats || rails.sends_unheard() && !rails.is_peer_heard();
+    let needs_no_hearing = !dp.has_heartbeats() || rails.sends_unheard && !rails.is_peer_heard();
     !rails.is_down(rail) && (rails.was_heard(rail) || needs_no_hearing)
 }

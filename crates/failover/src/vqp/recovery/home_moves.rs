@@ -1,4 +1,4 @@
-//! The moves that keep all vQPs of a domain on the home rail, if they share atomics.
+//! The moves that keep all vQPs of a domain that share atomics on the home rail.
 
 use mitra_verbs::WcStatus;
 
@@ -13,8 +13,8 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
 
 impl Recovery {
-    /// Moves the vQP to the home rail, if another vQP has moved the home and has fenced this vQP's
-    /// queue pair.
+    /// Moves the vQP to the home rail after another vQP has moved the home and has fenced this
+    /// vQP's queue pair.
     pub(in crate::vqp) fn follow_home(&mut self, dp: &mut Datapath) {
         let Some(view) = self.read_home(dp) else { return };
         if self.is_active() && !self.is_stranded() && !view.is_bound {
@@ -25,13 +25,14 @@ impl Recovery {
     /// Tells the negotiation where the home is. `None` if the vQPs do not share atomics.
     pub(in crate::vqp) fn read_home(&mut self, dp: &Datapath) -> Option<HomeView> {
         let view = dp.home.view(&dp.domain, self.active_rail())?;
-        self.control.as_mut()?.negotiation_mut().set_home(view.home, view.is_bound);
+        self.negotiation_mut()?.set_home(view.home, view.is_bound);
         Some(view)
     }
 
     /// Returns the message to send instead of `message`, or `None` if the home cannot move.
-    /// Evidence allows the peer to post on the new rail, so the home moves there before. It does
-    /// not move for a rail that the peer has not accepted: this end proposes the rail first.
+    /// Evidence allows the peer to post on the new rail, so the home moves to the new rail first.
+    /// For a rail that the peer has not accepted, the home does not move, and this end proposes the
+    /// rail instead.
     pub(super) fn with_home_moved(&mut self, dp: &mut Datapath, message: Message) -> Option<Message> {
         let Body::Evidence { rail, home, .. } = message.body else { return Some(message) };
         let has_accepted = self.negotiation().is_some_and(RailNegotiation::has_peer_accepted);
@@ -42,31 +43,31 @@ impl Recovery {
         self.move_home(dp, message.ballot, to).then_some(message)
     }
 
-    /// Moves the home to the new rail of a ballot. Returns false if the home is newer, so that
-    /// another rail is proposed, or if the NIC of the old home can be neither fenced nor reset, so
-    /// that the vQP closes.
+    /// Moves the home to the new rail of a ballot. Returns false in two cases:
+    ///
+    /// - The home is newer. This end then proposes another rail.
+    /// - The NIC of the old home can be neither fenced nor reset. The vQP then closes.
     pub(super) fn move_home(&mut self, dp: &mut Datapath, ballot: Ballot, to: Home) -> bool {
         let (moved, before) = dp.home.bind(&dp.domain, &dp.rails, ballot, to);
         if let Some(before) = before {
             self.reconnect_unused_qp(dp, before, to.rail.into());
         }
-        let Some(control) = &mut self.control else { return false };
+        let Some(negotiation) = self.negotiation_mut() else { return false };
         match moved {
             HomeMove::Moved => true,
             HomeMove::Outdated(home) => {
-                control.negotiation_mut().home_is_newer(dp.now(), home);
+                negotiation.home_is_newer(dp.now(), home);
                 false
             }
             HomeMove::Unfenced => {
-                control.negotiation_mut().fence_failed();
+                negotiation.fence_failed();
                 false
             }
         }
     }
 
-    /// Connects the queue pair of a standby rail again, if it was bound for a ballot that a higher
-    /// one has superseded: the home has left the rail, and has fenced the queue pair, which has
-    /// carried nothing.
+    /// Connects the queue pair of a standby rail again, if a superseded ballot bound the queue
+    /// pair. The home has left that rail and has fenced the queue pair, which has carried nothing.
     fn reconnect_unused_qp(&mut self, dp: &mut Datapath, rail: usize, new_rail: usize) {
         let negotiation = self.negotiation();
         let was_used = negotiation.is_none_or(|n| n.active() == rail || n.is_local_qp_missing(rail));

@@ -6,15 +6,13 @@ use crate::memory_region::RemoteRegion;
 
 const MAGIC: [u8; 4] = *b"MBQ2";
 
-/// The connection parameters of one end, for [`BackedQp::connect`](super::BackedQp::connect) at the
-/// other end. They contain no secret: they are valid on one backup only.
+/// The parameters for [`BackedQp::connect`](super::BackedQp::connect) at the other end. They
+/// contain no secret, because they are valid on one backup only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackedQpInfo {
     pub(super) id: MemberId,
     pub(super) rd_atomic: u8,
-    /// Whether the end keeps a completion log.
     pub(super) log: bool,
-    /// Whether the end is durable.
     pub(super) durable: bool,
     /// The completion log at this end, for the operations of the other end.
     pub(super) log_region: Option<RemoteRegion>,

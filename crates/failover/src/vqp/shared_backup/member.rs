@@ -1,20 +1,19 @@
 //! One end of a queue pair with a shared backup, as a state machine without I/O.
 //!
-//! The backup is a virtual queue pair: its messages arrive in order and exactly once, whatever
-//! rails fail. So this end and its peer only tell each other what they have done. Neither asks the
-//! other or retries. The ballots of the backup number the *epochs*: each time the backup moves,
-//! both ends leave the queue pair that they made in an earlier epoch, and make another one on the
-//! backup's new rail.
+//! The backup is a virtual queue pair, so its messages arrive in order and exactly once, whichever
+//! rails fail. The two ends therefore only tell each other what they have done, and neither asks
+//! nor retries. The ballots of the backup number the *epochs*. Each time the backup moves, both
+//! ends leave the queue pair of the earlier epoch, and make another on the backup's new rail.
 //!
-//! 1. An end that leaves a queue pair fences it and sends the evidence of what the queue pair
+//! 1. An end that leaves a queue pair fences it, and sends the evidence of what the queue pair
 //!    executed for the peer.
-//! 2. An end that had operations in flight there decides them when it has fenced the queue pair and
-//!    has the peer's evidence. Each end then sends a [`Body::Resumed`], and may post WRITEs and
-//!    READs on the backup.
-//! 3. The end with [`Role::Zero`] makes a queue pair and offers it. The other end makes one,
-//!    connects it and answers with its own. The first end connects to it and confirms that. Each
-//!    end posts on the new queue pair when it knows that both are connected, and when its
-//!    operations on the backup have completed, so that they stay in order.
+//! 2. An end decides its operations in flight on that queue pair after the fence, from the peer's
+//!    evidence. Each end then sends a [`Body::Resumed`], and may post WRITEs and READs on the
+//!    backup.
+//! 3. The end with [`Role::Zero`] makes a queue pair and offers it. The other end makes a queue
+//!    pair, connects it and answers with its own offer. The first end connects to that queue pair
+//!    and confirms. Each end posts on the new queue pair when it knows that both are connected and
+//!    its operations on the backup have completed. The operations thus stay in order.
 
 use mitra_verbs::{Psn, Qpn};
 
@@ -22,7 +21,7 @@ use super::message::{Body, OfferedQp};
 use crate::ballot::Role;
 use crate::evidence::Evidence;
 
-/// What the driver has to do next.
+/// The next action of the driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     /// Fence the queue pair, collect its evidence, and call [`Member::fenced`].
@@ -32,13 +31,13 @@ pub enum Step {
     /// Destroy the old queue pair if there is one, make one on this rail, and call
     /// [`Member::created`].
     Create {
-        /// The epoch in which it is made.
+        /// The epoch of the queue pair.
         epoch: u16,
-        /// The rail.
+        /// The rail of the queue pair.
         rail: u8,
     },
-    /// Connect the queue pair to the peer's, post the receives, bind the windows, and call
-    /// [`Member::connected`].
+    /// Connect the queue pair to the peer's queue pair, post the receives, bind the windows, and
+    /// call [`Member::connected`].
     Connect(OfferedQp),
     /// Call [`Member::switched`] when no operation is in flight on the backup.
     Switch,
@@ -50,11 +49,10 @@ pub enum Step {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Own {
     rail: u8,
-    /// Whether it is connected to the peer's.
     is_connected: bool,
-    /// Whether this end knows that the peer's is connected too.
+    /// Whether this end knows that the peer's queue pair is connected too.
     is_peer_connected: bool,
-    /// Whether this end posts on it.
+    /// Whether this end posts on the queue pair.
     is_used: bool,
 }
 
@@ -63,34 +61,32 @@ struct Own {
 struct Left {
     epoch: u16,
     is_fenced: bool,
-    /// Whether operations may be in flight on it.
+    /// Whether operations may be in flight on the queue pair.
     is_used: bool,
 }
 
-/// One end's state.
+/// The state of one end.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
     role: Role,
-    /// The epoch of the backup, and its rail.
+    /// The epoch of the backup; `rail` is the backup's rail.
     epoch: u16,
     rail: u8,
     /// Whether this end knows its peer.
     is_started: bool,
     own: Option<Own>,
     left: Option<Left>,
-    /// The peer's queue pair of the current epoch, to which this end has not connected yet.
+    /// The peer's queue pair of the current epoch, until this end is connected to it.
     offered: Option<OfferedQp>,
     /// The evidence of the peer, with its epoch.
     evidence: Option<(u16, Evidence)>,
     is_closed: bool,
     is_peer_closed: bool,
-    /// Messages for the peer.
     outbox: Vec<Body>,
 }
 
 impl Member {
-    /// Creates the state of an end that does not know its peer yet. The backup is bound to `rail`
-    /// in `epoch`.
+    /// An end that does not know its peer yet. The backup is bound to `rail` in `epoch`.
     pub fn new(role: Role, epoch: u16, rail: u8) -> Member {
         Member {
             role,
@@ -117,13 +113,8 @@ impl Member {
         core::mem::take(&mut self.outbox)
     }
 
-    /// Returns whether this end posts on its own queue pair.
-    pub(crate) fn uses_own(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| own.is_used)
-    }
-
-    /// Returns whether this end may post on the backup: it has decided everything that was in
-    /// flight elsewhere, and is not about to post on its own queue pair.
+    /// Returns whether this end may post on the backup: all operations in flight elsewhere are
+    /// decided, and no own queue pair is about to be used.
     pub fn may_use_backup(&self) -> bool {
         let is_ready = |own: &Own| own.is_connected && own.is_peer_connected;
         self.is_started
@@ -137,7 +128,6 @@ impl Member {
         self.left.is_some()
     }
 
-    /// Returns whether this end has closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -147,9 +137,9 @@ impl Member {
         self.is_started && !self.is_peer_closed && !self.is_calm()
     }
 
-    /// Returns whether nothing is to be done: this end posts on its own queue pair.
+    /// Returns whether this end posts on its own queue pair and has no step to take.
     pub fn is_calm(&self) -> bool {
-        self.uses_own() && self.left.is_none() && !self.is_peer_closed
+        self.own.as_ref().is_some_and(|own| own.is_used) && self.left.is_none() && !self.is_peer_closed
     }
 
     /// Records that the backup is bound to `rail` in `epoch`.
@@ -163,18 +153,18 @@ impl Member {
         self.leave(old);
     }
 
-    /// Begins to leave this end's queue pair of `epoch`, if there is one.
     fn leave(&mut self, epoch: u16) {
         if let Some(own) = self.own.take() {
             self.left = Some(Left { epoch, is_fenced: false, is_used: own.is_used });
         }
     }
 
-    /// Handles a message of the peer. Returns false if the peer must not send it in this state.
+    /// Handles a message of the peer. Returns false if the peer must not send the message in this
+    /// state.
     #[must_use]
     pub fn handle(&mut self, body: Body) -> bool {
         match body {
-            _ if self.is_closed => true, // the peer has sent it before it knew
+            _ if self.is_closed => true, // the peer did not know yet
             Body::Evidence { epoch, evidence } => {
                 let is_expected =
                     epoch <= self.epoch && self.evidence.as_ref().is_none_or(|(last, _)| *last < epoch);
@@ -191,7 +181,7 @@ impl Member {
                 if epoch == self.epoch {
                     self.offered = Some(qp);
                 }
-                true // the backup has moved since the peer sent an earlier one
+                true // an offer of an earlier epoch is only late
             }
             Body::Confirmed { epoch } => match &mut self.own {
                 Some(own) if epoch == self.epoch && own.is_connected && self.role == Role::One => {
@@ -209,13 +199,13 @@ impl Member {
                 }
                 !core::mem::replace(&mut self.is_peer_closed, true)
             }
-            // The driver handles them.
+            // The driver handles these messages.
             Body::Resumed { .. } | Body::AskGrant { .. } | Body::Grant { .. } | Body::Placed { .. } => false,
         }
     }
 
-    /// Keeps the peer's evidence, unless this end still needs an earlier one. Then it had no queue
-    /// pair in the later epoch.
+    /// Keeps the peer's evidence, unless this end still needs an earlier one. In that case this end
+    /// had no queue pair in the later epoch.
     fn keep_evidence(&mut self, epoch: u16, evidence: Evidence) {
         let needed = self.left.as_ref().map(|left| left.epoch);
         if needed.is_none() || needed != self.evidence.as_ref().map(|(kept, _)| *kept) {
@@ -230,7 +220,7 @@ impl Member {
         self.offered.is_none() && !is_connected && (self.role == Role::One || self.own.is_some())
     }
 
-    /// Returns what the driver has to do next. `None` if it has to wait for the peer.
+    /// The next action of the driver. `None` if the driver has to wait for the peer.
     pub fn next_step(&self) -> Option<Step> {
         if let Some(left) = &self.left {
             if !left.is_fenced {
@@ -254,10 +244,10 @@ impl Member {
         }
     }
 
-    /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed
-    /// for the peer. If no operation was posted on it, the operations are decided, and
-    /// `partial_imm_bytes` is as in [`Member::decided`]: a queue pair before it may have torn the
-    /// WRITE.
+    /// Records that the queue pair that this end leaves is fenced. `evidence` is what the queue
+    /// pair executed for the peer. If no operation was posted there, the operations are decided,
+    /// with `partial_imm_bytes` as in [`Member::decided`], because an earlier queue pair may have
+    /// torn the WRITE.
     pub fn fenced(&mut self, evidence: Evidence, partial_imm_bytes: u32) {
         let Some(left) = &mut self.left else { return };
         left.is_fenced = true;
@@ -268,8 +258,8 @@ impl Member {
         }
     }
 
-    /// Records that the operations in flight are decided. Of a torn WRITE with immediate,
-    /// `partial_imm_bytes` bytes are not sent again.
+    /// Records that the operations in flight are decided. The first `partial_imm_bytes` bytes of a
+    /// torn WRITE with immediate are not sent again.
     pub fn decided(&mut self, partial_imm_bytes: u32) {
         if let Some(left) = self.left.take() {
             self.outbox.push(Body::Resumed { epoch: left.epoch, partial_imm_bytes });
@@ -285,8 +275,8 @@ impl Member {
         }
     }
 
-    /// Records that this end's queue pair, which has this number and first PSN, is connected to the
-    /// peer's and has its receives.
+    /// Records that this end's queue pair, with this number and first PSN, is connected to the
+    /// peer's queue pair and has its receives.
     pub fn connected(&mut self, qpn: Qpn, psn: Psn) {
         let Some(own) = &mut self.own else { return };
         own.is_connected = true;
@@ -307,8 +297,8 @@ impl Member {
         }
     }
 
-    /// Records that this end has closed. `evidence` is the final evidence of its queue pair, with
-    /// the epoch, if the peer has not got it yet.
+    /// Records that this end has closed. `evidence` is the final evidence of its queue pair with
+    /// the epoch, unless the peer already has the evidence.
     pub fn closed(&mut self, evidence: Option<(u16, Evidence)>) {
         (self.own, self.left, self.offered) = (None, None, None);
         (self.is_closed, self.is_started) = (true, false);
@@ -322,8 +312,8 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// A queue pair before the unused one tore a WRITE with immediate, whose rest is sent after
-    /// both.
+    /// An earlier queue pair tore a WRITE with immediate, whose rest is sent after both queue
+    /// pairs.
     #[test]
     fn unused_queue_pair_is_decided_with_the_bytes_that_earlier_ones_placed() {
         let mut member = Member::new(Role::Zero, 1, 0);

@@ -11,15 +11,14 @@ use crate::memory_region::RemoteRegion;
 /// The maximum length of a message, in bytes.
 pub(crate) const MAX_MESSAGE_LEN: usize = 256;
 
-/// A queue pair of a process with a shared backup: its number there, and the count of its
-/// predecessors with this number.
+/// A queue pair of a process with a shared backup: its slot, and the number of its predecessors in
+/// this slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MemberId {
     pub(crate) slot: u32,
     pub(crate) instance: u32,
 }
 
-/// A message from one end of a queue pair to the other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Message {
     pub(crate) to: MemberId,
@@ -29,9 +28,9 @@ pub(crate) struct Message {
 /// The parameters of an end's queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OfferedQp {
-    /// The rail on which it is.
+    /// The rail of the queue pair.
     pub rail: u8,
-    /// Its number.
+    /// The queue pair number.
     pub qpn: Qpn,
     /// The first PSN that the queue pair sends.
     pub psn: Psn,
@@ -40,45 +39,43 @@ pub struct OfferedQp {
 /// The content of a message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
-    /// The sender has fenced its queue pair of this epoch, which has executed this for the
-    /// receiver.
+    /// The sender has fenced its queue pair of this epoch.
     Evidence {
-        /// The epoch in which the queue pair was made.
+        /// The epoch of the queue pair.
         epoch: u16,
-        /// What it executed.
+        /// What the queue pair executed for the receiver.
         evidence: Evidence,
     },
-    /// The sender has decided its operations on the queue pair of this epoch. The receiver adds the
-    /// number of bytes to the length of the next receive of a WRITE with immediate.
+    /// The sender has decided its operations on the queue pair of this epoch. The receiver adds
+    /// `partial_imm_bytes` to the length of the next receive of a WRITE with immediate.
     Resumed {
-        /// The epoch in which the queue pair was made.
+        /// The epoch of the queue pair.
         epoch: u16,
-        /// The number of bytes, which are not sent again.
+        /// The number of bytes that are not sent again.
         partial_imm_bytes: u32,
     },
-    /// The sender has made a queue pair in this epoch. If the sender has
-    /// [`Role::One`](crate::ballot::Role), it is connected.
+    /// The sender has made a queue pair in this epoch. The queue pair of a sender with
+    /// [`Role::One`](crate::ballot::Role) is connected.
     Offered {
-        /// The epoch.
+        /// The epoch of the queue pair.
         epoch: u16,
         /// The queue pair.
         qp: OfferedQp,
     },
     /// The sender's queue pair of this epoch is connected.
     Confirmed {
-        /// The epoch.
+        /// The epoch of the queue pair.
         epoch: u16,
     },
-    /// The sender has closed. The evidence is that of its queue pair of the epoch, if it is known
-    /// to be complete and was not sent before.
+    /// The sender has closed.
     Closed {
-        /// The evidence, with the epoch.
+        /// The evidence of the sender's queue pair of the epoch, if it is complete and was not sent
+        /// before.
         evidence: Option<(u16, Evidence)>,
     },
-    /// The sender asks for a key of the receiver's memory that it may use on the backup. The key is
-    /// that of the memory on rail 0.
+    /// The sender asks for a key of the receiver's memory that is valid on the backup.
     AskGrant {
-        /// The key.
+        /// The key of the memory on rail 0.
         rkey: Key,
     },
     /// The sender grants access to memory on the backup.
@@ -86,9 +83,9 @@ pub enum Body {
     /// Mode `durable`: what the sender's processor has seen of the receiver's operations on the
     /// queue pair of this epoch.
     Placed {
-        /// The epoch in which the queue pair was made.
+        /// The epoch of the queue pair.
         epoch: u16,
-        /// What it has seen.
+        /// What the processor has seen.
         placed: Placed,
     },
 }
@@ -100,7 +97,7 @@ pub struct Grant {
     pub rkey: Key,
     /// Whether the memory may be written.
     pub writable: bool,
-    /// Whether it may be read.
+    /// Whether the memory may be read.
     pub readable: bool,
     /// The memory as requests on the backup name it.
     pub region: RemoteRegion,

@@ -1,5 +1,3 @@
-//! The registered memory of the messages on the backup.
-
 use std::sync::Arc;
 
 use mitra_verbs::{Access, Buffer, Data, RecvWr, Result};
@@ -8,21 +6,19 @@ use smallvec::smallvec;
 use crate::domain::Domain;
 use crate::memory_region::VirtualMr;
 
-/// The length of a buffer, in bytes.
+/// In bytes.
 pub(super) const BUFFER_LEN: usize = 4096;
-/// The number of receive buffers.
 pub(super) const RECVS: u32 = 64;
-/// The number of send buffers.
 pub(super) const SENDS: u32 = 64;
 
-/// The buffers: the receive buffers and, behind them, the send buffers. They are deregistered when
-/// they are dropped.
+/// The registered memory of the messages on the backup: the receive buffers and, behind them, the
+/// send buffers. Dropping deregisters the memory.
 #[derive(Debug)]
 pub(super) struct MessageBuffers {
     domain: Arc<Domain>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    /// The send buffers that are not in use.
+    /// Send buffers that are not in use.
     free: Vec<u32>,
 }
 
@@ -36,36 +32,32 @@ impl MessageBuffers {
         Ok(MessageBuffers { domain: Arc::clone(domain), memory, mr, free })
     }
 
-    /// Returns the receive into a receive buffer.
     pub(super) fn receive(&self, buffer: u32) -> RecvWr {
         RecvWr::new(buffer.into(), self.mr.sge(u64::from(buffer) * BUFFER_LEN as u64, BUFFER_LEN as u32))
     }
 
-    /// Returns the first `len` bytes of a receive buffer.
     pub(super) fn read(&self, buffer: u32, len: u32) -> Vec<u8> {
         let mut bytes = vec![0; (len as usize).min(BUFFER_LEN)];
         self.memory.read_at(buffer as usize * BUFFER_LEN, &mut bytes);
         bytes
     }
 
-    /// Takes a free send buffer and stores `bytes` there. Returns `None` if none is free.
+    /// Stores `bytes` in a free send buffer. Returns `None` if no buffer is free.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Option<u32> {
         let buffer = self.free.pop()?;
         self.memory.write_at(buffer as usize * BUFFER_LEN, bytes);
         Some(buffer)
     }
 
-    /// Returns whether a send buffer is free.
     pub(super) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Returns the first `len` bytes of a send buffer, for a SEND.
+    /// The first `len` bytes of a send buffer, for a SEND.
     pub(super) fn data(&self, buffer: u32, len: u32) -> Data {
         Data::Sges(smallvec![self.mr.sge(u64::from(buffer) * BUFFER_LEN as u64, len)])
     }
 
-    /// Frees a send buffer.
     pub(super) fn free(&mut self, buffer: u32) {
         self.free.push(buffer);
     }
@@ -73,7 +65,7 @@ impl MessageBuffers {
 
 impl Drop for MessageBuffers {
     fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. The memory is not freed while a NIC
+        // Only a dead NIC does not confirm the revocation, and the memory is not freed while a NIC
         // refers to it.
         let _ = self.domain.deregister(&self.mr);
     }

@@ -1,20 +1,19 @@
-//! Queue pairs whose backup is shared: one virtual queue pair between two processes is the backup
-//! of any number of queue pairs.
+//! Queue pairs with a shared backup: one virtual queue pair between two processes is the backup of
+//! any number of queue pairs.
 //!
 //! A [`VirtualQp`] has queue pairs of its own on every rail. With thousands of connections to one
-//! process, that is most of their memory, and their failovers are thousands of negotiations. A
-//! [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails, the
-//! backup alone negotiates with the peer. Its ballots number the epochs of all its members, and it
-//! carries, in order and exactly once:
+//! process, these queue pairs take most of the memory, and a failover is thousands of negotiations.
+//! A [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails,
+//! only the backup negotiates with the peer. The ballots of the backup number the epochs of all its
+//! members. The backup carries, in order and exactly once:
 //!
 //! - the evidence of the members' fenced queue pairs, as many in a message as fit;
-//! - the members' WRITEs and READs, until each has a new queue pair (SENDs and atomics wait for
-//!   it);
+//! - the members' WRITEs and READs, until each member has a new queue pair (SENDs and atomics wait
+//!   for the new queue pair);
 //! - the parameters of the new queue pairs.
 //!
-//! So nothing is negotiated for a member. `member` is the state machine of one end; `state` is the
-//! backup with all its members; `shared_failover` drives the member's datapath, and `own_qp` is its
-//! queue pair.
+//! `member` is the state machine of one end. `state` is the backup with all its members.
+//! `shared_failover` drives the member's datapath, and `own_qp` is the member's queue pair.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -94,7 +93,7 @@ pub struct SharedBackup {
 
 impl SharedBackup {
     /// Creates one end, unconnected. `builder` configures the virtual queue pair that is the
-    /// backup. The depths of its queues and the access are chosen here.
+    /// backup, except for the depths of its queues and the access.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with [`Error::Unsupported`]
@@ -122,42 +121,43 @@ impl SharedBackup {
         Ok(Arc::new(SharedBackup { state: Mutex::new(State::new(backup, buffers)) }))
     }
 
-    /// Returns the parameters that the peer's end needs for [`SharedBackup::connect`].
+    /// The parameters for [`SharedBackup::connect`] at the peer.
     pub fn local_info(&self) -> ConnectInfo {
-        self.lock().backup().local_info()
+        self.lock().backup.local_info()
     }
 
-    /// Connects the backup to the peer's. Members can be made afterwards.
+    /// Connects the backup to the peer's backup. Members can be made afterwards.
     ///
     /// # Errors
-    /// Those of [`VirtualQp::connect`].
+    /// As [`VirtualQp::connect`].
     pub fn connect(&self, peer: &ConnectInfo) -> Result<()> {
         let mut state = self.lock();
-        state.backup_mut().connect(peer)?;
+        state.backup.connect(peer)?;
         state.post_receives()
     }
 
-    /// Creates one end of a queue pair with this backup, unconnected. Of the configuration it uses
-    /// the depths, the limits of requests, `rd_atomic`, the timers of the queue pair, the write
-    /// policy, the access, the completion log and mode `durable`. A queue pair may keep a log, or
-    /// be durable, if the backup does or is, too, because the backup carries its operations during
-    /// a failover.
+    /// Creates one end of a queue pair with this backup, unconnected. The configuration determines:
+    ///
+    /// - the depths and the limits of requests;
+    /// - `rd_atomic`, the timers of the queue pair, the write policy and the access;
+    /// - the completion log and mode `durable`, which need a backup with the same, because the
+    ///   backup carries the operations during a failover.
     ///
     /// # Errors
     /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or
-    /// if it keeps no completion log, or is not durable, and the configuration asks for that; with
+    /// if the backup lacks the completion log or the mode `durable` of the configuration; with
     /// [`Error::Unsupported`] for another policy than exact; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
         BackedQp::of_backup(self, config, None)
     }
 
-    /// Creates an end as [`SharedBackup::queue_pair`] does, which takes receives from a shared
-    /// queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen here, and
+    /// Like [`SharedBackup::queue_pair`], for a queue pair that takes receives from a shared queue.
+    /// The backup then determines [`Config::recv_wrs`] and [`Config::recv_sges`], and
     /// [`BackedQp::post_recv`] refuses.
     ///
     /// # Errors
-    /// Those of [`SharedBackup::queue_pair`].
+    /// As [`SharedBackup::queue_pair`].
     pub fn queue_pair_with_shared_receives(
         self: &Arc<Self>,
         config: Config,
@@ -173,37 +173,37 @@ impl SharedBackup {
 
     /// The rail of the backup, on which its members make their queue pairs.
     pub fn active_rail(&self) -> usize {
-        self.lock().backup().active_rail()
+        self.lock().backup.active_rail()
     }
 
     /// The report of the last failover of the backup.
     pub fn last_failover(&self) -> Option<FailoverReport> {
-        self.lock().backup().last_failover()
+        self.lock().backup.last_failover()
     }
 
     /// The number of messages of the peer that were malformed or out of order.
     pub fn rejected_messages(&self) -> u64 {
         let state = self.lock();
-        state.rejected() + state.backup().rejected_messages()
+        state.rejected + state.backup.rejected_messages()
     }
 
-    /// Returns whether messages to the peer, or operations of queue pairs, wait or are in flight.
+    /// Returns whether messages to the peer or operations of queue pairs wait or are in flight.
     pub fn has_messages(&self) -> bool {
         self.lock().has_requests()
     }
 
-    /// The reason for which the backup closed. `None` while it is open. Its members close for the
-    /// same reason.
+    /// The reason for which the backup, and with it every member, closed. `None` while the backup
+    /// is open.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.lock().close_reason()
+        self.lock().backup.close_reason()
     }
 
-    /// Closes the backup, and so all its members at both ends.
+    /// Closes the backup, and with it all its members at both ends.
     pub fn shutdown(&self) {
-        self.lock().backup_mut().shutdown();
+        self.lock().backup.shutdown();
     }
 
-    /// Locks the state, even if it is poisoned, because no code panics while it is inconsistent.
+    /// A poisoned lock is usable, because no code panics while the state is inconsistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,4 @@
-//! The queue pair of a member: making, connecting, fencing and stopping it, and its completions.
-
-use mitra_verbs::{Access, AsyncEvent, Error, Psn, QpAttr, QpState, Qpn, RcConnection};
+use mitra_verbs::{Access, AsyncEvent, Error, QpAttr, QpState, Qpn, RcConnection};
 
 use super::message::{MemberId, OfferedQp};
 use crate::config::Config;
@@ -12,7 +10,7 @@ use crate::secret::SecretWord;
 use crate::vqp::datapath::DataQps;
 use crate::vqp::rail_set::derive_secret;
 
-/// The data queue pair of a member, which has one at most.
+/// The data queue pair of a member. A member has at most one.
 #[derive(Debug)]
 pub struct MemberQp {
     pub(super) own: Option<OwnQp>,
@@ -29,7 +27,7 @@ impl DataQps for MemberQp {
         &self.config
     }
 
-    /// The number of the queue pair, or of the member while it has none.
+    /// The number of the queue pair, or of the member while it has no queue pair.
     fn qpn(&self) -> Qpn {
         self.own.as_ref().map_or(Qpn::new(self.id.slot), |own| own.qp.qpn())
     }
@@ -48,12 +46,12 @@ pub(super) struct OwnQp {
     /// The epoch of the backup in which the queue pair was made.
     pub(super) epoch: u16,
     pub(super) is_connected: bool,
-    /// The connection, until the queue pair is in RTS.
+    /// Present while the queue pair is in RTR.
     in_rtr: Option<Box<RcConnection>>,
 }
 
 impl OwnQp {
-    /// Makes a queue pair. Its first PSN is derived from `secret`.
+    /// Makes a queue pair, whose first PSN is derived from `secret`.
     ///
     /// # Errors
     /// Any error of the NIC.
@@ -74,13 +72,10 @@ impl OwnQp {
         &self.qp
     }
 
-    /// Returns the parameters for the peer.
     pub(super) fn offer(&self) -> OfferedQp {
         OfferedQp { rail: self.rail as u8, qpn: self.qp.qpn(), psn: self.qp.first_psn() }
     }
 
-    /// Connects the queue pair to the peer's, for receiving.
-    ///
     /// # Errors
     /// Any error of the NIC.
     pub(super) fn connect(
@@ -95,8 +90,8 @@ impl OwnQp {
         Ok(())
     }
 
-    /// Moves the queue pair to RTS, with the access and the RNR retries of `config`, if it is in
-    /// RTR. A queue pair that has failed stays as it is.
+    /// Moves a queue pair in RTR to RTS, with the access and the RNR retries of `config`. A failed
+    /// queue pair stays as it is.
     ///
     /// # Errors
     /// Any error of the NIC.
@@ -111,12 +106,12 @@ impl OwnQp {
         }
     }
 
-    /// Changes the rights of the peer. In another state than RTS, the change takes effect when the
-    /// queue pair is moved to RTS.
+    /// Changes the rights of the peer. If the queue pair is not in RTS, the move to RTS makes the
+    /// change.
     ///
     /// # Errors
-    /// Any error of the NIC. A NIC that is dead is reset, because it may only be hung and still
-    /// grant the old rights.
+    /// Any error of the NIC. A dead NIC is reset, because it may only be hung and still grant the
+    /// old rights.
     pub(super) fn set_access(&self, access: Access) -> mitra_verbs::Result<()> {
         let attr = QpAttr { access: Some(access), ..QpAttr::default() };
         match self.qp.provider().modify_qp(self.qp.qpn(), &attr) {
@@ -130,7 +125,7 @@ impl OwnQp {
         self.qp.provider().query_qp(self.qp.qpn()).is_ok_and(|status| status.state == state)
     }
 
-    /// Stops the queue pair, because its owner closes. Returns false if the NIC can be neither
+    /// Stops the queue pair of an owner that closes. Returns false if the NIC can be neither
     /// stopped nor reset.
     pub(super) fn stop(&self) -> bool {
         match self.qp.modify_to(QpState::Err) {
@@ -140,16 +135,10 @@ impl OwnQp {
         }
     }
 
-    /// Returns the event by which the NIC reports that the queue pair refused a request of the
-    /// peer, if there is one.
+    /// The event by which the NIC reports that the queue pair refused a request of the peer.
     pub(super) fn take_refusal(&self, domain: &Domain) -> Option<AsyncEvent> {
         let _ = domain.poll_rail_down(self.rail); // reads the events
         domain.take_refusal(self.rail, self.qp.qpn())
-    }
-
-    /// The first PSN that the queue pair sends.
-    pub(super) fn first_psn(&self) -> Psn {
-        self.qp.first_psn()
     }
 }
 

@@ -1,5 +1,4 @@
-//! A queue pair with a shared backup: how it is made, and what it does instead of a failover of its
-//! own.
+//! The failover of a queue pair with a shared backup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +15,6 @@ use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
 use crate::config::{Config, Policy, Service};
 use crate::evidence::Placed;
-use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -25,8 +23,8 @@ use crate::vqp::failover::sealed;
 use crate::vqp::failure::Failure;
 use crate::vqp::fence::Fence;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
+use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::ReceiveSource;
-use crate::vqp::termination::Termination;
 use crate::vqp::{VirtualQp, with_slots};
 
 mod closing;
@@ -40,19 +38,18 @@ const NOT_DURABLE: Error = Error::Invalid(
     "a durable queue pair needs a durable shared backup: build the backup with durable and completion_log",
 );
 
-/// A reliable connection with one queue pair and a [`SharedBackup`], which makes it
-/// ([`SharedBackup::queue_pair`]). It keeps the promises of a [`VirtualQp`] with the policy exact.
-/// Dropping it closes it.
+/// A reliable connection with one queue pair and a [`SharedBackup`] ([`SharedBackup::queue_pair`]).
+/// The connection keeps the promises of a [`VirtualQp`] with the policy exact. Dropping the queue
+/// pair closes it.
 ///
-/// Sends may be posted when this end has connected. While the vQP has no rail
-/// ([`BackedQp::has_rail`]), a WRITE or READ of memory that the peer has granted goes over the
-/// backup, and other sends wait.
+/// Sends may be posted when this end has connected. While the queue pair has no rail
+/// ([`BackedQp::has_rail`]), the backup carries WRITEs and READs of memory that the peer has
+/// granted, and other sends wait.
 pub type BackedQp = VirtualQp<SharedFailover>;
 
-/// The path of requests and completions of a [`BackedQp`].
 type MemberPath = Datapath<MemberQp>;
 
-/// How a [`BackedQp`] fails over: with a shared backup, of which it is a member.
+/// How a [`BackedQp`] fails over, as a member of a shared backup.
 #[derive(Debug)]
 pub struct SharedFailover {
     backup: Arc<SharedBackup>,
@@ -63,34 +60,31 @@ pub struct SharedFailover {
     attention: Arc<AtomicBool>,
     secret: SecretWord,
     is_connected: bool,
-    /// Whether the vQP may send: it was moved to RTS.
+    /// Whether the vQP was moved to RTS.
     may_send: bool,
-    /// Whether sends are posted on the own queue pair.
+    /// Whether sends are posted on the own queue pair, not on the backup.
     uses_own: bool,
-    /// The fence of the own queue pair.
     fence: Fence,
-    /// Whether the NIC is alive, when the completion queue of an own queue pair without markers has
-    /// been emptied.
+    /// Whether the NIC is alive. `Some` when the completion queue of an own queue pair without
+    /// markers has been emptied.
     is_emptied: Option<bool>,
-    /// Whether the failure of the own queue pair was reported to the backup.
+    /// Whether the backup knows that the own queue pair has failed.
     is_failure_reported: bool,
-    /// What the peer was told last about its operations, with the epoch of the own queue pair. See
-    /// [`Config::durable`].
+    /// What the peer was last told about its operations in mode [`Config::durable`], with the epoch
+    /// of the own queue pair.
     told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
-    /// The peer's memory that may be used on the backup.
     grants: Vec<UsableGrant>,
     /// The number of operations in flight on the backup.
     on_backup: usize,
-    /// The epoch whose `Resumed` message the receives wait for.
+    /// The epoch of the `Resumed` message for which the receives wait.
     awaited_resume: Option<u16>,
-    /// The last `Resumed` message, if it came before this end had fenced its queue pair.
+    /// A `Resumed` message that came before this end had fenced its queue pair.
     early_resume: Option<(u16, u32)>,
-    /// A failure that is to be handled after the completions.
+    /// To be handled after the completions.
     failure: Option<Failure>,
     schedule: MaintenanceSchedule,
-    termination: Termination,
     wcs: Vec<Wc>,
 }
 
@@ -101,7 +95,7 @@ impl BackedQp {
         shared: Option<&Arc<SharedReceiveQueue>>,
     ) -> Result<BackedQp, BuildError> {
         let mut state = backup.lock();
-        let domain = Arc::clone(state.backup().domain());
+        let domain = Arc::clone(state.backup.domain());
         if shared.is_some() {
             config = with_slots(config, &domain);
         }
@@ -109,10 +103,10 @@ impl BackedQp {
         if config.policy != Policy::Exact {
             return Err(Error::Unsupported("a shared backup with another policy than exact").into());
         }
-        if config.completion_log && !state.backup().config().completion_log {
+        if config.completion_log && !state.backup.config().completion_log {
             return Err(NO_LOG.into());
         }
-        if config.durable && !state.backup().config().durable {
+        if config.durable && !state.backup.config().durable {
             return Err(NOT_DURABLE.into());
         }
         if config.service != Service::Reliable {
@@ -135,7 +129,7 @@ impl BackedQp {
             is_connected: false,
             may_send: false,
             uses_own: false,
-            fence: Fence::new(),
+            fence: Fence::default(),
             is_emptied: None,
             is_failure_reported: false,
             told: None,
@@ -145,13 +139,12 @@ impl BackedQp {
             awaited_resume: None,
             early_resume: None,
             failure: None,
-            schedule: MaintenanceSchedule::new(),
-            termination: Termination::default(),
+            schedule: MaintenanceSchedule::default(),
             wcs: Vec::new(),
         };
         let qp = MemberQp { own: None, config, id };
         let mut datapath = Datapath::new(domain, owner, qp, Psn::new(0), log, source);
-        // There is one data queue pair at a time, and none yet.
+        // No data queue pair exists yet.
         (0..datapath.domain.nics().len()).for_each(|rail| datapath.windows.cut_off(rail));
         Ok(VirtualQp { datapath, failover })
     }
@@ -161,7 +154,7 @@ impl BackedQp {
         self.failover.uses_own
     }
 
-    /// The backup.
+    /// The backup of which this queue pair is a member.
     pub fn backup(&self) -> &Arc<SharedBackup> {
         &self.failover.backup
     }
@@ -195,7 +188,10 @@ impl sealed::Failover for SharedFailover {
         dp.begin(nics[0].1, Psn::new(0), peer.log_terms(), acks_after_placement);
         dp.rails.config.min_rnr_timer = timer;
         self.is_connected = true;
-        state.start(self.id, peer.id);
+        state.with_entry(self.id, |entry| {
+            entry.peer = Some(peer.id);
+            entry.core.start();
+        });
         drop(state);
         self.run(dp);
         Ok(())
@@ -219,9 +215,9 @@ impl sealed::Failover for SharedFailover {
         if before == access {
             return Ok(());
         }
-        self.backup.lock().set_access(self.id, access);
+        self.backup.lock().with_entry(self.id, |entry| entry.access = access);
         let is_wider = access.contains(before);
-        let limited = if is_wider { Ok(()) } else { dp.domain.limit_grants_of(dp.home.id(), access) };
+        let limited = if is_wider { Ok(()) } else { dp.domain.limit_grants_of(dp.home.id, access) };
         dp.rails.own.as_ref().map_or(Ok(()), |own| own.set_access(access)).and(limited)
     }
 
@@ -233,14 +229,10 @@ impl sealed::Failover for SharedFailover {
         self.may_send
     }
 
-    fn termination(&self) -> &Termination {
-        &self.termination
-    }
-
     fn on_import(&mut self, _dp: &mut MemberPath, region: &RemoteRegion) {
         let rkey = region.at(0).rkey;
         if region.is_window() {
-            self.grants.retain(|old| old.grant.rkey != rkey); // of memory that had the key before
+            self.grants.retain(|old| old.grant.rkey != rkey); // earlier memory had the same key
         } else {
             self.asked.push(region.clone());
             self.backup.lock().ask_grant(self.id, rkey);
@@ -255,10 +247,10 @@ impl sealed::Failover for SharedFailover {
         self.failure = self.failure.or(failure);
     }
 
-    /// Posts the sends that wait: on the own queue pair, or on the backup those that it can carry.
+    /// Posts waiting sends on the own queue pair, or on the backup if the backup can carry them.
     /// The next poll handles a failure.
     fn post_pending_sends(&mut self, dp: &mut MemberPath) {
-        if dp.send.ledger().unposted() == 0 {
+        if dp.send.ledger.unposted() == 0 {
             return;
         }
         if self.uses_own {
@@ -290,16 +282,9 @@ impl sealed::Failover for SharedFailover {
         }
     }
 
-    /// The slots become longer with the next queue pair.
-    fn lengthen_slots(&mut self, _dp: &mut MemberPath) {}
-
-    fn poll(&mut self, dp: &mut MemberPath) {
-        self.progress(dp);
-    }
-
     fn poll_completions(&mut self, dp: &mut MemberPath) {
         self.poll_own(dp);
-        if !self.termination.is_closed() {
+        if !dp.termination.is_closed() {
             self.post_pending_sends(dp);
         }
         dp.take_send_completions();
@@ -316,7 +301,7 @@ impl sealed::Failover for SharedFailover {
             }
             self.run(dp);
         }
-        if !self.termination.is_closed() {
+        if !dp.termination.is_closed() {
             self.post_pending_sends(dp);
         }
         dp.take_send_completions();
@@ -326,35 +311,15 @@ impl sealed::Failover for SharedFailover {
         if let Some(own) = &dp.rails.own {
             own.qp().arm()?;
         }
-        self.backup.lock().backup().arm()
+        self.backup.lock().backup.arm()
     }
 
-    fn resume(&mut self, _dp: &mut MemberPath) {}
-
-    fn take_established(&mut self, dp: &mut MemberPath) -> bool {
-        let Some(own) = &dp.rails.own else { return false };
-        dp.domain.poll_rail_down(own.rail); // reads the events
-        dp.domain.take_established(own.rail, own.qp().qpn())
-    }
-
-    fn active_rail(&self) -> usize {
-        self.backup.active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.backup.last_failover()
+    fn with_recovery<T>(&self, read: impl FnOnce(&Recovery) -> T) -> T {
+        read(&self.backup.lock().backup.failover.recovery)
     }
 
     fn rejected_messages(&self) -> u64 {
         self.backup.rejected_messages()
-    }
-
-    fn queued_actions(&self) -> usize {
-        self.backup.lock().backup().failover.queued_actions()
-    }
-
-    fn close_on_access_error(&mut self, dp: &mut MemberPath) {
-        self.close(dp, CloseReason::RequestError);
     }
 
     fn close(&mut self, dp: &mut MemberPath, reason: CloseReason) {
@@ -368,33 +333,33 @@ impl sealed::Failover for SharedFailover {
         Ok(())
     }
 
-    /// Closes the vQP. If operations are in flight on the backup, stops that, so that no NIC
-    /// accesses their memory later; the backup then moves, or replaces its queue pair.
+    /// Closes the vQP. Operations in flight on the backup are stopped, so that no NIC accesses
+    /// their memory later. The backup then moves, or replaces its queue pair.
     fn on_drop(&mut self, dp: &mut MemberPath) {
         self.close(dp, CloseReason::Closed);
         let mut state = self.backup.lock();
         if self.on_backup > 0 {
-            state.stop_operations(self.id); // the application may use the memory of the operations in flight again
+            state.stop_operations(self.id); // the application may now reuse the operations' memory
         }
         state.remove(self.id);
         drop(state);
-        // Nothing is bound on the queue pairs, and the memory of the log is not freed while a NIC
-        // refers to it, so an error has no consequence.
+        // An error has no consequence: nothing is bound on the queue pairs, and the memory of the
+        // log is not freed while a NIC refers to it.
         let _ = dp.destroy_queues();
     }
 }
 
-/// Memory of the peer that may be used on the backup.
+/// Memory of the peer that requests on the backup may use.
 #[derive(Debug)]
 struct UsableGrant {
-    /// The address with which requests name the first byte.
+    /// The address with which the application names the first byte.
     base: u64,
     len: u64,
     grant: Grant,
 }
 
-/// Returns the request as the backup can carry it: a WRITE or READ of memory that the peer has
-/// granted, with the key of the grant.
+/// Translates a WRITE or READ of granted memory to the key of the grant. `None` for a request that
+/// the backup cannot carry.
 fn on_backup(wr: &SendWr, grants: &[UsableGrant]) -> Option<SendWr> {
     let (SendOp::Write(at) | SendOp::Read(at)) = wr.op else { return None };
     let usable = grants.iter().find(|usable| usable.grant.rkey == at.rkey)?;

@@ -1,5 +1,5 @@
 //! The backup of a process pair: the virtual queue pair, its members, and the messages and
-//! operations in flight on it.
+//! operations in flight there.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,29 +19,27 @@ use crate::config::WritePolicy;
 use crate::evidence::Placed;
 use crate::home_rail::VqpId;
 use crate::vqp::VirtualQp;
-use crate::vqp::control_protocol::ControlProtocol;
 
 mod messages;
 mod probes;
 
-/// The number of entries of the backup's send queue that operations leave to messages.
+/// The number of send queue entries that operations leave to messages.
 const RESERVED_SENDS: usize = 16;
-/// The number of operations after which the backup posts them as a list.
+/// The number of operations that the backup posts as a list.
 const OPS_PER_LIST: usize = 16;
 
 /// The longest time after a move for which members make no queue pairs, so that the operations of
-/// all others complete first. The recovery of 10,000 members takes 80 to 110 ms.
+/// all other members complete first. The recovery of 10,000 members takes 80 to 110 ms.
 const OWN_QP_DELAY: Duration = Duration::from_millis(100);
 /// Of the polls of members that have work of their own, one in this many drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
 
-/// Returns the `wr_id` of the operations of a member on the backup, which names the user for
-/// [`Ledger::refuse`](crate::ledger::Ledger::refuse). Messages have 0.
+/// The `wr_id` of a member's operations on the backup, which names the user for
+/// [`Ledger::refuse`](crate::ledger::Ledger::refuse). Messages have the `wr_id` 0.
 fn user(member: MemberId) -> u64 {
     u64::from(member.slot) + 1
 }
 
-/// Something that happened to a member, for its owner.
 #[derive(Debug)]
 pub(super) enum Event {
     /// An operation on the backup ended.
@@ -50,13 +48,13 @@ pub(super) enum Event {
     Resumed { epoch: u16, partial_imm_bytes: u32 },
     /// The peer grants access on the backup.
     Granted(Grant),
-    /// The peer's processor has seen this of the operations on the queue pair of this epoch.
+    /// What the peer's processor has seen of the operations on the queue pair of this epoch.
     Placed { epoch: u16, placed: Placed },
 }
 
 impl Event {
-    /// Returns the sequence number of an operation that was executed although one of another member
-    /// failed before it.
+    /// The sequence number of an operation that was executed although an operation of another
+    /// member failed before it.
     pub(super) fn executed_behind_error(&self) -> Option<u64> {
         match self {
             Event::Done {
@@ -67,43 +65,40 @@ impl Event {
     }
 }
 
-/// A queue pair with this backup.
 #[derive(Debug)]
 struct Slot {
-    /// The count of earlier members in this slot.
+    /// The number of earlier members in this slot.
     instance: u32,
     /// `None` if the slot is free.
     member: Option<Box<Entry>>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    peer: Option<MemberId>,
-    core: Member,
+pub(super) struct Entry {
+    pub(super) peer: Option<MemberId>,
+    pub(super) core: Member,
     events: Vec<Event>,
-    /// Whether an operation among the events did not succeed. No later one is posted before the
-    /// owner has handled it.
+    /// Whether an operation among the events did not succeed. Until the owner has handled the
+    /// event, no later operation is posted.
     has_failed_op: bool,
     /// The epoch of the last `Resumed` message.
     resumed: Option<u16>,
-    /// The keys of the peer's memory for which a grant was asked.
+    /// The peer's keys for which a grant was asked.
     asked: Vec<Key>,
-    /// The keys of the peer's memory that the peer has granted.
+    /// The peer's keys that the peer has granted.
     imported: Vec<Key>,
     /// Grants for a peer that is not known yet.
     early_grants: Vec<Grant>,
     /// The owner of the keys in the domain.
     owner: VqpId,
-    /// The rights of the peer on the member's queue pairs.
-    access: Access,
+    pub(super) access: Access,
     /// Set when the owner has something to do.
     attention: Arc<AtomicBool>,
     /// Whether operations on the own queue pair wait for the peer's confirmation (see
     /// [`Config::durable`](crate::Config::durable)), or for a receive.
-    awaits_program: bool,
+    pub(super) awaits_program: bool,
 }
 
-/// A request in flight on the backup.
 #[derive(Debug)]
 enum Posted {
     Op { member: MemberId, seq: u64 },
@@ -112,7 +107,7 @@ enum Posted {
 
 #[derive(Debug)]
 pub(super) struct State {
-    backup: VirtualQp,
+    pub(super) backup: VirtualQp,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Messages that are not posted yet.
@@ -120,38 +115,35 @@ pub(super) struct State {
     buffers: MessageBuffers,
     /// The requests in flight, in posting order.
     posted: VecDeque<Posted>,
-    /// Messages that were not executed because of an error before them: they are sent again first.
+    /// Messages that were not executed because of an error before them. They are sent again first.
     unsent: VecDeque<(u32, u32)>,
-    /// The keys of the peer's memory that members which were removed had. They are forgotten when
-    /// no operation is in flight.
+    /// The peer's keys of removed members, to be forgotten when no operation is in flight.
     retired: Vec<Key>,
-    /// The number of polls of members.
     polls: u32,
     /// The number of requests that were ever posted.
     posted_count: u64,
-    /// The requests for which the messages in the outbox wait: all up to this count. `None` if the
-    /// outbox was empty.
+    /// The messages in the outbox wait for the requests up to this count. `None` if the outbox was
+    /// empty.
     messages_wait_for: Option<u64>,
     /// Whether the peer or a NIC has refused a message.
     is_message_refused: bool,
-    /// The earliest time of the next probe.
     next_probe: Time,
-    /// The number of requests that have completed, and the time since which the oldest message
-    /// waits. `None` if none is known to wait.
+    /// The number of completed requests, and the time since which the oldest message waits. `None`
+    /// if no message is known to wait.
     oldest_since: Option<(u64, Time)>,
-    /// The epoch of the backup that the members know.
+    /// The epoch that the members know.
     epoch: u16,
     /// The number of members that have not left the queue pair of an earlier epoch yet.
     leaving: usize,
-    /// The time at which that epoch began.
+    /// The time at which `epoch` began.
     moved_at: Time,
     completions: Vec<Completion>,
-    rejected: u64,
+    pub(super) rejected: u64,
 }
 
 impl State {
     pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
-        backup.datapath.survives_refusals = true; // those of one member do not concern the others
+        backup.datapath.survives_refusals = true; // the refusal of one member's request does not concern the others
         State {
             backup,
             slots: Vec::new(),
@@ -175,41 +167,28 @@ impl State {
         }
     }
 
-    pub(super) fn backup(&self) -> &VirtualQp {
-        &self.backup
-    }
-
-    pub(super) fn backup_mut(&mut self) -> &mut VirtualQp {
-        &mut self.backup
-    }
-
-    /// Posts the receives of messages, once the backup is connected.
+    /// Posts the receives of messages on the connected backup.
     pub(super) fn post_receives(&mut self) -> mitra_verbs::Result<()> {
         (0..RECVS).try_for_each(|buffer| self.backup.post_recv(self.buffers.receive(buffer)))
     }
 
-    /// The number of messages that no honest peer sends.
-    pub(super) fn rejected(&self) -> u64 {
-        self.rejected
-    }
-
-    /// This end's role and the epoch and rail of the backup. `None` before it is connected, and
-    /// after it has closed.
+    /// This end's role, and the epoch and rail of the backup. `None` before the backup is
+    /// connected, and after it has closed.
     pub(super) fn binding(&self) -> Option<(Role, u16, u8)> {
-        let role = self.backup.failover.recovery.control().map(ControlProtocol::role)?;
-        let epoch = self.backup.failover.recovery.ballot()?.epoch;
+        let role = self.backup.failover.recovery.control.as_ref()?.role;
+        let epoch = self.backup.failover.recovery.ballot(&self.backup.datapath)?.epoch;
         Some((role, epoch, self.backup.active_rail() as u8))
     }
 
     /// The address of the peer's NIC on a rail, the path MTU, and whether the NIC acknowledges data
-    /// only after the data is in memory.
+    /// only after placing it in memory.
     pub(super) fn peer_nic(&self, rail: u8) -> Option<(Gid, Mtu, bool)> {
         let rail = self.backup.datapath.rails.get(rail.into());
         let (gid, mtu) = rail.peer_address()?;
         Some((gid, mtu, rail.peer_acks_after_placement()))
     }
 
-    /// Adds a member. Returns `None` if the backup is not connected or has closed.
+    /// `None` if the backup is not connected or has closed.
     pub(super) fn add(&mut self, owner: VqpId, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
         let (role, epoch, rail) = self.binding()?;
         let attention = Arc::new(AtomicBool::new(true));
@@ -239,8 +218,8 @@ impl State {
         Some((MemberId { slot, instance: place.instance }, attention))
     }
 
-    /// Removes a member. Messages for it, and the outcomes of its operations, are discarded from
-    /// now on.
+    /// Removes a member. From now on, messages for the member and the outcomes of its operations
+    /// are discarded.
     pub(super) fn remove(&mut self, id: MemberId) {
         self.flush_member(id);
         if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance) {
@@ -260,53 +239,32 @@ impl State {
         slot.member.as_deref_mut()
     }
 
-    /// Tells a member who its peer is.
-    pub(super) fn start(&mut self, id: MemberId, peer: MemberId) {
-        if let Some(entry) = self.entry(id) {
-            entry.peer = Some(peer);
-            entry.core.start();
-        }
-        self.flush_member(id);
-    }
-
-    /// Returns whether messages or operations wait or are in flight.
     pub(super) fn has_requests(&self) -> bool {
         !(self.posted.is_empty() && self.outbox.is_empty() && self.unsent.is_empty())
     }
 
-    /// Sets the rights of the peer, for the grants that it asks for from now on.
-    pub(super) fn set_access(&mut self, id: MemberId, access: Access) {
-        if let Some(entry) = self.entry(id) {
-            entry.access = access;
-        }
-    }
-
-    /// Calls `act` with the state machine of a member, and queues the messages that it sends.
-    pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
+    /// Calls `act` with a member, and queues the messages that `act` causes.
+    pub(super) fn with_entry<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let entry = self.entry(id)?;
         let was_leaving = entry.core.is_leaving();
-        let result = act(&mut entry.core);
+        let result = act(entry);
         let is_leaving = entry.core.is_leaving();
         self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.flush_member(id);
         Some(result)
     }
 
-    /// Records whether operations of a member wait for the peer's program.
-    pub(super) fn set_awaits_program(&mut self, id: MemberId, awaits: bool) {
-        if let Some(entry) = self.entry(id) {
-            entry.awaits_program = awaits;
-        }
+    /// Calls `act` with the state machine of a member, and queues the messages that `act` causes.
+    pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
+        self.with_entry(id, |entry| act(&mut entry.core))
     }
 
-    /// Takes what happened to a member.
     pub(super) fn take_events(&mut self, id: MemberId) -> Vec<Event> {
         let Some(entry) = self.entry(id) else { return Vec::new() };
         entry.has_failed_op = false;
         core::mem::take(&mut entry.events)
     }
 
-    /// Asks the peer of a member for access to the memory with this key.
     pub(super) fn ask_grant(&mut self, id: MemberId, rkey: Key) {
         let Some(entry) = self.entry(id) else { return };
         if entry.peer.is_some() {
@@ -315,14 +273,13 @@ impl State {
         }
     }
 
-    /// Queues a message of a member that is not one of its state machine.
+    /// Queues a message of a member that does not come from its state machine.
     pub(super) fn tell(&mut self, id: MemberId, body: Body) {
         if let Some(to) = self.entry(id).and_then(|entry| entry.peer) {
             self.outbox.push_back(Message { to, body });
         }
     }
 
-    /// Queues the messages of a member's state machine.
     fn flush_member(&mut self, id: MemberId) {
         let Some(entry) = self.entry(id) else { return };
         let Some(to) = entry.peer else { return };
@@ -331,7 +288,6 @@ impl State {
         self.outbox.extend(bodies.map(|body| Message { to, body }));
     }
 
-    /// Returns whether [`State::post`] accepts an operation.
     pub(super) fn has_room(&self) -> bool {
         let depth = self.backup.config().send_wrs as usize;
         self.backup.outstanding() + RESERVED_SENDS < depth
@@ -340,8 +296,7 @@ impl State {
             && self.backup.close_reason().is_none()
     }
 
-    /// Posts an operation of a member on the backup. Returns false if the backup does not accept
-    /// it.
+    /// Posts an operation of a member. Returns false if the backup does not accept the operation.
     pub(super) fn post(&mut self, member: MemberId, seq: u64, mut wr: SendWr, policy: WritePolicy) -> bool {
         if self.entry(member).is_none_or(|entry| entry.has_failed_op) {
             return false;
@@ -363,9 +318,8 @@ impl State {
         self.posted_count += 1;
     }
 
-    /// The number of requests that the backup has not posted yet.
     fn unposted(&self) -> usize {
-        self.backup.datapath.send.ledger().unposted()
+        self.backup.datapath.send.ledger.unposted()
     }
 
     /// Reports that the queue pair of a member failed in an epoch, although the request was valid.
@@ -373,29 +327,29 @@ impl State {
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-            recovery.follow_home(datapath); // it may have failed because the home has moved
+            recovery.follow_home(datapath); // a move of the home fences queue pairs
             recovery.active_rail_failed(datapath, cause);
         }
     }
 
-    /// Stops the backup's queue pair, so that no NIC accesses the memory of the operations of this
-    /// member any more. Those of the other members are replayed.
+    /// Stops the backup's queue pair, so that no NIC accesses the memory of this member's
+    /// operations any more. The backup replays the operations of the other members.
     pub(super) fn stop_operations(&mut self, member: MemberId) {
         let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-        if recovery.is_closed() {
+        if datapath.termination.is_closed() {
             return;
         }
-        datapath.send.cancel(user(member));
+        datapath.send.ledger.cancel(user(member));
         let rail = recovery.active_rail();
         // The NIC is dead, or it hangs and may still access memory.
         if datapath.rails.get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
-            let _ = datapath.rails.get(rail).provider().reset(); // one that cannot be reset is the reason for `Unfenced` soon
+            let _ = datapath.rails.get(rail).provider().reset(); // if the reset fails, the backup soon closes with `Unfenced`
         }
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
 
-    /// Drives the backup from a poll of a member. Only one poll in [`POLLS_PER_DRIVE`] does if the
-    /// member has work of its own (`has_news`).
+    /// Drives the backup from a poll of a member. If the member has work of its own (`has_news`),
+    /// only one poll in [`POLLS_PER_DRIVE`] drives the backup.
     pub(super) fn drive_for_member(&mut self, has_news: bool) {
         self.polls = self.polls.wrapping_add(1);
         if !has_news || self.polls.is_multiple_of(POLLS_PER_DRIVE) {
@@ -403,7 +357,7 @@ impl State {
         }
     }
 
-    /// Drives the backup: moves it if a rail fails, handles and sends messages, and passes on the
+    /// Drives the backup: moves from a failed rail, handles and sends messages, and passes on the
     /// outcomes of operations.
     pub(super) fn drive(&mut self) {
         let mut completions = core::mem::take(&mut self.completions);
@@ -436,9 +390,9 @@ impl State {
             let send = &mut self.backup.datapath.send;
             self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
-        // What is posted one by one costs a system call each. So operations and messages wait for
-        // others while some are in flight. Messages wait only for what was posted before them, as
-        // in Nagle's algorithm (RFC 896), or operations without a pause would delay them forever.
+        // Requests that are posted one by one cost a system call each, so operations and messages
+        // wait for others while some are in flight. Messages wait only for earlier requests, as in
+        // Nagle's algorithm (RFC 896), because operations without a pause would delay them forever.
         let is_idle = self.posted.len() <= self.unposted();
         let completed = self.posted_count - self.posted.len() as u64;
         let waits_for = (!self.outbox.is_empty()).then_some(self.posted_count);
@@ -450,17 +404,12 @@ impl State {
         }
     }
 
-    /// The reason for which the backup closed. `None` while it is open.
-    pub(super) fn close_reason(&self) -> Option<CloseReason> {
-        self.backup.close_reason()
-    }
-
     fn entries(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.slots.iter_mut().filter_map(|slot| slot.member.as_deref_mut())
     }
 
-    /// Returns whether members that can use the backup are to make their queue pairs later: others
-    /// still recover, and the backup carries their operations.
+    /// Returns whether members that can use the backup make their queue pairs later. Other members
+    /// still recover, and the backup carries the operations.
     pub(super) fn defers_own_qps(&self, now: Time) -> bool {
         let is_recovering = self.leaving > 0 || !self.posted.is_empty();
         let has_moved = self.epoch > Ballot::FIRST.epoch;
@@ -483,7 +432,6 @@ impl State {
         self.leaving = leaving;
     }
 
-    /// Handles the completion of a request that this end posted.
     fn on_sent(&mut self, completion: &Completion) {
         match self.posted.pop_front() {
             Some(Posted::Op { member, seq }) => {

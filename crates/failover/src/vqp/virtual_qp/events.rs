@@ -1,5 +1,5 @@
-//! The interface of an end that sleeps until something happens, instead of polling: the handling of
-//! everything that the events of the vQP's own completion channels announce.
+//! The interface of an end that sleeps until an event of the vQP's own completion channels, instead
+//! of polling.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -9,24 +9,26 @@ use mitra_verbs::{CompletionChannel, Result, Time};
 use super::VirtualQp;
 use crate::completion::Completion;
 
-/// The time between two rounds while a failover is in progress, or while NICs execute a bind or an
-/// invalidation. The fence counts polls, which no event announces, and the queue pairs for type 1
-/// windows raise no events.
+/// The time between two rounds during a failover, or while NICs execute a bind or an invalidation.
+/// No event announces the polls that the fence counts, and the queue pairs for type 1 windows raise
+/// no events.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl VirtualQp {
     /// The vQP's own completion channels in the order of rails, if it was built with
-    /// [`own_channels`](crate::VirtualQpBuilder::own_channels). A descriptor is readable when the
-    /// vQP has to handle something ([`VirtualQp::handle_events`]).
+    /// [`own_channels`](crate::VirtualQpBuilder::own_channels). A descriptor becomes readable when
+    /// the vQP has something to handle ([`VirtualQp::handle_events`]).
     pub fn event_channels(&self) -> impl Iterator<Item = &Arc<dyn CompletionChannel>> {
-        self.failover.events.iter().flat_map(|events| events.channels()).map(|(_, channel)| channel)
+        self.failover.events.iter().flat_map(|events| &events.channels).map(|(_, channel)| channel)
     }
 
-    /// Handles all that has arrived, takes part in a failover, runs the timers that have expired,
-    /// and arms the completion queues again. The completions can then be taken with
-    /// [`VirtualQp::take_completions`]. To be called when a descriptor of
-    /// [`VirtualQp::event_channels`] is readable, when a NIC has reported an asynchronous event,
-    /// and at [`VirtualQp::event_timeout`].
+    /// Handles all completions and messages, takes part in a failover, and runs expired timers.
+    /// Then arms the completion queues again. [`VirtualQp::take_completions`] returns the
+    /// completions. To be called:
+    ///
+    /// - when a descriptor of [`VirtualQp::event_channels`] is readable;
+    /// - when a NIC has reported an asynchronous event;
+    /// - at [`VirtualQp::event_timeout`].
     ///
     /// # Errors
     /// Any error of a completion channel or a NIC other than
@@ -40,16 +42,16 @@ impl VirtualQp {
             events.take_events()?;
         }
         loop {
-            // Completions and messages that arrive after this raise an event for the next call. The
-            // ones that arrived before are handled below.
+            // Completions and messages that arrive after the arming raise an event for the next
+            // call. The rest of the round handles what arrived before.
             if let Some(events) = &mut self.failover.events {
                 events.arm(&self.datapath.rails)?;
             }
             let rail = self.failover.recovery.active_rail();
             while self.failover.recovery.poll_active_rail(&mut self.datapath) {}
-            self.failover.maintenance.run_full(&mut self.failover.recovery, &mut self.datapath);
-            // After a move, the completions of the new rail may have raised their event before. A
-            // failover may have replaced queue pairs, and with them completion queues.
+            self.failover.maintenance.run(&mut self.failover.recovery, &mut self.datapath, true);
+            // After a move, the event of the new rail's completions may have come before. A
+            // failover may also have replaced queue pairs, and with them completion queues.
             let is_armed =
                 self.failover.events.as_ref().is_none_or(|events| events.is_armed(&self.datapath.rails));
             if is_armed && self.failover.recovery.active_rail() == rail {
@@ -61,7 +63,7 @@ impl VirtualQp {
     /// The time at which [`VirtualQp::handle_events`] is due without an event. `None` if no timer
     /// is running.
     pub fn event_timeout(&self) -> Option<Time> {
-        let polls = self.failover.recovery.is_failover_in_progress() || self.datapath.windows.is_busy();
+        let polls = self.failover.recovery.is_failover_in_progress() || self.datapath.windows.is_busy;
         let next_round = polls.then(|| self.datapath.now() + POLL_INTERVAL);
         [self.poll_timeout(), next_round].into_iter().flatten().min()
     }
@@ -71,8 +73,8 @@ impl VirtualQp {
         self.datapath.has_completions()
     }
 
-    /// Appends the completions that are ready to `out` and returns their number, without driving
-    /// the vQP.
+    /// Appends the completions that are ready to `out`, without driving the vQP. Returns their
+    /// number.
     pub fn take_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         self.deliver(out)
     }

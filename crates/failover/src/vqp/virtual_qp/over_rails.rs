@@ -1,6 +1,3 @@
-//! A virtual queue pair that fails over by itself: it has a queue pair on every rail, and
-//! negotiates with its peer.
-
 use std::sync::Arc;
 
 use mitra_verbs::{Access, CqId, Gid, Qpn, Result, RnrTimer, Time};
@@ -12,7 +9,6 @@ use crate::close_reason::CloseReason;
 use crate::config::{Config, Service};
 use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
-use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
 use crate::secret::{Secret, SecretWord};
 use crate::telemetry::VqpTelemetry;
@@ -25,9 +21,9 @@ use crate::vqp::maintenance::Maintenance;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::ReceiveSource;
-use crate::vqp::termination::Termination;
 
-/// How a [`VirtualQp`] fails over that has a queue pair on every rail: it negotiates with its peer.
+/// The failover of a [`VirtualQp`] that has a queue pair on every rail: the vQP negotiates with its
+/// peer.
 #[derive(Debug)]
 pub struct OwnFailover {
     /// The secret that authenticates control messages to this end.
@@ -36,9 +32,8 @@ pub struct OwnFailover {
     pub(in crate::vqp) maintenance: Maintenance,
     /// `None` if the vQP has no completion channels of its own.
     pub(in crate::vqp) events: Option<EventChannels>,
-    /// Whether the vQP's objects have been destroyed on the NICs.
     pub(in crate::vqp) is_destroyed: bool,
-    /// Present until then.
+    /// Present until the vQP's objects are destroyed.
     counted: Option<CountedVqp>,
     pub(in crate::vqp) telemetry: Arc<VqpTelemetry>,
 }
@@ -55,7 +50,7 @@ impl sealed::Failover for OwnFailover {
         dp.connect(&self.local_info(dp), peer, timer)?;
         dp.home.join(&dp.domain, &dp.rails)?;
         let control = ControlProtocol::new(self.cookie, peer.cookie, dp.rails.len(), dp.config());
-        self.recovery.start_control(control);
+        self.recovery.control = Some(control);
         self.maintenance.start(dp.now());
         self.post_added_recvs(dp);
         self.publish(dp);
@@ -72,7 +67,7 @@ impl sealed::Failover for OwnFailover {
 
     #[inline]
     fn is_connected(&self) -> bool {
-        self.recovery.control().is_some()
+        self.recovery.control.is_some()
     }
 
     #[inline]
@@ -80,33 +75,32 @@ impl sealed::Failover for OwnFailover {
         self.is_connected()
     }
 
-    #[inline]
-    fn termination(&self) -> &Termination {
-        self.recovery.termination()
-    }
-
     fn on_import(&mut self, _dp: &mut Datapath, _region: &RemoteRegion) {}
 
     #[inline]
     fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        self.recovery.open_rail(dp)
+        // Only polls post sends until the operations that were in flight at a failure have
+        // completed.
+        if self.recovery.report.is_replaying() {
+            return None;
+        }
+        self.recovery.posting_rail(dp).map(|(rail, _)| rail)
     }
 
     #[inline]
     fn note_failure(&mut self, failure: Option<Failure>) {
-        self.recovery.note_failure(failure);
+        self.recovery.failures.extend(failure);
     }
 
     #[inline]
     fn post_pending_sends(&mut self, dp: &mut Datapath) {
         self.recovery.settle_failures(dp);
-        // Until the operations that were in flight at a failure have completed, only polls post
-        // sends.
-        if dp.send.ledger().unposted() > 0 && !self.recovery.is_replaying() {
+        // See `open_rail`.
+        if dp.send.ledger.unposted() > 0 && !self.recovery.report.is_replaying() {
             self.recovery.post_sends(dp);
         }
-        if self.maintenance.on_post(|| dp.now()) {
-            self.maintenance.run(&mut self.recovery, dp);
+        if self.maintenance.schedule.on_post(|| dp.now()) {
+            self.maintenance.run(&mut self.recovery, dp, false);
             self.publish(dp);
         }
     }
@@ -115,19 +109,16 @@ impl sealed::Failover for OwnFailover {
         self.recovery.post_added_recvs(dp);
     }
 
-    fn lengthen_slots(&mut self, dp: &mut Datapath) {
-        dp.stop_short_slots();
-    }
-
     #[inline]
     fn poll(&mut self, dp: &mut Datapath) {
         if self.is_destroyed {
             return;
         }
-        let is_due = self.maintenance.on_poll(|| dp.now());
+        let is_due = self.maintenance.schedule.on_poll(|| dp.now());
         self.recovery.drive_active_rail(dp);
         if is_due || self.recovery.is_failover_in_progress() {
-            self.maintenance.run_from_poll(&mut self.recovery, dp);
+            self.maintenance.schedule.on_maintenance_from_poll();
+            self.maintenance.run(&mut self.recovery, dp, false);
             self.publish(dp);
         }
         self.sample_latency(dp);
@@ -143,7 +134,7 @@ impl sealed::Failover for OwnFailover {
     fn progress(&mut self, dp: &mut Datapath) {
         if !self.is_destroyed {
             self.recovery.drive_active_rail(dp);
-            self.maintenance.run(&mut self.recovery, dp);
+            self.maintenance.run(&mut self.recovery, dp, false);
             self.sample_latency(dp);
             self.publish(dp);
         }
@@ -162,37 +153,17 @@ impl sealed::Failover for OwnFailover {
 
     fn resume(&mut self, dp: &mut Datapath) {
         if dp.config().service == Service::Unreliable {
-            // A queue pair that refuses has failed, and the vQP moves to the next rail.
+            // A queue pair that refuses has failed, so the vQP moves to the next rail.
             let _ = dp.rails.get(self.recovery.active_rail()).leave_sqe();
         }
     }
 
-    fn take_established(&mut self, dp: &mut Datapath) -> bool {
-        let taken = dp.rails.iter().enumerate().map(|(i, rail)| {
-            dp.domain.poll_rail_down(i); // reads the events
-            dp.domain.take_established(i, rail.qpn())
-        });
-        taken.fold(false, |any, taken| any | taken)
-    }
-
-    fn active_rail(&self) -> usize {
-        self.recovery.active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.recovery.last_report()
+    fn with_recovery<T>(&self, read: impl FnOnce(&Recovery) -> T) -> T {
+        read(&self.recovery)
     }
 
     fn rejected_messages(&self) -> u64 {
-        self.recovery.control().map_or(0, ControlProtocol::rejected)
-    }
-
-    fn queued_actions(&self) -> usize {
-        self.recovery.control().map_or(0, |control| control.negotiation().queued_actions())
-    }
-
-    fn close_on_access_error(&mut self, dp: &mut Datapath) {
-        self.recovery.close_on_access_error(dp);
+        self.recovery.control.as_ref().map_or(0, |control| control.rejected)
     }
 
     fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
@@ -208,20 +179,16 @@ impl sealed::Failover for OwnFailover {
         self.close(dp, CloseReason::Closed);
         dp.destroy()
     }
-
-    fn on_drop(&mut self, dp: &mut Datapath) {
-        let _ = self.destroy(dp); // nobody can handle the error of a NIC
-    }
 }
 
 impl VirtualQp {
-    /// Returns a builder of one end over the NICs of a domain, with a default for everything.
+    /// A builder of one end over the NICs of a domain, with defaults for every setting.
     pub fn builder(domain: &Arc<Domain>) -> VirtualQpBuilder {
         VirtualQpBuilder::new(domain)
     }
 
-    /// Creates one end, unconnected. The builder has checked the configuration. `own_channels`
-    /// replaces the domain's completion channels by channels of this vQP.
+    /// Creates one end, unconnected, after the builder has checked the configuration. With
+    /// `own_channels`, the vQP has its own completion channels instead of the domain's channels.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -239,7 +206,7 @@ impl VirtualQp {
             events: own.as_deref().map(EventChannels::new),
             counted: Some(domain.counters().count_vqp()),
             recovery: Recovery::new(Arc::clone(&telemetry)),
-            // Before the rails read the addresses, so that no change is missed.
+            // Made before the rails read the addresses, so that no change is missed.
             maintenance: Maintenance::new(&domain),
             is_destroyed: false,
             telemetry,
@@ -250,49 +217,48 @@ impl VirtualQp {
         })
     }
 
-    /// The queue pair number, which does not change across failovers: the number of the first queue
-    /// pair on rail 0, or on the first rail whose NIC was alive, or the number taken over by
-    /// [`VirtualQp::reset_replacement`].
+    /// The queue pair number, which failovers do not change: the number of the first queue pair on
+    /// rail 0 or, if its NIC was dead, on the first live NIC. [`VirtualQp::reset_replacement`]
+    /// transfers the number to another vQP.
     pub fn qpn(&self) -> Qpn {
         self.datapath.rails.qpn()
     }
 
-    /// Unbinds the type 2 windows that are bound on the vQP, as a queue pair does that is reset or
-    /// destroyed. Does nothing if the vQP is open.
+    /// Unbinds the type 2 windows of a closed vQP, as a reset or destroyed queue pair does. Does
+    /// nothing if the vQP is open.
     pub fn release_windows(&mut self) {
-        if self.failover.recovery.is_closed() && !self.failover.is_destroyed {
+        if self.datapath.termination.is_closed() && !self.failover.is_destroyed {
             self.datapath.release_windows();
         }
     }
 
-    /// Returns the addresses of the peer's NICs by rail, as far as this end knows them: they may
-    /// have changed. Nothing before the vQP is connected.
+    /// The last known addresses of the peer's NICs, by rail. Empty before the vQP is connected.
     pub fn peer_gids(&self) -> impl Iterator<Item = Gid> + '_ {
         self.datapath.rails.iter().filter_map(|rail| rail.peer_address()).map(|(gid, _)| gid)
     }
 
-    /// Begins with this epoch and this sequence number, to test what happens when they are used up.
-    /// Both ends must do so when they are connected, before they are polled or post.
+    /// Begins with this epoch and this sequence number, to test what happens when the numbers are
+    /// used up. Both ends must call this method after connecting, before they poll or post.
     #[doc(hidden)]
     pub fn begin_at(&mut self, epoch: u16, seq: u64) {
-        if let Some(control) = self.failover.recovery.control_mut() {
-            control.negotiation_mut().begin_at(epoch);
-            self.datapath.send.begin_at(seq);
+        if let Some(negotiation) = self.failover.recovery.negotiation_mut() {
+            negotiation.begin_at(epoch);
+            self.datapath.send.ledger.begin_at(seq);
         }
     }
 
-    /// Returns whether a message of the peer has arrived on any rail since this end was connected,
-    /// so the peer is connected, too.
+    /// Returns whether a message of the peer has arrived on any rail since this end was connected.
+    /// If so, the peer is connected too.
     pub fn is_peer_heard(&self) -> bool {
         self.datapath.rails.is_peer_heard()
     }
 
-    /// Has the messages of an unreliable connection sent on the active rail although the peer was
-    /// not heard there, until it is heard on any rail. This is for a caller that knows that the
-    /// peer is not connected: such a peer receives nothing, and the messages are lost. Has no
+    /// Sends the messages of an unreliable connection on the active rail until the peer is heard on
+    /// any rail, although the peer was not heard on the active one. For a caller that knows that
+    /// the peer is not connected: such a peer receives nothing, and the messages are lost. Has no
     /// effect on a reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
-        self.datapath.rails.send_unheard();
+        self.datapath.rails.sends_unheard = true;
     }
 
     /// Returns whether sends are posted at once: the vQP is connected and open, and fences no rail.
@@ -305,8 +271,8 @@ impl VirtualQp {
         self.failover.recovery.is_move_confirmed()
     }
 
-    /// The time at which an end that waits for events must call [`VirtualQp::poll`] at the latest.
-    /// `None` if no timer is running.
+    /// The latest time for the next [`VirtualQp::poll`] of an end that waits for events. `None` if
+    /// no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.failover.maintenance.poll_timeout(&self.failover.recovery, &self.datapath)
     }
@@ -317,27 +283,27 @@ impl VirtualQp {
         self.datapath.rails.iter().nth(rail).is_some_and(|rail| rail.cq() == cq)
     }
 
-    /// Shuts this vQP down and returns an unconnected vQP with the same number, as a queue pair is
+    /// Shuts this vQP down and returns an unconnected vQP with the same number, like a queue pair
     /// after RESET. The caller polls the old vQP for some time, so that its Closed message reaches
     /// the peer, and then closes the old vQP.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of
-    /// a NIC, after which it is shut down.
+    /// a NIC, after which this vQP is shut down.
     pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
         self.replacement_in(&Arc::clone(self.domain()))
     }
 
-    /// Does the same as [`VirtualQp::reset_replacement`], with a new vQP in another domain over the
-    /// same NICs ([`Domain::with_own_pds`]).
+    /// Like [`VirtualQp::reset_replacement`], with the new vQP in another domain over the same NICs
+    /// ([`Domain::with_own_pds`]).
     ///
     /// # Errors
-    /// Those of [`VirtualQp::reset_replacement`].
+    /// As [`VirtualQp::reset_replacement`].
     pub fn replacement_in(&mut self, domain: &Arc<Domain>) -> Result<VirtualQp, BuildError> {
         let mut builder =
             VirtualQp::builder(domain).config(self.config()).own_channels(self.failover.events.is_some());
-        if let Some(shared) = self.datapath.shared() {
-            builder = builder.receive_source(shared.source().clone());
+        if let Some(shared) = &self.datapath.shared {
+            builder = builder.receive_source(shared.source.clone());
         }
         let mut replacement = builder.build()?;
         self.shutdown();

@@ -1,5 +1,3 @@
-//! Posting sends and receives on a virtual queue pair.
-
 use mitra_verbs::{Error, PostError, RecvWr, Result, SendWr};
 
 use super::VirtualQp;
@@ -24,10 +22,10 @@ impl<F: Failover> VirtualQp<F> {
     ///
     /// # Errors
     /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is
-    /// not connected, closed or halted, if the request is malformed, or if its remote key is not of
-    /// an imported region; [`Error::Limit`] if the request exceeds a limit; [`Error::Unsupported`]
-    /// for the bind or invalidation of a window if a NIC has no windows. A send that names local
-    /// memory that is not registered completes with
+    /// not connected, closed or halted, if the request is malformed, or if no imported region has
+    /// its remote key; [`Error::Limit`] if the request exceeds a limit; [`Error::Unsupported`] for
+    /// the bind or invalidation of a window if a NIC has no windows. A send that names local memory
+    /// that is not registered completes with
     /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
     pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let seq = self.submit(wr, write_policy, true)?;
@@ -35,7 +33,7 @@ impl<F: Failover> VirtualQp<F> {
         Ok(seq)
     }
 
-    /// Posts sends in order with the configured [`WritePolicy`], either all or none.
+    /// Posts all sends in order with the configured [`WritePolicy`], or none.
     ///
     /// # Errors
     /// As [`VirtualQp::post_send_all_with`].
@@ -44,16 +42,15 @@ impl<F: Failover> VirtualQp<F> {
         self.post_send_all_with(wrs.into_iter().map(|wr| (wr, write_policy)))
     }
 
-    /// Posts sends in order, either all or none.
+    /// Posts all sends in order, or none.
     ///
     /// # Errors
-    /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`].
-    /// No request is posted then.
+    /// The index of the first refused request, with the error of [`VirtualQp::post_send`].
     pub fn post_send_all_with(
         &mut self,
         wrs: impl IntoIterator<Item = (SendWr, WritePolicy)>,
     ) -> Result<(), PostError> {
-        let first = self.datapath.send.ledger().next_seq();
+        let first = self.datapath.send.ledger.next_seq();
         for (index, (wr, write_policy)) in wrs.into_iter().enumerate() {
             if let Err(error) = self.submit(wr, write_policy, false) {
                 self.datapath.truncate_sends(first);
@@ -64,13 +61,12 @@ impl<F: Failover> VirtualQp<F> {
         Ok(())
     }
 
-    /// Checks a send without posting it. The checks are those of [`VirtualQp::post_send`], except
-    /// that the vQP may be halted, the queue may be full, the remote key may be unknown, and the
-    /// vQP need not be connected. This is for a caller that queues requests until the vQP is
-    /// connected and [`VirtualQp::import`] was called for their keys.
+    /// Checks a send without posting it, for a caller that queues requests until the vQP is
+    /// connected and has imported their keys. The checks are the checks of [`VirtualQp::post_send`]
+    /// without the state of the vQP and of its queue, and without the remote key.
     ///
     /// # Errors
-    /// The errors of the checks that [`VirtualQp::post_send`] also makes.
+    /// As [`VirtualQp::post_send`].
     pub fn check_send(&self, wr: &SendWr) -> Result<()> {
         self.check_not_closed()?;
         self.datapath.check_send(wr)
@@ -88,8 +84,9 @@ impl<F: Failover> VirtualQp<F> {
         self.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
-    /// Checks a send and records it. If `at_once`, posts it first if nothing waits before it;
-    /// otherwise [`VirtualQp::post_pending_sends`] posts it.
+    /// Checks a send and records it in the ledger. With `at_once`, posts the send first, if no
+    /// other send waits before it. [`VirtualQp::post_pending_sends`] posts a send that was not
+    /// posted at once.
     #[inline]
     pub(in crate::vqp) fn submit(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
         self.check_open()?;
@@ -111,20 +108,20 @@ impl<F: Failover> VirtualQp<F> {
         Ok(seq)
     }
 
-    /// Checks a send of an XRC connection, and records it and its header, or neither.
+    /// Records an XRC send together with its header, or neither.
     fn submit_xrc(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
         let depth = self.datapath.config().send_wrs;
         if self.outstanding() >= depth as usize {
             return Err(Error::QueueFull { queue: "send queue", qpn: self.datapath.rails.qpn(), depth });
         }
         let (header, message) = xrc_messages::messages(wr)?;
-        let ledger = self.datapath.send.ledger();
-        // The completion of a header that has failed may not have been delivered.
+        let ledger = &self.datapath.send.ledger;
+        // A completion that was not delivered yet may belong to a failed header.
         let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
         let first = ledger.next_seq();
         if let Some(header) = header {
             let header = self.submit_one(header, policy, false)?;
-            self.datapath.latency.truncate(header); // the message is measured
+            self.datapath.latency.truncate(header); // the latency sample is the message's, not the header's
             if let Some(headers) = &mut self.datapath.xrc_headers {
                 headers.push(header + 1, oldest);
             }
@@ -132,13 +129,12 @@ impl<F: Failover> VirtualQp<F> {
         self.submit_one(message, policy, false).inspect_err(|_| self.datapath.truncate_sends(first))
     }
 
-    /// Posts what waits in the send queue, and handles a failure to post.
     #[inline]
     pub(in crate::vqp) fn post_pending_sends(&mut self) {
         self.failover.post_pending_sends(&mut self.datapath);
     }
 
-    /// Posts a receive. It stays outstanding across failovers.
+    /// Posts a receive, which stays outstanding across failovers.
     ///
     /// # Errors
     /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP
@@ -147,7 +143,7 @@ impl<F: Failover> VirtualQp<F> {
     /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection) when a message arrives for it.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         self.check_not_closed()?;
-        if self.datapath.shared().is_some() {
+        if self.datapath.shared.is_some() {
             return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
         }
         if self.datapath.xrc_headers.is_some() {

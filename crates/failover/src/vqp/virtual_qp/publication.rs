@@ -1,15 +1,12 @@
-//! What a vQP publishes for monitoring.
-
 use super::over_rails::OwnFailover;
 use crate::telemetry::{PublishedFields, VqpPhase};
-use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 
 impl OwnFailover {
-    /// Publishes the vQP's fields. Called after each maintenance run, and when the vQP closes.
+    /// Publishes the fields for monitoring: after each maintenance run, and when the vQP closes.
     pub(super) fn publish(&mut self, dp: &mut Datapath) {
-        let negotiation = self.recovery.control().map(ControlProtocol::negotiation);
-        let ledger = dp.send.ledger();
+        let negotiation = self.recovery.negotiation();
+        let ledger = &dp.send.ledger;
         self.telemetry.publish(&PublishedFields {
             qpn: dp.rails.qpn(),
             phase: self.phase(dp),
@@ -17,33 +14,33 @@ impl OwnFailover {
             epoch: negotiation.map_or(0, |negotiation| negotiation.ballot().epoch),
             posted: ledger.next_seq(),
             completed: ledger.first_seq(),
-            rejected_messages: self.recovery.control().map_or(0, ControlProtocol::rejected),
-            now: self.maintenance.last_run(),
-            close_reason: self.recovery.close_reason(),
+            rejected_messages: self.recovery.control.as_ref().map_or(0, |control| control.rejected),
+            now: self.maintenance.schedule.last_maintenance,
+            close_reason: dp.termination.reason(),
         });
         dp.latency.switch(self.telemetry.shared().samples_latency());
     }
 
     fn phase(&self, dp: &Datapath) -> VqpPhase {
-        if self.recovery.is_closed() {
+        if dp.termination.is_closed() {
             VqpPhase::Closed
-        } else if self.recovery.control().is_none() {
+        } else if self.recovery.control.is_none() {
             VqpPhase::Unconnected
         } else if self.recovery.is_failover_in_progress() {
             VqpPhase::Recovering
-        } else if self.recovery.is_replaying() {
+        } else if self.recovery.report.is_replaying() {
             VqpPhase::Replaying
-        } else if dp.send.ledger().is_halted() {
+        } else if dp.send.ledger.is_halted() {
             VqpPhase::Halted
         } else {
             VqpPhase::Active
         }
     }
 
-    /// Takes the latency of the send that is measured, if it has completed.
+    /// Records the latency of the measured send, if the send has completed.
     #[inline]
     pub(super) fn sample_latency(&self, dp: &mut Datapath) {
-        let (first_seq, domain) = (dp.send.ledger().first_seq(), &dp.domain);
+        let (first_seq, domain) = (dp.send.ledger.first_seq(), &dp.domain);
         dp.latency.on_poll(first_seq, &self.telemetry, || domain.nics()[0].provider.now());
     }
 }

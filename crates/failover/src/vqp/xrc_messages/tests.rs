@@ -21,7 +21,7 @@ fn receive(opcode: WcOpcode, imm: Option<u32>, byte_len: u32) -> Completion {
     }
 }
 
-/// Returns the completion that a message of the request causes at the receiver, and its payload.
+/// The completion that a message of the request causes at the receiver, and its payload.
 fn arrive(wr: &SendWr) -> (Completion, Vec<u8>) {
     let payload = match &wr.data {
         Data::Inline(bytes) => bytes.to_vec(),
@@ -44,8 +44,7 @@ fn word(payload: &[u8]) -> [u8; 4] {
     payload.try_into().expect("a header's payload has 4 bytes")
 }
 
-/// Every request that takes a receive arrives as it was posted, for its queue. One after the other,
-/// so no header changes a later message.
+/// One receiver gets all messages, so no header changes a later message.
 #[test]
 fn requests_arrive_as_they_were_posted() {
     let at = RemoteAddr { addr: 64, rkey: Key(5) };
@@ -92,7 +91,7 @@ fn requests_that_take_no_receive_are_unchanged() {
     }
 }
 
-/// An error of the sender may leave a header without its message. The next request replaces it.
+/// An error of the sender may leave a header without its message.
 #[test]
 fn header_without_its_message_changes_no_later_message() {
     let stale = [
@@ -121,7 +120,6 @@ fn header_without_its_message_changes_no_later_message() {
     }
 }
 
-/// A peer may send anything.
 #[test]
 fn messages_of_no_xrc_connection_are_invalid() {
     let invalid = |header: Option<(u32, u32)>, mut completion: Completion| {
@@ -154,7 +152,7 @@ fn messages_of_no_xrc_connection_are_invalid() {
     }
 }
 
-/// A header is of one message only, even if that message never arrives.
+/// A header counts for one message, even if that message never arrives.
 #[test]
 fn header_is_used_once() {
     let header = |received: &mut ReceivedHeader| {
@@ -174,7 +172,7 @@ fn send(seq: u64, outcome: Outcome) -> Completion {
     Completion { seq, outcome, ..receive(WcOpcode::Send, None, 0) }
 }
 
-/// The application sees one completion for a request, and the first one tells the cause.
+/// The application sees one completion per request, and the first completion shows the cause.
 #[test]
 fn failed_header_fails_its_message() {
     let flushed = Outcome::Failed(WcStatus::Flushed);
@@ -199,13 +197,13 @@ fn failed_header_fails_its_message() {
             assert_eq!(out, [send(4, cause), send(6, flushed)]);
         }
     }
-    // A header that was executed says nothing of its message, which was not.
+    // A header that was executed says nothing about its message, which was not executed.
     let mut headers = SentHeaders::default();
     headers.push(1, 0);
     let mut out = vec![send(0, Outcome::Unresolved(UnresolvedError::ExecutedBehindError)), send(1, flushed)];
     headers.remove_from(&mut out, 0);
     assert_eq!(out, [send(1, flushed)]);
-    // What is known of the message itself is kept.
+    // The message's own outcome is kept.
     let mut headers = SentHeaders::default();
     headers.push(1, 0);
     let mut out = vec![send(0, undecided), send(1, Outcome::Success)];

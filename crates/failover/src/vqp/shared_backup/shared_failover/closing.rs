@@ -1,5 +1,3 @@
-//! The closing of a member.
-
 use super::super::state::State;
 use super::completions::{Fenced, POLL_BATCH};
 use super::{MemberPath, SharedFailover};
@@ -8,32 +6,32 @@ use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
 use crate::vqp::shared_backup::own_qp::OwnQp;
 
-/// The number of polls after which a queue pair that closes is not drained. This process cannot
-/// wait: it may exit.
+/// The number of polls after which a member stops draining a queue pair that closes. This process
+/// cannot wait, because it may exit.
 const MAX_CLOSING_POLLS: u32 = 100;
 
 impl SharedFailover {
     pub(super) fn close_locked(&mut self, dp: &mut MemberPath, state: &mut State, reason: CloseReason) {
-        if self.termination.is_closed() {
+        if dp.termination.is_closed() {
             return;
         }
         let own = dp.rails.own.as_ref();
-        let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id()).is_ok();
-        self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
+        let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id).is_ok();
+        dp.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
         if let Some(own) = own.filter(|_| is_stopped) {
-            dp.domain.unbind_at_home(dp.home.id(), own.rail as u8); // else it stays bound, and the home stays there
+            dp.domain.unbind_at_home(dp.home.id, own.rail as u8); // a queue pair that still runs keeps the home on its rail
         }
         self.uses_own = false;
         let evidence = self.final_evidence(dp);
         state.with_core(self.id, |core| core.closed(evidence));
     }
 
-    /// Drains the own queue pair, which is stopped, and returns its evidence with its epoch. `None`
-    /// if the peer has it already, or if the NIC does not flush the queues at once.
+    /// Drains the stopped own queue pair, and returns its evidence with its epoch. `None` if the
+    /// peer has the evidence already, or if the NIC does not flush the queues at once.
     fn final_evidence(&mut self, dp: &mut MemberPath) -> Option<(u16, Evidence)> {
         let (rail, epoch) = dp.rails.own.as_ref().map(|own| (own.rail, own.epoch))?;
-        if self.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
+        if dp.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
             return None;
         }
         for _ in 0..MAX_CLOSING_POLLS {
@@ -46,13 +44,13 @@ impl SharedFailover {
         None
     }
 
-    /// Completes every outstanding request after the queue pair has closed. Operations on the
-    /// backup end first, because it may still access their memory.
+    /// Completes every outstanding request of a closed queue pair. Operations on the backup end
+    /// first, because the backup may still access their memory.
     pub(super) fn flush_if_closed(&mut self, dp: &mut MemberPath) {
         if self.on_backup > 0 {
             return;
         }
-        let Some(reason) = self.termination.take_flush() else { return };
+        let Some(reason) = dp.termination.take_flush() else { return };
         let mut wcs = Vec::new();
         while !self.fence.is_done()
             && let Some((rail, qp)) = dp.rails.own.as_ref().map(|own| (own.rail, own.qp()))
@@ -60,7 +58,7 @@ impl SharedFailover {
             && !wcs.is_empty()
         {
             for wc in wcs.drain(..) {
-                let _ = dp.on_completion(rail, &wc, &mut self.fence, &mut self.termination); // the vQP has closed
+                let _ = dp.on_completion(rail, &wc, &mut self.fence); // the vQP has closed
             }
         }
         (dp.rails.own, self.failure) = (None, None);

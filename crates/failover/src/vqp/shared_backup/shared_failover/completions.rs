@@ -1,8 +1,5 @@
-//! The completions and failures of a member's own queue pair, and its fence.
+//! The completions, failures and fence of a member's own queue pair.
 
-use std::sync::Arc;
-
-use super::super::state::State;
 use super::{MemberPath, SharedFailover};
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
@@ -10,10 +7,8 @@ use crate::vqp::failover::sealed::Failover as _;
 use crate::vqp::failure::Failure;
 use crate::vqp::fence::FenceStep;
 
-/// The maximum number of completions taken from the queue pair at once.
 pub(super) const POLL_BATCH: usize = 32;
 
-/// The result of a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fenced {
     /// More completions are to be polled.
@@ -25,31 +20,38 @@ pub(super) enum Fenced {
 }
 
 impl SharedFailover {
-    /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because
-    /// the peer waits for the fence.
+    /// Handles a batch of completions of the own queue pair, or all completions during a fence,
+    /// because the peer waits for the fence.
     pub(super) fn poll_own(&mut self, dp: &mut MemberPath) {
         while self.poll_batch(dp) && self.fence.is_draining() {}
         self.drive_windows(dp);
-        if self.failure.is_some() {
-            let backup = Arc::clone(&self.backup);
-            self.handle_failure(dp, &mut backup.lock());
+        match self.failure.take() {
+            Some(Failure::Close(reason)) => self.close(dp, reason),
+            Some(Failure::Rail { cause, .. }) => {
+                if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle())
+                    && !core::mem::replace(&mut self.is_failure_reported, true)
+                {
+                    self.backup.lock().report_failure(own.epoch, cause);
+                }
+            }
+            None => {}
         }
         self.flush_if_closed(dp);
     }
 
-    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. Without
-    /// a receive, no completion tells that.
-    pub(super) fn notice_refused_request(&mut self, dp: &MemberPath) {
+    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. If no
+    /// receive is posted, no completion shows the refusal.
+    pub(super) fn notice_refused_request(&mut self, dp: &mut MemberPath) {
         if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle() && !self.is_failure_reported)
             && let Some(event) = own.take_refusal(&dp.domain)
         {
-            self.termination.set_qp_error_event(event, own.qp().qpn());
+            dp.termination.set_qp_error_event(event, own.qp().qpn());
             self.note_failure(Some(Failure::Close(CloseReason::RequestError)));
         }
     }
 
-    /// Handles a batch of completions of the own queue pair, unless it is fenced and drained.
-    /// Returns whether there may be more.
+    /// Handles a batch of completions of the own queue pair, unless the queue pair is fenced and
+    /// drained. Returns whether more completions may follow.
     pub(super) fn poll_batch(&mut self, dp: &mut MemberPath) -> bool {
         let Some(own) = dp.rails.own.as_ref().filter(|_| !self.fence.is_done()) else { return false };
         let rail = own.rail;
@@ -60,35 +62,19 @@ impl SharedFailover {
             self.is_emptied = self.is_emptied.or(self.fence.on_empty_poll());
         }
         for wc in &wcs {
-            let failure = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination);
+            let failure = dp.on_completion(rail, wc, &mut self.fence);
             self.note_failure(failure);
         }
         let is_full_batch = wcs.len() == POLL_BATCH;
         self.wcs = wcs;
-        // A queue pair that is fenced is left already, and the next one has not failed with it.
+        // A fenced queue pair is already left, and its failure does not concern the next queue
+        // pair.
         if polled.is_err() && self.fence.is_idle() {
             self.note_failure(Some(Failure::Rail { rail, cause: Cause::Device }));
         }
         is_full_batch
     }
 
-    /// Closes the queue pair because of an invalid request, or reports to the backup that the own
-    /// queue pair failed, so that the backup moves.
-    fn handle_failure(&mut self, dp: &mut MemberPath, state: &mut State) {
-        match self.failure.take() {
-            Some(Failure::Close(reason)) => self.close_locked(dp, state, reason),
-            Some(Failure::Rail { cause, .. }) => {
-                if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle())
-                    && !core::mem::replace(&mut self.is_failure_reported, true)
-                {
-                    state.report_failure(own.epoch, cause);
-                }
-            }
-            None => {}
-        }
-    }
-
-    /// Begins or continues the fence of the own queue pair.
     pub(super) fn drive_fence(&mut self, dp: &MemberPath) -> Fenced {
         let Some(own) = &dp.rails.own else { return Fenced::Pending };
         if let Some(nic_alive) = self.is_emptied {
@@ -96,7 +82,7 @@ impl SharedFailover {
         }
         let step = match self.fence.is_idle() {
             true => {
-                let used = [dp.send.ledger().has_in_flight(), dp.recv.is_posted()];
+                let used = [dp.send.ledger.has_in_flight(), dp.recv.is_posted()];
                 self.fence.start(own.qp(), dp.now(), used)
             }
             false => self.fence.drive(own.qp(), dp.now()),
@@ -109,17 +95,17 @@ impl SharedFailover {
         }
     }
 
-    /// Keeps the windows of the NICs in step. Type 2 windows are bound on the own queue pair, so a
-    /// request that names one waits for the peer's own queue pair. A new queue pair executes the
+    /// Drives the windows of the NICs. Type 2 windows are bound on the own queue pair, so a request
+    /// that names such a window waits for the peer's own queue pair. A new queue pair executes the
     /// binds in force before the peer learns that it is connected.
     pub(super) fn drive_windows(&mut self, dp: &mut MemberPath) {
-        if !dp.windows.is_busy() {
+        if !dp.windows.is_busy {
             return;
         }
-        let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, no rail has operations for one
+        let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, the rail does not matter
         match dp.drive_windows(rail) {
             Some(failure @ Failure::Close(_)) => self.failure = Some(failure),
-            // Another NIC was reset, which the backup notices.
+            // The backup notices that another NIC was reset.
             Some(Failure::Rail { rail: failed, .. }) if failed != rail => {}
             other => self.note_failure(other),
         }

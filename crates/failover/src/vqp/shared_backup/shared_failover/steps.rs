@@ -1,5 +1,5 @@
-//! What a member does when the backup has moved: the steps of its state machine, and the outcomes
-//! of its operations on the backup.
+//! The steps of a member's state machine after the backup has moved, and the outcomes of the
+//! member's operations on the backup.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::ledger::RecoveryInput;
 use crate::vqp::failover::sealed::Failover as _;
 
 impl SharedFailover {
-    /// Drives the backup, and does what the state machine asks for.
+    /// Drives the backup, and takes the steps of the state machine.
     pub(super) fn run(&mut self, dp: &mut MemberPath) {
         let backup = Arc::clone(&self.backup);
         let mut state = backup.lock();
@@ -33,13 +33,13 @@ impl SharedFailover {
         for event in events {
             self.on_event(dp, event, last_executed);
         }
-        if let Some(reason) = state.close_reason()
-            && !self.termination.is_closed()
+        if let Some(reason) = state.backup.close_reason()
+            && !dp.termination.is_closed()
         {
             drop(state);
             return self.close(dp, reason);
         }
-        while !self.termination.is_closed()
+        while !dp.termination.is_closed()
             && let Some(step) = state.with_core(self.id, |core| core.next_step()).flatten()
             && self.take_step(dp, &mut state, step)
         {}
@@ -48,9 +48,9 @@ impl SharedFailover {
         self.flush_if_closed(dp);
     }
 
-    /// Tells the peer what this end's processor has seen of its operations on the own queue pair,
-    /// if that has changed and the peer waits for it ([`Config::durable`](crate::Config::durable)).
-    /// The backup delivers these messages exactly once and in order, so nobody asks for them.
+    /// In mode [`Config::durable`](crate::Config::durable), tells the peer what this end's
+    /// processor has seen of the peer's operations on the own queue pair, if that has changed. The
+    /// backup delivers these messages exactly once and in order, so no end asks for them.
     fn tell_placed(&mut self, dp: &MemberPath, state: &mut State) {
         let Some(own) = dp.rails.own.as_ref().filter(|own| own.is_connected && self.fence.is_idle()) else {
             return;
@@ -64,13 +64,13 @@ impl SharedFailover {
 
     /// Tells the backup whether operations wait for the peer's confirmation, or for a receive.
     fn note_waiting(&self, dp: &MemberPath, state: &mut State) {
-        let ledger = dp.send.ledger();
-        let awaits_receive = !state.has_heartbeats() && ledger.awaited_receive().is_some();
-        state.set_awaits_program(self.id, ledger.awaits_placement() || awaits_receive);
+        let ledger = &dp.send.ledger;
+        let awaits_receive = !state.backup.datapath.has_heartbeats() && ledger.awaited_receive().is_some();
+        state.with_entry(self.id, |entry| entry.awaits_program = ledger.awaits_placement() || awaits_receive);
     }
 
-    /// Handles an event. `last_executed` is the last operation that the backup executed although
-    /// one of another queue pair failed before it.
+    /// `last_executed` is the last operation that the backup executed although an operation of
+    /// another queue pair failed before it.
     fn on_event(&mut self, dp: &mut MemberPath, event: Event, last_executed: Option<u64>) {
         match event {
             Event::Done { seq, outcome, byte_len } => {
@@ -102,8 +102,8 @@ impl SharedFailover {
         }
     }
 
-    /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether
-    /// a later one was executed.
+    /// Handles the outcome of an operation on the backup. `is_passed` says whether a later
+    /// operation was executed.
     fn on_backup_done(
         &mut self,
         dp: &mut MemberPath,
@@ -113,30 +113,31 @@ impl SharedFailover {
         is_passed: bool,
     ) {
         self.on_backup -= 1;
-        let is_behind_error = dp.send.ledger().is_behind_error(seq);
+        let is_behind_error = dp.send.ledger.is_behind_error(seq);
         match outcome {
             Outcome::Success if is_behind_error => {
-                dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
+                dp.send.ledger.end(seq, Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
             }
             Outcome::Success => {
                 dp.send.on_success(seq, byte_len);
             }
-            // An operation of another queue pair failed, and the backup did not execute those
-            // behind it, apart from READs. A READ that a later operation has passed must not be
-            // repeated if that one was posted with FENCE.
+            // An operation of another queue pair failed, and the backup did not execute the
+            // operations behind it, apart from READs. If a later operation has passed this READ,
+            // the READ must not be repeated, because the later operation may have been posted with
+            // FENCE.
             Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
-                dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
+                dp.send.ledger.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
-            Outcome::Failed(WcStatus::Flushed) if !is_behind_error => dp.send.unpost(seq),
+            Outcome::Failed(WcStatus::Flushed) if !is_behind_error => dp.send.ledger.unpost(seq),
             Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_behind_error => {
                 dp.send.on_success(seq, byte_len);
             }
-            _ => dp.send.end(seq, outcome),
+            _ => dp.send.ledger.end(seq, outcome),
         }
         dp.take_send_completions();
     }
 
-    /// Performs a step. Returns whether the next one may follow at once.
+    /// Performs a step. Returns whether the next step may follow at once.
     fn take_step(&mut self, dp: &mut MemberPath, state: &mut State, step: Step) -> bool {
         match step {
             Step::Fence => {
@@ -164,9 +165,9 @@ impl SharedFailover {
                 }
                 dp.take_send_completions();
                 let Some(own) = &dp.rails.own else { return false };
-                dp.send.begin_epoch(own.first_psn());
+                dp.send.ledger.begin_epoch(own.qp().first_psn());
                 let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
-                dp.send.set_durable(dp.config().durable && !acks_after_placement);
+                dp.send.ledger.set_durable(dp.config().durable && !acks_after_placement);
                 state.with_core(self.id, |core| core.switched());
             }
             Step::Close => {
@@ -177,7 +178,7 @@ impl SharedFailover {
                     .as_ref()
                     .and_then(|own| Some((own.take_refusal(&dp.domain)?, own.qp().qpn())));
                 if let Some((event, qpn)) = refused {
-                    self.termination.set_qp_error_event(event, qpn);
+                    dp.termination.set_qp_error_event(event, qpn);
                 }
                 let reason =
                     if refused.is_some() { CloseReason::RequestError } else { CloseReason::PeerClosed };
@@ -187,14 +188,13 @@ impl SharedFailover {
         true
     }
 
-    /// Passes the evidence of the fenced queue pair on to the peer.
     fn finish_fence(&mut self, dp: &mut MemberPath, state: &mut State, nic_alive: bool) {
         let Some(own) = &dp.rails.own else { return };
         let (rail, epoch, is_connected) = (own.rail, own.epoch, own.is_connected);
         let evidence = dp.collect_evidence(rail, epoch, nic_alive);
         self.fence.finish(nic_alive);
         dp.recv.on_flushed(rail);
-        dp.domain.unbind_at_home(dp.home.id(), rail as u8);
+        dp.domain.unbind_at_home(dp.home.id, rail as u8);
         if is_connected {
             // The peer may have torn a WRITE with immediate.
             dp.recv.begin_epoch();
@@ -204,11 +204,10 @@ impl SharedFailover {
                 dp.release_held_recvs(Some(bytes));
             }
         }
-        let imm_bytes_kept = dp.send.ledger().imm_bytes_kept();
+        let imm_bytes_kept = dp.send.ledger.imm_bytes_kept();
         state.with_core(self.id, |core| core.fenced(evidence, imm_bytes_kept));
     }
 
-    /// Decides the operations that were in flight on the fenced queue pair.
     fn decide(&mut self, dp: &mut MemberPath, state: &mut State, evidence: &Evidence) {
         let Some(own) = &dp.rails.own else { return };
         let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
@@ -218,7 +217,7 @@ impl SharedFailover {
             local_placed: self.fence.is_done_with_live_nic(),
             acks_after_placement,
             first_psn: Psn::new(0),
-            durable: false, // the backup completes durably what it carries
+            durable: false, // operations on the backup complete durably there
         };
         match dp.decide(&input) {
             Ok(Some(stats)) => {
@@ -226,7 +225,7 @@ impl SharedFailover {
             }
             Ok(None) => self.close_locked(dp, state, CloseReason::RequestError),
             Err(contradiction) => {
-                self.termination.set_contradiction(contradiction);
+                dp.termination.set_contradiction(contradiction);
                 self.close_locked(dp, state, CloseReason::Contradiction);
             }
         }
@@ -234,15 +233,15 @@ impl SharedFailover {
 
     fn create(&mut self, dp: &mut MemberPath, state: &mut State, epoch: u16, rail: u8) -> bool {
         let needs_it =
-            dp.send.ledger().next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
+            dp.send.ledger.next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
         if !needs_it && state.defers_own_qps(dp.now()) {
             return false;
         }
-        dp.rails.own = None; // the fenced queue pair has no use any more
+        dp.rails.own = None; // destroys the fenced queue pair
         self.fence.clear();
         (self.is_emptied, self.is_failure_reported) = (None, false);
-        // An error may be a temporary lack of resources, or the NIC has failed and the backup is
-        // about to move.
+        // Either resources are lacking for a time, or the NIC has failed and the backup is about to
+        // move.
         let Ok(own) = OwnQp::create(&dp.domain, rail.into(), epoch, dp.config(), self.secret) else {
             return false;
         };
@@ -263,8 +262,8 @@ impl SharedFailover {
                 own.connect(config, peer, (gid, mtu))?;
                 if sends { own.start_sending(config) } else { Ok(()) }
             };
-            if dp.domain.connect_at_home(dp.home.id(), rail as u8, offer.qpn, connect).is_err() {
-                return false; // the NIC has failed or the home has moved, which the backup notices
+            if dp.domain.connect_at_home(dp.home.id, rail as u8, offer.qpn, connect).is_err() {
+                return false; // the backup notices a failed NIC or a moved home
             }
             own.is_connected = true;
             dp.recv.switch_rail(rail);

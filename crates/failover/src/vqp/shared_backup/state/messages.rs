@@ -1,5 +1,3 @@
-//! The messages that the members send to each other on the backup.
-
 use std::sync::atomic::Ordering;
 
 use mitra_verbs::{Access, Codec, Key, Reader, SendFlags, SendOp, SendWr};
@@ -12,12 +10,11 @@ use crate::config::WritePolicy;
 
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
-/// The maximum number of grants of a member to its peer that are in force at once. Each takes
+/// The maximum number of grants of a member to its peer that are in force at once. Each grant takes
 /// memory here.
 const MAX_GRANTS: usize = 256;
 
 impl State {
-    /// Handles the messages in a receive buffer.
     pub(super) fn on_receive(&mut self, completion: &Completion) {
         if !completion.is_success() {
             return;
@@ -41,55 +38,53 @@ impl State {
         if let Body::AskGrant { rkey } = body {
             return self.grant(to, rkey);
         }
-        let (rails, mut imported) = (self.backup.domain().nics().len(), None);
-        let current = self.epoch;
-        // A message for a member that has closed here is dropped.
-        let Some(entry) = self.entry(to) else { return };
-        let was_leaving = entry.core.is_leaving();
-        let is_valid = match body {
-            Body::Resumed { epoch, partial_imm_bytes } => {
-                let is_expected = entry.resumed.is_none_or(|last| last < epoch) && epoch < current;
-                if is_expected {
-                    entry.resumed = Some(epoch);
-                    entry.events.push(Event::Resumed { epoch, partial_imm_bytes });
+        let (rails, current) = (self.backup.domain().nics().len(), self.epoch);
+        let mut imported = None;
+        let is_valid = self.with_entry(to, |entry| {
+            entry.attention.store(true, Ordering::Release);
+            match body {
+                Body::Resumed { epoch, partial_imm_bytes } => {
+                    let is_expected = entry.resumed.is_none_or(|last| last < epoch) && epoch < current;
+                    if is_expected {
+                        entry.resumed = Some(epoch);
+                        entry.events.push(Event::Resumed { epoch, partial_imm_bytes });
+                    }
+                    is_expected
                 }
-                is_expected
-            }
-            Body::Grant(grant) => {
-                let asked = entry.asked.iter().position(|rkey| *rkey == grant.rkey);
-                let asked = asked.map(|at| entry.asked.swap_remove(at));
-                let is_usable = asked.is_some() && grant.region.rail_count() == rails;
-                if is_usable {
-                    imported = Some(grant.region.clone());
-                    entry.imported.push(grant.region.at(0).rkey);
-                    entry.events.push(Event::Granted(grant));
+                Body::Grant(grant) => {
+                    let asked = entry.asked.iter().position(|rkey| *rkey == grant.rkey);
+                    let asked = asked.map(|at| entry.asked.swap_remove(at));
+                    let is_usable = asked.is_some() && grant.region.rail_count() == rails;
+                    if is_usable {
+                        imported = Some(grant.region.clone());
+                        entry.imported.push(grant.region.at(0).rkey);
+                        entry.events.push(Event::Granted(grant));
+                    }
+                    is_usable
                 }
-                is_usable
-            }
-            Body::Placed { epoch, placed } => {
-                let is_expected = epoch <= current;
-                if is_expected {
-                    // One message supersedes the others, and a peer may send any number before the
-                    // owner is polled.
-                    entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
-                    entry.events.push(Event::Placed { epoch, placed });
+                Body::Placed { epoch, placed } => {
+                    let is_expected = epoch <= current;
+                    if is_expected {
+                        // A message supersedes earlier ones, and a peer may send any number before the
+                        // owner is polled.
+                        entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
+                        entry.events.push(Event::Placed { epoch, placed });
+                    }
+                    is_expected
                 }
-                is_expected
+                body => entry.core.handle(body),
             }
-            body => entry.core.handle(body),
-        };
-        entry.attention.store(true, Ordering::Release);
-        let is_leaving = entry.core.is_leaving();
-        self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
+        });
+        let Some(is_valid) = is_valid else { return }; // the member has closed here
         self.rejected += u64::from(!is_valid);
         if let Some(region) = imported {
-            self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC uses the key again
+            self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC has reused the key
             let _ = self.backup.import(&region); // refused only if the backup is not connected
         }
     }
 
     /// Grants the peer of a member access to the memory with this key. Without memory or rights,
-    /// the peer's requests wait for its own queue pair.
+    /// the peer's requests wait for the peer's own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
         let Some(entry) = self.entry(id).filter(|entry| !entry.core.is_closed()) else { return };
         let (owner, access) = (entry.owner, entry.access);
@@ -99,14 +94,12 @@ impl State {
         let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
         let writable = rights.contains(Access::REMOTE_WRITE);
         let readable = rights.contains(Access::REMOTE_READ);
-        if let Some(entry) = self.entry(id) {
-            entry.early_grants.push(Grant { rkey, writable, readable, region });
-        }
-        self.flush_member(id);
+        let grant = Grant { rkey, writable, readable, region };
+        self.with_entry(id, |entry| entry.early_grants.push(grant));
     }
 
-    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only
-    /// if `flush` is set.
+    /// Posts the messages in the outbox, as many in a SEND as fit. Posts a SEND that is not full
+    /// only with `flush`.
     pub(super) fn send_messages(&mut self, flush: bool) {
         while let Some((buffer, len)) = self.unsent.pop_front() {
             if !self.send_buffer(buffer, len) {
@@ -130,12 +123,11 @@ impl State {
         }
     }
 
-    /// Returns whether the outbox fills a SEND, or has a message and `flush` is set.
     fn is_message_due(&self, flush: bool) -> bool {
         self.outbox.len() >= MESSAGES_PER_SEND || flush && !self.outbox.is_empty()
     }
 
-    /// Posts a SEND without messages, if there is a free buffer.
+    /// Posts a SEND without messages, if a buffer is free.
     pub(super) fn send_empty_message(&mut self) {
         if let Some(buffer) = self.buffers.take(&[])
             && !self.send_buffer(buffer, 0)
@@ -144,7 +136,7 @@ impl State {
         }
     }
 
-    /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
+    /// Returns false if the backup does not accept the SEND.
     fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
         let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
         wr.flags.set(SendFlags::SIGNALED, true);

@@ -1,4 +1,4 @@
-//! How an end without heartbeats notices that its peer is gone.
+//! The detection of a lost peer at an end without heartbeats.
 
 use mitra_verbs::Time;
 
@@ -6,15 +6,11 @@ use super::{Posted, State};
 use crate::close_reason::CloseReason;
 
 impl State {
-    pub(in super::super) fn has_heartbeats(&self) -> bool {
-        self.backup.datapath.detector().max_missed_heartbeats > 0
-    }
-
     /// Without heartbeats, sends an empty message from time to time while a member waits for its
-    /// peer. If the peer's NIC is gone, retries show it; if its process is gone or has lost its
-    /// NIC, no receive is left for a message in the end.
+    /// peer. If the peer's NIC is gone, retries show it. If the peer's process is gone or has lost
+    /// its NIC, the messages use up its receives.
     pub(super) fn probe(&mut self) {
-        if self.has_heartbeats() {
+        if self.backup.datapath.has_heartbeats() {
             return;
         }
         let now = self.backup.datapath.now();
@@ -31,7 +27,7 @@ impl State {
     }
 
     /// Closes the backup if no failover is in progress and its oldest request is a message that has
-    /// waited for the peer timeout. Requests that the peer's NIC does not answer end sooner, by
+    /// waited for the peer timeout. Requests that the peer's NIC does not answer end sooner by
     /// their retries.
     fn close_without_receives(&mut self, now: Time) {
         let completed = self.posted_count - self.posted.len() as u64;
