@@ -155,17 +155,11 @@ impl Config {
         let one_in_two = |rng: &mut Prng| rng.below(2) == 0;
         // The power of two is drawn uniformly, so that low and high rates are equally frequent.
         let rate = |rng: &mut Prng| 300 << rng.below(8);
-        if one_in_two(rng) {
-            config.link.noise.drop_ppm = rate(rng);
-        }
-        if one_in_two(rng) {
-            config.link.noise.duplicate_ppm = rate(rng);
-        }
-        if one_in_two(rng) {
-            config.link.noise.reorder_ppm = rate(rng);
-        }
-        if one_in_two(rng) {
-            config.link.noise.corrupt_ppm = rate(rng);
+        let Noise { drop_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm, .. } = &mut config.link.noise;
+        for ppm in [drop_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm] {
+            if one_in_two(rng) {
+                *ppm = rate(rng);
+            }
         }
         config.link.noise.max_delay = Duration::from_nanos(2_000 << rng.below(8));
         if rng.below(4) == 0 {

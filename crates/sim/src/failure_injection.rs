@@ -11,7 +11,10 @@ pub(crate) struct FailureInjection {
 }
 
 impl FailureInjection {
-    /// Creates an injection for a failure that the NIC's own `faults` have recorded.
+    pub(crate) fn new(nic: usize, failure: Failure) -> FailureInjection {
+        FailureInjection { nic, failure: Some(failure), release_placements: false }
+    }
+
     pub(crate) fn already_recorded(nic: usize) -> FailureInjection {
         FailureInjection { nic, failure: None, release_placements: false }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mitra_transport::fault::{Faults, Stage, Trigger};
 use mitra_transport::{Nic, TxBatch};
 use mitra_verbs::{
-    AsyncEvent, AtomicScope, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time, Wc, WcOpcode,
+    AsyncEvent, AtomicScope, Capabilities, CqId, Error, Gid, Psn, Qpn, RegionId, Result, Time, Wc, WcOpcode,
 };
 use mitra_wire::Packet;
 
@@ -172,19 +172,18 @@ impl NicState {
     /// Moves the completions of a queue to `out` that the host sees at this time, at most `max`,
     /// and returns their number.
     pub(crate) fn poll_cq(&mut self, now: Time, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        let visible = self.cqs.get(&cq).map_or(0, |view| view.visible);
-        let Some(late) = &mut self.late_completions else {
-            let n = self.nic.poll_cq(cq, max.min(visible), out)?;
-            self.take_visible(cq, n);
-            return Ok(n);
-        };
-        let is_running = !self.detached && self.faults.dma_ok();
-        if is_running && now < self.completions_held_until {
+        let is_running = self.is_running();
+        let is_late = self.late_completions.is_some();
+        if is_late && is_running && now < self.completions_held_until {
             return Ok(0);
         }
+        let visible = self.cqs.get(&cq).map_or(0, |view| view.visible);
         let mut taken = Vec::new();
-        let n = self.nic.poll_cq(cq, max.min(visible), &mut taken)?;
+        let n = self.nic.poll_cq(cq, max.min(visible), if is_late { &mut taken } else { out })?;
         let Some(view) = self.cqs.get_mut(&cq) else { return Ok(0) };
+        view.visible -= n;
+        view.written -= n;
+        let Some(late) = &mut self.late_completions else { return Ok(n) };
         let before = out.len();
         for wc in taken {
             if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
@@ -198,17 +197,7 @@ impl NicState {
         let due = view.late_receives.iter().take_while(|&&(due, _)| due <= now || !is_running).count();
         let room = max - (out.len() - before);
         out.extend(view.late_receives.drain(..due.min(room)).map(|(_, wc)| wc));
-        let moved = out.len() - before;
-        self.take_visible(cq, n);
-        Ok(moved)
-    }
-
-    /// Records that the host has taken completions.
-    fn take_visible(&mut self, cq: CqId, n: usize) {
-        if let Some(view) = self.cqs.get_mut(&cq) {
-            view.visible -= n;
-            view.written -= n;
-        }
+        Ok(out.len() - before)
     }
 
     /// Records that a queue pair enters ERR, so that its requests are flushed, or RESET, which
@@ -233,26 +222,24 @@ impl NicState {
         (&mut self.nic, memory, &mut self.batch)
     }
 
-    /// Adds a region and returns its number.
-    pub(crate) fn add_region(&mut self, memory: HostBuffer) -> mitra_verbs::RegionId {
-        self.regions.push(Some(Arc::new(memory)));
-        mitra_verbs::RegionId(self.regions.len() as u32 - 1)
-    }
-
     /// Makes the released completions visible, and drops the released packets. Called when the NIC
     /// stops.
     pub(crate) fn flush_completions(&mut self) {
         for release in self.pipeline.take_released() {
-            if let Release::Completion(cq) = release
-                && let Some(cq_view) = self.cqs.get_mut(&cq)
-            {
-                cq_view.visible = (cq_view.visible + 1).min(cq_view.written);
+            if let Release::Completion(cq) = release {
+                self.show_completion(cq);
             }
         }
     }
 
+    pub(crate) fn show_completion(&mut self, cq: CqId) {
+        if let Some(view) = self.cqs.get_mut(&cq) {
+            view.visible = (view.visible + 1).min(view.written);
+        }
+    }
+
     /// Removes a region. Its buffer is freed after the pending placements.
-    pub(crate) fn drop_region(&mut self, region: mitra_verbs::RegionId) {
+    pub(crate) fn drop_region(&mut self, region: RegionId) {
         if let Some(slot) = self.regions.get_mut(region.0 as usize) {
             *slot = None;
         }

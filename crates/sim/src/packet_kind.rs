@@ -96,34 +96,22 @@ impl PacketProbe {
                 _ => false,
             };
         }
-        match packet.message {
-            Message::WriteFirst(_) | Message::WriteOnly(_) | Message::WriteOnlyImm(..) => self.fragment = 0,
-            Message::WriteMiddle | Message::WriteLast | Message::WriteLastImm(_) => self.fragment += 1,
-            _ => {}
-        }
-        let is_write = matches!(
-            packet.message,
-            Message::WriteFirst(_)
-                | Message::WriteMiddle
-                | Message::WriteLast
-                | Message::WriteLastImm(_)
-                | Message::WriteOnly(_)
-                | Message::WriteOnlyImm(..)
-        );
+        let fragment = match packet.message {
+            Message::WriteFirst(_) | Message::WriteOnly(_) | Message::WriteOnlyImm(..) => Some(0),
+            Message::WriteMiddle | Message::WriteLast | Message::WriteLastImm(_) => Some(self.fragment + 1),
+            _ => None,
+        };
+        self.fragment = fragment.unwrap_or(self.fragment);
         match self.kind {
             PacketKind::Control(_) | PacketKind::AnyControl => false,
-            PacketKind::WriteFragment(position) => is_write && self.fragment == position,
+            PacketKind::WriteFragment(position) => fragment == Some(position),
             PacketKind::ReadRequest => matches!(packet.message, Message::ReadRequest(_)),
             PacketKind::AtomicRequest => {
                 matches!(packet.message, Message::FetchAdd(_) | Message::CompareSwap(_))
             }
             PacketKind::AtomicAck => matches!(packet.message, Message::AtomicAck(..)),
-            PacketKind::Ack => {
-                matches!(packet.message, Message::Ack(aeth) if matches!(aeth.syndrome, Syndrome::Ack { .. }))
-            }
-            PacketKind::Nak => {
-                matches!(packet.message, Message::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }))
-            }
+            PacketKind::Ack | PacketKind::Nak => matches!(packet.message, Message::Ack(aeth)
+                if matches!(aeth.syndrome, Syndrome::Ack { .. }) == (self.kind == PacketKind::Ack)),
             PacketKind::ReadResponse => matches!(
                 packet.message,
                 Message::ReadFirst(_) | Message::ReadMiddle | Message::ReadLast(_) | Message::ReadOnly(_)

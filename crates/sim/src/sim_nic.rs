@@ -7,7 +7,6 @@ use mitra_verbs::{
     Result, SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 
-use crate::dma_pipeline::HostBuffer;
 use crate::nic::NicState;
 use crate::world_state::{Shared, WorldState, lock};
 
@@ -62,8 +61,7 @@ impl SimNic {
         world.nics[n].check_access()?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world, n, local)?;
-        let host = world.nics[n].host;
-        world.hosts[host].activity += 1;
+        world.count_activity(n);
         world.ring_doorbell(n);
         world.reschedule(n);
         Ok(result)
@@ -88,8 +86,9 @@ impl SimNic {
         let result = f(&mut world.nics[n], local);
         // A failed post may have posted some of its requests. They are executed, but the turn does
         // not count as active because of them.
-        let host = world.nics[n].host;
-        world.hosts[host].activity += u64::from(result.is_ok());
+        if result.is_ok() {
+            world.count_activity(n);
+        }
         world.ring_doorbell(n);
         world.reschedule(n);
         result
@@ -132,11 +131,9 @@ impl Provider for SimNic {
 
     fn poll_async_event(&self) -> Option<AsyncEvent> {
         let mut world = lock(&self.shared);
-        let nic = &mut world.nics[self.number];
-        let event = nic.async_events.pop_front();
+        let event = world.nics[self.number].async_events.pop_front();
         if event.is_some() {
-            let host = nic.host;
-            world.hosts[host].activity += 1;
+            world.count_activity(self.number);
         }
         event
     }
@@ -151,12 +148,9 @@ impl Provider for SimNic {
 
     fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
         self.call(|world, n, local| {
-            let host = world.nics[n].host;
-            let address = world.hosts[host].address_of(&memory);
-            let changes = world.hosts[host].changes_of(&memory);
-            let nic = &mut world.nics[n];
             let len = memory.len() as u64;
-            let region = nic.add_region(HostBuffer { buffer: memory, changes });
+            let (region, address) = world.add_region(n, memory);
+            let nic = &mut world.nics[n];
             nic.nic.reg_mr(local, pd, region, address, len, access).inspect_err(|_| nic.drop_region(region))
         })
     }
@@ -171,12 +165,9 @@ impl Provider for SimNic {
 
     fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
         self.revoke(|world, n, _| {
-            let host = world.nics[n].host;
-            let address = world.hosts[host].address_of(&memory);
-            let changes = world.hosts[host].changes_of(&memory);
-            let nic = &mut world.nics[n];
             let len = memory.len() as u64;
-            let region = nic.add_region(HostBuffer { buffer: memory, changes });
+            let (region, address) = world.add_region(n, memory);
+            let nic = &mut world.nics[n];
             let changed = nic.nic.rereg_mr(mr, pd, region, address, len, access);
             let (mr, earlier) = changed.inspect_err(|_| nic.drop_region(region))?;
             nic.drop_region(earlier);
@@ -230,11 +221,9 @@ impl Provider for SimNic {
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let mut world = lock(&self.shared);
         let now = world.now;
-        let nic = &mut world.nics[self.number];
-        let n = nic.poll_cq(now, cq, max, out)?;
+        let n = world.nics[self.number].poll_cq(now, cq, max, out)?;
         if n > 0 {
-            let host = nic.host;
-            world.hosts[host].activity += 1;
+            world.count_activity(self.number);
             world.ring_doorbell(self.number);
         }
         Ok(n)

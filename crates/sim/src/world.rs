@@ -35,8 +35,7 @@ type Script = Box<dyn FnOnce(&mut World)>;
 /// records of its trace, and the command that repeats the run.
 pub struct World {
     pub(crate) shared: Shared,
-    apps: Vec<Box<dyn App>>,
-    app_rngs: Vec<Prng>,
+    apps: Vec<(Box<dyn App>, Prng)>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
     /// The number of turns of applications and of scheduled functions so far.
@@ -103,7 +102,6 @@ impl World {
         World {
             shared: Arc::new(Mutex::new(world)),
             apps: Vec::new(),
-            app_rngs: Vec::new(),
             scripts: BTreeMap::new(),
             next_script: 0,
             turns: 0,
@@ -186,8 +184,7 @@ impl World {
     pub fn add_app(&mut self, host: HostId, app: impl App + 'static) {
         let mut world = lock(&self.shared);
         let number = self.apps.len();
-        self.apps.push(Box::new(app));
-        self.app_rngs.push(Prng::stream(world.seed, &format!("app {number}")));
+        self.apps.push((Box::new(app), Prng::stream(world.seed, &format!("app {number}"))));
         world.apps.push(AppState {
             host: host.0,
             turn: 0,
@@ -253,7 +250,7 @@ impl World {
 
     fn run_turn(&mut self, number: usize, host: usize, activity_before: u64) {
         self.turns += 1;
-        let (app, rng) = (&mut self.apps[number], &mut self.app_rngs[number]);
+        let (app, rng) = &mut self.apps[number];
         let (host, next_turn) = (HostId(host), NextTurn::Soon);
         let mut ctx = AppContext { shared: &self.shared, host, app: number, rng, next_turn };
         app.step(&mut ctx);
@@ -272,10 +269,7 @@ impl World {
         timeout: Duration,
     ) -> Result<(), Stalled> {
         let deadline = self.now() + timeout;
-        loop {
-            if done(self) {
-                return Ok(());
-            }
+        while !done(self) {
             match self.step_until(deadline) {
                 Ok(()) => {}
                 Err(None) => return Err(self.stalled("no event is left")),
@@ -285,6 +279,7 @@ impl World {
                 }
             }
         }
+        Ok(())
     }
 
     /// Returns whether no packet is in flight and no placement, completion or ACK is pending in a
@@ -376,7 +371,7 @@ impl World {
 
     /// Returns the counter of the changes that NICs of a host make to a registered buffer.
     pub(crate) fn memory_changes(&self, host: HostId, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
-        lock(&self.shared).hosts[host.0].changes_of(buffer)
+        Arc::clone(&lock(&self.shared).hosts[host.0].registered(buffer).changes)
     }
 
     /// Returns a condition for [`World::run_until`] that depends on the state of programs only.
@@ -398,7 +393,7 @@ impl World {
 }
 
 impl WorldState {
-    fn sample_step_interval(&mut self) -> Duration {
+    pub(crate) fn sample_step_interval(&mut self) -> Duration {
         self.config.host.step_interval.sample(&mut self.host_rng)
     }
 

@@ -314,10 +314,7 @@ impl WorldState {
         for release in self.nics[n].pipeline.take_released() {
             match release {
                 Release::Completion(cq) => {
-                    let nic = &mut self.nics[n];
-                    if let Some(cq_view) = nic.cqs.get_mut(&cq) {
-                        cq_view.visible = (cq_view.visible + 1).min(cq_view.written);
-                    }
+                    self.nics[n].show_completion(cq);
                     self.trace.nic(self.now, "completes in", n, u64::from(cq.0), 0);
                     self.wake_apps(self.nics[n].host);
                 }

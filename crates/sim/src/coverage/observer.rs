@@ -2,6 +2,7 @@
 //! queue pairs and packets.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use mitra_failover::rail_negotiation::MessageKind;
 use mitra_transport::PendingSend;
@@ -16,7 +17,7 @@ use crate::world_state::{Event, WorldState};
 #[derive(Default)]
 pub(crate) struct CoverageObserver {
     pub(crate) coverage: Coverage,
-    hosts: Vec<HostProgress>,
+    hosts: BTreeMap<usize, HostProgress>,
     /// The operations that were in flight when the recovery began, with their stages.
     at_begin: Vec<(Stage, Operation)>,
     /// The packet that is lost because of the fault whose failures now take effect.
@@ -47,13 +48,21 @@ pub(crate) struct LostPacket {
 impl CoverageObserver {
     /// Returns the point of a host.
     pub(crate) fn point(&self, host: usize) -> RecoveryPoint {
-        self.hosts.get(host).map_or(RecoveryPoint::None, |host| host.point)
+        self.hosts.get(&host).map_or(RecoveryPoint::None, |host| host.point)
     }
 
     fn host(&mut self, host: usize) -> &mut HostProgress {
-        let hosts = self.hosts.len().max(host + 1);
-        self.hosts.resize(hosts, HostProgress::default());
-        &mut self.hosts[host]
+        self.hosts.entry(host).or_default()
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.hosts.values().any(|host| host.point != RecoveryPoint::None)
+    }
+
+    fn begin(&mut self, met: Vec<(Stage, Operation)>) {
+        if !met.is_empty() {
+            self.at_begin = met;
+        }
     }
 }
 
@@ -71,7 +80,7 @@ impl WorldState {
             return;
         }
         let met = self.operations_at(nic);
-        let mut points: Vec<_> = (0..self.hosts.len()).map(|host| self.observer.point(host)).collect();
+        let mut points: Vec<_> = self.observer.hosts.values().map(|host| host.point).collect();
         points.retain(|&point| point != RecoveryPoint::None);
         points.dedup();
         if points.is_empty() {
@@ -79,9 +88,7 @@ impl WorldState {
                 let cell = CoverageCell { stage, failure, operation, point: RecoveryPoint::None };
                 self.observer.coverage.count(cell);
             }
-            if !met.is_empty() {
-                self.observer.at_begin = met;
-            }
+            self.observer.begin(met);
             return;
         }
         for point in points {
@@ -98,12 +105,10 @@ impl WorldState {
         if !is_active || !matches!(self.observer.point(host), RecoveryPoint::None | RecoveryPoint::Proposed) {
             return;
         }
-        if (0..self.hosts.len()).all(|host| self.observer.point(host) == RecoveryPoint::None) {
+        if !self.observer.is_recovering() {
             // A recovery without a failure of a NIC, or one that began some time after it.
             let met = self.operations_at(nic);
-            if !met.is_empty() {
-                self.observer.at_begin = met;
-            }
+            self.observer.begin(met);
         }
         self.reach_point(host, RecoveryPoint::Fenced);
     }
@@ -154,7 +159,7 @@ impl WorldState {
         progress.epoch = progress.epoch.max(epoch);
         if is_over && progress.point != RecoveryPoint::None {
             progress.point = RecoveryPoint::None;
-            if (0..self.hosts.len()).all(|host| self.observer.point(host) == RecoveryPoint::None) {
+            if !self.observer.is_recovering() {
                 self.observer.at_begin.clear();
             }
         }
@@ -206,7 +211,7 @@ impl WorldState {
             let parsed = Packet::parse(packet.covered()).ok()?;
             let is_response =
                 matches!(parsed.transport, Transport::Rc | Transport::Xrc(_)) && !parsed.message.is_request();
-            is_response.then_some((packet.to(), parsed.dest_qp, parsed.psn))
+            is_response.then_some((packet.to, parsed.dest_qp, parsed.psn))
         });
         responses.collect()
     }

@@ -71,9 +71,9 @@ pub(crate) fn virtual_qps_with(
     };
     let [a, b] = secrets;
     let (mut a, mut b) = (make(0, a)?, make(1, b)?);
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
+    let info = a.local_info();
+    a.connect(&b.local_info())?;
+    b.connect(&info)?;
     Ok([a, b])
 }
 
@@ -91,9 +91,9 @@ pub fn shared_backups(
     };
     let [a, b] = secrets;
     let (a, b) = (make(0, a)?, make(1, b)?);
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
+    let info = a.local_info();
+    a.connect(&b.local_info())?;
+    b.connect(&info)?;
     Ok([a, b])
 }
 
@@ -120,9 +120,9 @@ pub(crate) fn backed_qps_with(
         None => backups[h].queue_pair(config),
     };
     let [mut a, mut b] = [make(0)?, make(1)?];
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
+    let info = a.local_info();
+    a.connect(&b.local_info())?;
+    b.connect(&info)?;
     Ok([a, b])
 }
 

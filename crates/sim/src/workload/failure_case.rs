@@ -57,19 +57,14 @@ impl FailureCase {
         let mut all = Vec::new();
         for stage in Stage::ALL {
             for target in FailureTarget::ALL {
-                for kind in OpKind::ALL {
-                    let case = FailureCase { stage, target, kind };
-                    let possible = match stage {
-                        Stage::PartlyExecuted => {
-                            matches!(kind, OpKind::Block | OpKind::WriteImm | OpKind::Send)
-                        }
-                        Stage::NotPlaced => kind != OpKind::Read,
-                        _ => true,
-                    };
-                    if possible {
-                        all.push(case);
+                let possible = OpKind::ALL.into_iter().filter(|kind| match stage {
+                    Stage::PartlyExecuted => {
+                        matches!(kind, OpKind::Block | OpKind::WriteImm | OpKind::Send)
                     }
-                }
+                    Stage::NotPlaced => *kind != OpKind::Read,
+                    _ => true,
+                });
+                all.extend(possible.map(|kind| FailureCase { stage, target, kind }));
             }
         }
         all

@@ -7,7 +7,7 @@ use mitra_verbs::{Access, Buffer, Mr, RemoteAddr};
 
 use super::requester::Requester;
 use super::responder::Responder;
-use super::{Endpoint, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
+use super::{Endpoint, MemoryLayout, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
 use crate::{App, AppContext, Prng};
 
 /// One end of a connection. It posts the operations of its own plan and serves those of its peer's
@@ -27,7 +27,7 @@ impl WorkloadPeer {
     /// Creates an end that posts `own_plan` and serves `peer_plan`. Allocates its memory.
     pub fn new(own_plan: &Plan, peer_plan: &Plan) -> WorkloadPeer {
         let peer_ops = peer_plan.ops();
-        let responder_len = Responder::memory_len(peer_plan, &peer_ops);
+        let responder_len = MemoryLayout::of(peer_plan, &peer_ops).end;
         let memory = Arc::new(Buffer::new(responder_len + Requester::memory_len(own_plan)));
         WorkloadPeer {
             requester: Requester::new(own_plan, Arc::clone(&memory), responder_len),
@@ -46,14 +46,14 @@ impl WorkloadPeer {
 
     /// Sets the region of this end's memory, and the address of the start of the peer's memory.
     pub fn connect(&mut self, local: Mr, remote: RemoteAddr) {
-        self.requester.connect(local, remote);
-        self.responder.connect(local);
+        self.requester.regions = Some((local, remote));
+        self.responder.local = Some(local);
     }
 
     /// Sets the counter of the changes that NICs make to the peer's memory, so that turns look at
     /// it only after a change. What they find does not depend on it.
     pub(crate) fn watch(&mut self, changes: Arc<AtomicU64>) {
-        self.responder.watch(changes);
+        self.responder.changes = Some(changes);
     }
 
     /// Runs one turn: posts receives, polls completions, serves the peer, and posts operations.
@@ -92,7 +92,7 @@ impl WorkloadPeer {
     /// Holds back the last operations of the plan, at most those that are not posted:
     /// [`WorkloadPeer::is_done`] ignores them. 0 releases them.
     pub fn hold_back(&mut self, ops: usize) {
-        self.requester.hold_back(ops);
+        self.requester.held_back = ops.min(self.requester.ops.len() - self.requester.next);
     }
 
     /// Returns whether the effect of an operation of the peer is in this end's memory now, or was
@@ -109,7 +109,7 @@ impl WorkloadPeer {
 
     /// Returns the number of operations that this end has posted.
     pub fn posted(&self) -> usize {
-        self.requester.posted()
+        self.requester.next
     }
 
     /// Describes operations of this end, by their positions in posting order: kind, size and
@@ -126,7 +126,7 @@ impl WorkloadPeer {
 
     /// Returns the number of this end's operations that have ended.
     pub fn ended(&self) -> usize {
-        self.requester.ended()
+        self.requester.next - self.requester.in_flight.len()
     }
 
     /// Performs the last check of the memory and completes both logs. Call it once, when both ends

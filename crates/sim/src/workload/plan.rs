@@ -1,7 +1,7 @@
 //! The operations of a workload, drawn from a seed. The requester, the responder and the verdict
 //! derive the same operations from the same plan.
 
-use mitra_verbs::{Mr, SendFlags, SgeList};
+use mitra_verbs::{Buffer, Mr, SendFlags, SgeList};
 
 use crate::Prng;
 
@@ -385,6 +385,12 @@ pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     }
 }
 
+pub(crate) fn read(memory: &Buffer, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read_at(offset, &mut bytes);
+    bytes
+}
+
 /// Returns whether all bytes have this value.
 pub(crate) fn is_filled_with(value: u8, bytes: &[u8]) -> bool {
     // A fold over a chunk, unlike a search that ends early, compiles to vector instructions.
@@ -396,23 +402,12 @@ pub(crate) fn is_filled_with(value: u8, bytes: &[u8]) -> bool {
 /// last 8 bytes. For other kinds, it is the id, followed by zeros.
 pub(crate) fn content(op: &Op) -> Vec<u8> {
     let mut out = vec![0; op.len];
-    let id = op.id.to_ne_bytes();
-    match op.kind {
-        OpKind::Send => {
-            pattern(op.id, 0, &mut out);
-            let n = op.len.min(8);
-            out[..n].copy_from_slice(&id[..n]);
-        }
-        OpKind::Block | OpKind::WriteImm => {
-            pattern(op.id, 0, &mut out);
-            let at = op.len.saturating_sub(8);
-            out[at..].copy_from_slice(&id[..op.len - at]);
-        }
-        _ => {
-            let n = op.len.min(8);
-            out[..n].copy_from_slice(&id[..n]);
-        }
+    if matches!(op.kind, OpKind::Send | OpKind::Block | OpKind::WriteImm) {
+        pattern(op.id, 0, &mut out);
     }
+    let n = op.len.min(8);
+    let at = if matches!(op.kind, OpKind::Block | OpKind::WriteImm) { op.len - n } else { 0 };
+    out[at..at + n].copy_from_slice(&op.id.to_ne_bytes()[..n]);
     out
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_verbs::{Buffer, Error, Mr, RecvWr};
 
-use super::plan::{COUNTERS, STABLE, STABLE_ID, content, cut, is_filled_with, pattern};
+use super::plan::{COUNTERS, STABLE, STABLE_ID, content, cut, is_filled_with, pattern, read};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, RECV_WR_FLAG, ReportedOutcome};
 
 /// The log of the effects of its peer's operations that one end observed.
@@ -54,6 +54,12 @@ const SCAN_WINDOW: usize = 96;
 /// posting order, so the first ones suffice.
 const BLOCKS_BY_WORD: usize = 3;
 
+fn read_area() -> Vec<u8> {
+    let mut bytes = vec![0; STABLE];
+    pattern(STABLE_ID, 0, &mut bytes);
+    bytes
+}
+
 /// The consumed words of an incomplete block.
 struct BlockProgress {
     consumed: Vec<bool>,
@@ -66,7 +72,7 @@ pub(super) struct Responder {
     ops: Vec<Op>,
     layout: MemoryLayout,
     memory: Arc<Buffer>,
-    local: Option<Mr>,
+    pub(super) local: Option<Mr>,
     /// Whether the word or block of each operation was consumed.
     consumed: Vec<bool>,
     first_unconsumed: usize,
@@ -77,8 +83,8 @@ pub(super) struct Responder {
     /// Whether posting a receive failed for another reason than a full queue. No more receives are
     /// posted then.
     posting_failed: bool,
-    /// The number of changes of the memory by NICs, if the world counts them.
-    changes: Option<Arc<AtomicU64>>,
+    /// The counter of the changes of the memory by NICs. Without one, each turn scans the memory.
+    pub(super) changes: Option<Arc<AtomicU64>>,
     /// The number of changes at the last scan, if that scan found nothing and nothing but the
     /// memory may have changed since.
     scanned: Option<u64>,
@@ -86,17 +92,9 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// Returns the size of the memory that the responder needs to serve a plan, in bytes. It begins
-    /// at offset 0.
-    pub(super) fn memory_len(plan: &Plan, ops: &[Op]) -> usize {
-        MemoryLayout::of(plan, ops).end
-    }
-
     pub(super) fn new(plan: &Plan, ops: Vec<Op>, memory: Arc<Buffer>) -> Responder {
         let layout = MemoryLayout::of(plan, &ops);
-        let mut read_area = vec![0; STABLE];
-        pattern(STABLE_ID, 0, &mut read_area);
-        memory.write_at(MemoryLayout::stable_at(plan.ops), &read_area);
+        memory.write_at(MemoryLayout::stable_at(plan.ops), &read_area());
         Responder {
             plan: plan.clone(),
             // A block without data has no effect to wait for.
@@ -113,10 +111,6 @@ impl Responder {
             scanned: None,
             responder_log: ResponderLog::default(),
         }
-    }
-
-    pub(super) fn connect(&mut self, local: Mr) {
-        self.local = Some(local);
     }
 
     /// Posts the free receive buffers until the queue is full, and returns the number of posted
@@ -143,11 +137,6 @@ impl Responder {
         n
     }
 
-    /// Sets the counter of the changes of the memory. Without one, each turn scans the memory.
-    pub(super) fn watch(&mut self, changes: Arc<AtomicU64>) {
-        self.changes = Some(changes);
-    }
-
     /// Handles the completion of a receive.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         self.scanned = None;
@@ -168,8 +157,7 @@ impl Responder {
                 Received { seq: Some(seq), intact }
             }
             _ => {
-                let mut bytes = vec![0; len];
-                self.memory.read_at(at, &mut bytes);
+                let bytes = read(&self.memory, at, len);
                 let id = bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
                 // An empty message has no id, but immediate data.
                 let id = if len == 0 { by_imm.map_or(0, |seq| self.ops[seq].id) } else { id };
@@ -265,7 +253,7 @@ impl Responder {
         }
         let intact = match self.partial_blocks.remove(&seq) {
             Some(progress) => progress.intact && progress.left == 0,
-            None => self.bytes(op.offset, op.len) == content(&op),
+            None => read(&self.memory, op.offset, op.len) == content(&op),
         };
         self.memory.write_at(op.offset, &vec![CONSUMED_FILL; op.len]);
         self.consumed[seq] = true;
@@ -289,7 +277,7 @@ impl Responder {
     /// number.
     fn consume_words(&mut self, seq: usize) -> usize {
         let op = self.ops[seq];
-        let bytes = self.bytes(op.offset, op.len);
+        let bytes = read(&self.memory, op.offset, op.len);
         if !self.partial_blocks.contains_key(&seq) && is_filled_with(0, &bytes) {
             return 0;
         }
@@ -336,7 +324,7 @@ impl Responder {
             _ if self.consumed[seq] => true,
             OpKind::Write | OpKind::CompareSwap => self.memory.load(op.offset) == op.id,
             OpKind::Block => {
-                let (bytes, want) = (self.bytes(op.offset, op.len), content(&op));
+                let (bytes, want) = (read(&self.memory, op.offset, op.len), content(&op));
                 let progress = self.partial_blocks.get(&seq);
                 let consumed = |i: usize| progress.is_some_and(|p| p.consumed[i]);
                 let mut words = bytes.chunks_exact(8).zip(want.chunks_exact(8)).enumerate();
@@ -344,12 +332,6 @@ impl Responder {
             }
             _ => true,
         }
-    }
-
-    fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read_at(offset, &mut bytes);
-        bytes
     }
 
     /// Performs the final check of the responder's memory. Nothing may be in flight any more.
@@ -364,7 +346,7 @@ impl Responder {
             if !matches!(op.kind, OpKind::Block | OpKind::WriteImm) {
                 continue;
             }
-            let bytes = self.bytes(op.offset, op.len);
+            let bytes = read(&self.memory, op.offset, op.len);
             if self.consumed[seq] {
                 if !is_filled_with(CONSUMED_FILL, &bytes) {
                     self.responder_log.overwritten.push(seq);
@@ -379,10 +361,8 @@ impl Responder {
         for (number, counter) in self.responder_log.counters.iter_mut().enumerate() {
             *counter = self.memory.load(MemoryLayout::counter(self.layout.ops, number));
         }
-        let mut read_area = vec![0; STABLE];
-        pattern(STABLE_ID, 0, &mut read_area);
-        let found = self.bytes(MemoryLayout::stable_at(self.layout.ops), STABLE);
-        self.responder_log.strays += found.iter().zip(&read_area).filter(|(a, b)| a != b).count();
+        let found = read(&self.memory, MemoryLayout::stable_at(self.layout.ops), STABLE);
+        self.responder_log.strays += found.iter().zip(&read_area()).filter(|(a, b)| a != b).count();
         // No operation writes the words that belong to operations of other kinds, so they must
         // still be 0.
         for op in self.ops.iter().filter(|o| !matches!(o.kind, OpKind::Write | OpKind::CompareSwap)) {

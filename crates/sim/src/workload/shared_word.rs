@@ -9,6 +9,7 @@ use mitra_verbs::{
     Access, Buffer, Data, LocalAckTimeout, Provider, RemoteAddr, SendOp, SendWr, Time, WcStatus,
 };
 
+use super::virtual_qps;
 use crate::{AppContext, Prng, SimNic};
 
 /// The maximum number of atomics that a client has in flight.
@@ -203,11 +204,8 @@ pub fn vqp(config: Config, domain: &Arc<Domain>, secret: u64) -> VirtualQp {
 /// # Panics
 /// If a NIC has no room.
 pub fn connect(config: Config, domains: [&Arc<Domain>; 2], secret: u64) -> [VirtualQp; 2] {
-    let [mut a, mut b] = [vqp(config, domains[0], secret), vqp(config, domains[1], secret + 1)];
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b).expect("the ends match");
-    b.connect(&info_a).expect("the ends match");
-    [a, b]
+    let secrets = [secret, secret + 1].map(|secret| Secret::fixed([secret, secret]));
+    virtual_qps(domains.map(Arc::clone), config, secrets).expect("the NICs have room, and the ends match")
 }
 
 /// Draws a time below a random power of two, in nanoseconds.

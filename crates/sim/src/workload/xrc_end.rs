@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_failover::{
-    CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, RemoteRegion, Secret, Service,
-    SharedReceiveQueue, StateLengths, VirtualQp, XrcDomain,
+    CloseReason, Completion, Config, Contradiction, Domain, OwnFailover, Secret, Service, SharedReceiveQueue,
+    StateLengths, VirtualQp, XrcDomain,
 };
 use mitra_verbs::{Error, Qpn, RecvWr, Result, SendWr, Srqn};
 
@@ -60,9 +60,7 @@ impl XrcEnd {
         connect(&mut b.sender, &mut a.receiver)?;
         Ok([a, b])
     }
-}
 
-impl XrcEnd {
     /// Begins with this epoch and this sequence number. See [`VirtualQp::begin_at`].
     pub(crate) fn begin_at(&mut self, epoch: u16, seq: u64) {
         self.sender.begin_at(epoch, seq);
@@ -77,8 +75,18 @@ fn connect(sender: &mut VirtualQp, receiver: &mut VirtualQp) -> Result<()> {
 }
 
 impl FailoverQp for XrcEnd {
-    fn state_lengths(&self) -> Vec<StateLengths> {
-        vec![self.sender.state_lengths(), self.receiver.state_lengths()]
+    type Kind = OwnFailover;
+
+    fn sender(&self) -> &VirtualQp {
+        &self.sender
+    }
+
+    fn sender_mut(&mut self) -> &mut VirtualQp {
+        &mut self.sender
+    }
+
+    fn receiver(&self) -> &VirtualQp {
+        &self.receiver
     }
 
     fn post_send(&mut self, wr: SendWr) -> Result<u64> {
@@ -106,24 +114,8 @@ impl FailoverQp for XrcEnd {
         self.receiver.poll_completions(out);
     }
 
-    fn is_halted(&self) -> bool {
-        self.sender.is_halted()
-    }
-
-    fn resume(&mut self) {
-        self.sender.resume();
-    }
-
-    fn outstanding(&self) -> usize {
-        self.sender.outstanding()
-    }
-
-    fn waiting_messages(&self) -> usize {
-        self.receiver.waiting_messages()
-    }
-
     fn close_reason(&self) -> Option<CloseReason> {
-        // If one vQP closes for a reason of its own, the other one learns at most that its peer has
+        // If one vQP closes for a reason of its own, the other vQP learns at most that its peer has
         // closed.
         let reasons = [self.sender.close_reason(), self.receiver.close_reason()];
         let own = reasons.into_iter().flatten().find(|&reason| reason != CloseReason::PeerClosed);
@@ -134,28 +126,12 @@ impl FailoverQp for XrcEnd {
         self.sender.contradiction().or(self.receiver.contradiction())
     }
 
-    fn active_rail(&self) -> usize {
-        self.sender.active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.sender.last_failover()
+    fn state_lengths(&self) -> Vec<StateLengths> {
+        vec![self.sender.state_lengths(), self.receiver.state_lengths()]
     }
 
     fn rejected_messages(&self) -> u64 {
         self.sender.rejected_messages() + self.receiver.rejected_messages()
-    }
-
-    fn config(&self) -> Config {
-        self.sender.config()
-    }
-
-    fn domain(&self) -> &Arc<Domain> {
-        self.sender.domain()
-    }
-
-    fn import(&mut self, region: &RemoteRegion) -> Result<()> {
-        self.sender.import(region)
     }
 
     fn leave(&mut self, abruptly: bool) {

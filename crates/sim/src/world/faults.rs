@@ -66,8 +66,7 @@ impl World {
 
     /// Fails a NIC or its link immediately.
     pub fn fail(&mut self, nic: NicId, failure: Failure) {
-        let injection = FailureInjection { nic: nic.0, failure: Some(failure), release_placements: false };
-        lock(&self.shared).inject_failures(vec![injection]);
+        lock(&self.shared).inject_failures(vec![FailureInjection::new(nic.0, failure)]);
     }
 
     /// Makes the clock of this NIC jump ahead by `duration` after it has been read `readings` more
@@ -256,12 +255,7 @@ impl World {
 }
 
 fn injections(targets: &[(NicId, Failure)]) -> Vec<FailureInjection> {
-    let inject = |&(n, f): &(NicId, Failure)| FailureInjection {
-        nic: n.0,
-        failure: Some(f),
-        release_placements: false,
-    };
-    targets.iter().map(inject).collect()
+    targets.iter().map(|&(nic, failure)| FailureInjection::new(nic.0, failure)).collect()
 }
 
 impl WorldState {
@@ -304,11 +298,7 @@ impl WorldState {
             self.nics[n].faults.heal_link();
             self.update_health(n);
         } else {
-            self.inject_failures(vec![FailureInjection {
-                nic: n,
-                failure: Some(Failure::LinkDown),
-                release_placements: false,
-            }]);
+            self.inject_failures(vec![FailureInjection::new(n, Failure::LinkDown)]);
         }
     }
 }

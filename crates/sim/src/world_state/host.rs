@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use mitra_verbs::{Buffer, Time};
+use mitra_verbs::{Buffer, RegionId, Time};
 
 use crate::absences::Part;
 use crate::coverage::RecoveryPoint;
+use crate::dma_pipeline::HostBuffer;
 use crate::failure_injection::FailureInjection;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
@@ -33,12 +34,12 @@ pub(crate) struct HostState {
 }
 
 /// A buffer of which NICs of a host have a region.
-struct RegisteredBuffer {
+pub(crate) struct RegisteredBuffer {
     _buffer: Weak<Buffer>,
     /// The simulated address.
-    address: u64,
+    pub(crate) address: u64,
     /// The number of changes that NICs of the host have made.
-    changes: Arc<AtomicU64>,
+    pub(crate) changes: Arc<AtomicU64>,
 }
 
 /// Failures that are injected when a recovery of a host reaches a point.
@@ -64,18 +65,9 @@ impl HostState {
         }
     }
 
-    /// Returns the simulated address of a buffer, and assigns one to a new buffer. Simulated
-    /// addresses do not depend on real addresses, so that runs of one seed are identical.
-    pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
-        self.registered(buffer).address
-    }
-
-    /// Returns the counter of the changes that NICs of this host make to a buffer.
-    pub(crate) fn changes_of(&mut self, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
-        Arc::clone(&self.registered(buffer).changes)
-    }
-
-    fn registered(&mut self, buffer: &Arc<Buffer>) -> &RegisteredBuffer {
+    /// Assigns a simulated address to a new buffer. Simulated addresses do not depend on real
+    /// addresses, so that runs of one seed are identical.
+    pub(crate) fn registered(&mut self, buffer: &Arc<Buffer>) -> &RegisteredBuffer {
         let next = &mut self.next_address;
         self.buffers.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| {
             let address = *next;
@@ -100,6 +92,20 @@ pub(crate) struct AppState {
 }
 
 impl WorldState {
+    /// Gives a NIC a region of this buffer, and returns its number and its simulated address.
+    pub(crate) fn add_region(&mut self, nic: usize, buffer: Arc<Buffer>) -> (RegionId, u64) {
+        let nic = &mut self.nics[nic];
+        let registered = self.hosts[nic.host].registered(&buffer);
+        let changes = Arc::clone(&registered.changes);
+        nic.regions.push(Some(Arc::new(HostBuffer { buffer, changes })));
+        (RegionId(nic.regions.len() as u32 - 1), registered.address)
+    }
+
+    /// Counts a call that has changed the state of a NIC or returned something.
+    pub(crate) fn count_activity(&mut self, nic: usize) {
+        self.hosts[self.nics[nic].host].activity += 1;
+    }
+
     /// Schedules earlier turns for the applications of a host. Called when something happens at the
     /// host's NICs.
     pub(crate) fn wake_apps(&mut self, host: usize) {
@@ -107,7 +113,7 @@ impl WorldState {
             if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
                 continue;
             }
-            let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);
+            let at = self.now + self.sample_step_interval();
             if at < self.apps[app].next_at {
                 self.schedule_turn(app, at);
             }
@@ -143,7 +149,7 @@ impl WorldState {
         self.trace.note(self.now, Subject::Host(host), NoteKind::Recovery, "wakes".to_owned());
         for app in 0..self.apps.len() {
             if self.apps[app].host == host && !self.apps[app].exited {
-                let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);
+                let at = self.now + self.sample_step_interval();
                 self.schedule_turn(app, at);
             }
         }

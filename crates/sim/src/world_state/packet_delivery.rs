@@ -1,6 +1,7 @@
 //! The path of packets between NICs: transmission, faults on the way, and arrival.
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use mitra_transport::fault::{Failure, Stage, TapResult, Verdict};
 use mitra_verbs::{AsyncEvent, Gid, Time};
@@ -12,12 +13,13 @@ use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketFate;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
+use crate::{DurationRange, LinkConfig};
 
 /// A packet between two NICs, with its ICRC.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlightPacket {
     from: usize,
-    to: usize,
+    pub(crate) to: usize,
     datagram: Vec<u8>,
     /// The sum of both NICs' `cable_failures` when the packet was sent.
     cable_failures: u64,
@@ -30,15 +32,14 @@ pub(crate) struct InFlightPacket {
 }
 
 impl InFlightPacket {
-    /// Returns the NIC to which the packet was sent.
-    pub(crate) fn to(&self) -> usize {
-        self.to
-    }
-
-    /// Returns the packet without its ICRC.
     pub(crate) fn covered(&self) -> &[u8] {
-        &self.datagram[..self.datagram.len() - ICRC_LEN]
+        covered(&self.datagram)
     }
+}
+
+/// Returns the part of a packet that the ICRC covers.
+pub(super) fn covered(datagram: &[u8]) -> &[u8] {
+    &datagram[..datagram.len() - ICRC_LEN]
 }
 
 /// The opcode of datagrams, which carry control messages (IBTA table 38).
@@ -88,7 +89,7 @@ impl WorldState {
             return;
         }
         if datagram.first() == Some(&UD_SEND_ONLY)
-            && let Ok(parsed) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN])
+            && let Ok(parsed) = Packet::parse(covered(&datagram))
         {
             self.cover_message(n, &parsed);
         }
@@ -97,7 +98,7 @@ impl WorldState {
             Verdict::Pass => self.send(n, destination, datagram),
             Verdict::Drop => {
                 self.trace.packet(self.now, "loses", n, &datagram);
-                self.cover_lost_packet(n, false, effects.stage, &datagram[..datagram.len() - ICRC_LEN]);
+                self.cover_lost_packet(n, false, effects.stage, covered(&datagram));
             }
             Verdict::Duplicate => {
                 self.send(n, destination, datagram.clone());
@@ -126,12 +127,12 @@ impl WorldState {
         let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
         // A packet does not overtake an earlier packet of the same path.
         let last = self.last_arrival.entry((n, to)).or_default();
-        let at = arrival.max(*last + core::time::Duration::from_nanos(1));
+        let at = arrival.max(*last + Duration::from_nanos(1));
         *last = at;
         self.launch(n, to, at, datagram);
     }
 
-    fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: core::time::Duration) {
+    fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: Duration) {
         self.trace.packet(self.now, "delays", n, &datagram);
         if let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) {
             self.launch(n, to, arrival + by, datagram);
@@ -169,6 +170,11 @@ impl WorldState {
         self.arrive_at(at, packet);
     }
 
+    fn sample_link(&mut self, rail: u8, range: impl FnOnce(&LinkConfig) -> DurationRange) -> Duration {
+        let range = range(self.link(rail));
+        range.sample(&mut self.link_rng)
+    }
+
     fn arrive_at(&mut self, at: Time, packet: InFlightPacket) {
         self.in_flight += 1;
         self.queue.push(at, Event::PacketArrival(Box::new(packet)));
@@ -189,16 +195,14 @@ impl WorldState {
                 return self.trace.packet(self.now, "lost at", n, &packet.datagram);
             }
             if packet.holds == 0 || !link_up {
-                let delay = self.link(port.0).straggler_delay;
-                let by = delay.sample(&mut self.link_rng);
+                let by = self.sample_link(port.0, |link| link.straggler_delay);
                 packet.holds += 1;
                 return self.arrive_at(self.now + by, packet);
             }
         }
         if !self.nics[n].is_running() {
             if self.nics[n].refuses {
-                let latency = self.link(port.0).latency;
-                let by = latency.sample(&mut self.link_rng);
+                let by = self.sample_link(port.0, |link| link.latency);
                 self.queue.push(self.now + by, Event::Refusal(from, n));
             }
             self.nics[n].stats.undeliverable += 1;
@@ -211,11 +215,10 @@ impl WorldState {
             self.nics[n].stats.icrc_errors += 1;
             return self.trace.packet(self.now, "refuses", n, &packet.datagram);
         }
-        let mut effects = FaultEffects::default();
-        if !packet.faults_applied {
-            effects = self.apply_faults(n, &packet.datagram, true);
-            packet.faults_applied = true;
-        }
+        let effects = match core::mem::replace(&mut packet.faults_applied, true) {
+            false => self.apply_faults(n, &packet.datagram, true),
+            true => FaultEffects::NONE,
+        };
         match effects.verdict {
             Verdict::Pass => self.execute(n, &packet),
             Verdict::Drop | Verdict::Corrupt(_) => {
@@ -223,8 +226,7 @@ impl WorldState {
                 self.cover_lost_packet(n, true, effects.stage, packet.covered());
             }
             Verdict::Duplicate => {
-                let latency = self.link(port.0).latency;
-                let by = latency.sample(&mut self.link_rng);
+                let by = self.sample_link(port.0, |link| link.latency);
                 self.arrive_at(self.now + by, packet.clone());
                 self.execute(n, &packet);
             }
@@ -251,8 +253,7 @@ impl WorldState {
     fn execute(&mut self, n: usize, packet: &InFlightPacket) {
         let source = self.nics[packet.from].gid;
         let (now, local) = (self.now, self.nics[n].local(self.now));
-        let covered = &packet.datagram[..packet.datagram.len() - ICRC_LEN];
-        let Ok(parsed) = Packet::parse(covered) else {
+        let Ok(parsed) = Packet::parse(packet.covered()) else {
             self.nics[n].stats.malformed += 1;
             return self.trace.packet(now, "malformed", n, &packet.datagram);
         };
@@ -281,11 +282,10 @@ impl WorldState {
     /// are removed.
     fn apply_faults(&mut self, n: usize, datagram: &[u8], arriving: bool) -> FaultEffects {
         let nic = &mut self.nics[n];
-        let covered = &datagram[..datagram.len().saturating_sub(ICRC_LEN)];
         if !nic.is_observed() {
-            return FaultEffects::default();
+            return FaultEffects::NONE;
         }
-        let Ok(parsed) = Packet::parse(covered) else { return FaultEffects::default() };
+        let Ok(parsed) = Packet::parse(covered(datagram)) else { return FaultEffects::NONE };
         let tap = |faults: &mut mitra_transport::fault::Faults| match arriving {
             true => faults.receive(&parsed),
             false => faults.transmit(&parsed),
@@ -314,7 +314,7 @@ impl WorldState {
                 None if verdict == Verdict::Drop => effects.verdict = Verdict::Drop,
                 None => {}
             }
-            effects.stage = Some(nic.stage_probes[i].stage);
+            effects.stage = Some(probe.stage);
             effects.injections.extend(nic.stage_probes.remove(i).targets);
         }
         for i in (0..nic.packet_probes.len()).rev() {
@@ -339,9 +339,8 @@ impl WorldState {
                 self.cover_failure(injection.nic, failure);
                 self.nics[injection.nic].faults.fail(failure);
             }
-            let faults = &mut self.nics[injection.nic].faults;
             if injection.release_placements {
-                faults.resume_placement();
+                self.nics[injection.nic].faults.resume_placement();
             }
             self.update_health(injection.nic);
         }
@@ -437,10 +436,8 @@ struct FaultEffects {
     injections: Vec<FailureInjection>,
 }
 
-impl Default for FaultEffects {
-    fn default() -> FaultEffects {
-        FaultEffects { verdict: Verdict::Pass, stage: None, injections: Vec::new() }
-    }
+impl FaultEffects {
+    const NONE: FaultEffects = FaultEffects { verdict: Verdict::Pass, stage: None, injections: Vec::new() };
 }
 
 fn is_response(datagram: &[u8]) -> bool {

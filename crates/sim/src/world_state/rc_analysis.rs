@@ -1,7 +1,8 @@
 use mitra_verbs::QpState;
-use mitra_wire::{ICRC_LEN, Packet};
+use mitra_wire::Packet;
 
 use super::WorldState;
+use super::packet_delivery::covered;
 use crate::rc_flow::QpAddress;
 
 impl WorldState {
@@ -10,7 +11,7 @@ impl WorldState {
         if self.rc_flows.is_empty() {
             return;
         }
-        let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else { return };
+        let Ok(packet) = Packet::parse(covered(datagram)) else { return };
         let mut flows = core::mem::take(&mut self.rc_flows);
         for flow in &mut flows {
             if !self.is_ready_to_receive(flow.responder) {
