@@ -27,8 +27,10 @@ pub(crate) struct DmaPipeline {
     /// overtaking placements.
     last_due: Time,
     in_order: bool,
-    frozen: bool,
-    placed: u64,
+    /// Whether placements wait. [`DmaPipeline::freeze`] sets it.
+    pub(crate) frozen: bool,
+    /// The number of bytes that have become visible.
+    pub(crate) placed: u64,
 }
 
 #[derive(Debug)]
@@ -109,11 +111,6 @@ impl DmaPipeline {
         self.items.len()
     }
 
-    /// Returns the number of bytes that have become visible.
-    pub(crate) fn placed(&self) -> u64 {
-        self.placed
-    }
-
     /// Stops all placements, and releases the packets that wait for them.
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
@@ -123,15 +120,6 @@ impl DmaPipeline {
                 kind => self.items.push_back(Item { due: item.due, kind }),
             }
         }
-    }
-
-    /// Resumes placements.
-    pub(crate) fn thaw(&mut self) {
-        self.frozen = false;
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen
     }
 
     /// Discards all items, and returns the number of bytes that are not placed.

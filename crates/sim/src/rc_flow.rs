@@ -194,10 +194,8 @@ impl RcFlow {
             self.report("unanswered", format!("a copy of {} that arrived at {at:?}", self.oldest));
         }
         if is_too_often {
-            self.report(
-                "retried-too-often",
-                format!("{} is sent again more often than retry_cnt", self.oldest),
-            );
+            let detail = format!("{} is sent again more often than retry_cnt", self.oldest);
+            self.report("retried-too-often", detail);
         }
     }
 
@@ -219,22 +217,14 @@ impl RcFlow {
         }
         match packet.message {
             Message::Ack(aeth) => match aeth.syndrome {
-                Syndrome::Ack { .. } => {
-                    self.acknowledge(packet.psn.next());
-                }
+                Syndrome::Ack { .. } => _ = self.acknowledge(packet.psn.next()),
                 Syndrome::RnrNak { timer } => {
                     if self.acknowledge(packet.psn) && self.since_progress.rnr_until.is_none() {
-                        let wait = RnrTimer::from_code(timer).as_duration();
-                        self.since_progress.rnr_naks += 1;
-                        self.since_progress.retransmissions_since_rnr = 0;
-                        self.since_progress.rnr_until = Some(now + wait);
-                        self.check_rnr_limit();
+                        self.on_rnr_nak(now + RnrTimer::from_code(timer).as_duration());
                     }
                 }
                 Syndrome::Nak(NakCode::InvalidRdRequest) | Syndrome::Reserved(_) => {}
-                Syndrome::Nak(_) => {
-                    self.acknowledge(packet.psn);
-                }
+                Syndrome::Nak(_) => _ = self.acknowledge(packet.psn),
             },
             _ => {
                 self.acknowledge(packet.psn);
@@ -245,8 +235,12 @@ impl RcFlow {
         }
     }
 
-    fn check_rnr_limit(&mut self) {
-        let (naks, limit) = (self.since_progress.rnr_naks, self.rules.rnr_retry);
+    fn on_rnr_nak(&mut self, until: Time) {
+        let (since, limit) = (&mut self.since_progress, self.rules.rnr_retry);
+        since.rnr_naks += 1;
+        since.retransmissions_since_rnr = 0;
+        since.rnr_until = Some(until);
+        let naks = since.rnr_naks;
         if limit != UNLIMITED && naks > u32::from(limit) + 1 {
             self.report("retried-too-often", format!("{naks} RNR NAKs of {}", self.oldest));
         }

@@ -336,7 +336,7 @@ impl World {
 
     /// Returns the number of bytes that a NIC has placed in host memory so far.
     pub fn placed_bytes(&self, nic: NicId) -> u64 {
-        lock(&self.shared).nics[nic.0].pipeline.placed()
+        lock(&self.shared).nics[nic.0].pipeline.placed
     }
 
     /// Writes a line into the trace.

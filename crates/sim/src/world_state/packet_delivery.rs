@@ -69,7 +69,7 @@ impl WorldState {
             self.analyse_sent(n, datagram);
             let nic = &mut self.nics[n];
             // With `ack_after_placement`, an ACK waits until the data is in memory.
-            let wait_for_placement = nic.capabilities.ack_after_placement && !nic.pipeline.is_frozen();
+            let wait_for_placement = nic.capabilities.ack_after_placement && !nic.pipeline.frozen;
             if wait_for_placement && is_response(&sealed) && nic.pipeline.len() > 0 {
                 nic.pipeline.push_release(now, Release::Packet(batch.destination, sealed));
             } else {
@@ -373,13 +373,13 @@ impl WorldState {
         let nic = &mut self.nics[n];
         if dma {
             let frozen = !nic.faults.placement_ok();
-            if frozen != nic.pipeline.is_frozen() {
+            if frozen != nic.pipeline.frozen {
                 let (kind, verb) = match frozen {
                     true => (NoteKind::Fault, "holds back"),
                     false => (NoteKind::Recovery, "lets go of"),
                 };
                 self.trace.note(self.now, Subject::Nic(n), kind, format!("{verb} placements"));
-                if frozen { nic.pipeline.freeze() } else { nic.pipeline.thaw() }
+                if frozen { nic.pipeline.freeze() } else { nic.pipeline.frozen = false }
             }
         }
         if up != nic.link_up {
