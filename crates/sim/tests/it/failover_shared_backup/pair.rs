@@ -11,7 +11,7 @@ use super::run::{config, connect_backups};
 
 pub const WORDS: usize = 64;
 
-/// The ends: those of host a, which posts, and those of host b.
+/// The ends of host a, which posts, and of host b.
 pub struct BackedPair {
     pub testbed: Testbed,
     pub backups: [Arc<SharedBackup>; 2],
@@ -22,7 +22,6 @@ pub struct BackedPair {
 }
 
 impl Drop for BackedPair {
-    /// Asserts the liveness rule for each queue pair, unless the test fails anyway.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -43,7 +42,7 @@ impl BackedPair {
         BackedPair::with(testbed, config(), members, |backup, _| backup.queue_pair(config()))
     }
 
-    /// Makes the queue pairs of host h by `make`, which gets the backup of that host and h.
+    /// Makes the queue pairs of host `h` by `make`, which gets the backup of the host and `h`.
     pub fn with(
         testbed: Testbed,
         backup: Config,
@@ -97,7 +96,6 @@ impl BackedPair {
         }
     }
 
-    /// Posts a WRITE of a word on a member of host a.
     pub fn write(&mut self, member: usize, word: usize, value: u64) {
         let op = SendOp::Write(self.mr[1].remote().at(8 * word as u64));
         self.qps[0][member]
@@ -105,7 +103,6 @@ impl BackedPair {
             .expect("room");
     }
 
-    /// Posts a SEND of a word on a member of host a.
     pub fn send(&mut self, member: usize, value: u64) {
         let wr = SendWr::new(value, SendOp::Send, Data::inline(&value.to_ne_bytes()));
         self.qps[0][member].post_send(wr).expect("room");
@@ -115,7 +112,6 @@ impl BackedPair {
         self.memory[1].load(8 * word)
     }
 
-    /// Posts a receive of a word on a member of host b.
     pub fn recv(&mut self, member: usize, word: usize) {
         let wr = RecvWr::new(word as u64, self.mr[1].sge(8 * word as u64, 8));
         self.qps[1][member].post_recv(wr).expect("the receive queue has room");
