@@ -7,7 +7,6 @@ use mitra_verbs::{RegionId, Time};
 
 use crate::dma_pipeline::{DmaPipeline, HostBuffer};
 
-/// Host memory as a NIC's transport accesses it.
 pub(crate) struct DmaMemory<'a> {
     pub(crate) pipeline: &'a mut DmaPipeline,
     pub(crate) regions: &'a [Option<Arc<HostBuffer>>],

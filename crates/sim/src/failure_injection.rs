@@ -1,6 +1,5 @@
 use mitra_transport::fault::Failure;
 
-/// A failure to inject into a NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FailureInjection {
     pub(crate) nic: usize,

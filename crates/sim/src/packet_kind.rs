@@ -52,13 +52,12 @@ impl PacketKind {
     ];
 }
 
-/// An observer of the packets that a NIC sends, or of those that arrive at it. It injects failures
-/// at the nth packet of a kind.
+/// Injects failures at the nth packet of a kind that a NIC sends, or that arrives there.
 pub(crate) struct PacketProbe {
     pub(crate) kind: PacketKind,
     pub(crate) arriving: bool,
-    /// The number of packets of the kind until the probe fires, including the one at which it
-    /// fires.
+    /// The number of packets of the kind until the probe fires. The packet at which it fires
+    /// counts.
     pub(crate) left: u32,
     /// The position of the last packet in its WRITE.
     pub(crate) fragment: u32,
@@ -78,7 +77,7 @@ pub enum PacketFate {
 }
 
 impl PacketProbe {
-    /// Counts a packet. Returns whether the probe fires at it.
+    /// Returns whether the probe fires at this packet.
     pub(crate) fn counts(&mut self, packet: &Packet<'_>, arriving: bool) -> bool {
         if arriving != self.arriving || !self.matches(packet) {
             return false;

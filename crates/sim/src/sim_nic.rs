@@ -28,8 +28,7 @@ impl SimNic {
         crate::NicId(self.number)
     }
 
-    /// Returns whether the NIC answers no call of its host, and still executes requests of a
-    /// connected peer.
+    /// Returns whether the NIC hangs, and still executes requests of a connected peer.
     pub(crate) fn hangs_and_executes(&self) -> bool {
         let nic = &lock(&self.shared).nics[self.number];
         let executes = |qp: QpStatus| {
@@ -38,8 +37,8 @@ impl SimNic {
         nic.is_running() && nic.check_access().is_err() && nic.nic.queue_pairs().any(executes)
     }
 
-    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests
-    /// use this function because the simulator has no completion channels.
+    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). The
+    /// simulator has no completion channels.
     pub fn poll_cq_event(&self) -> Option<CqId> {
         lock(&self.shared).nics[self.number].cq_events.pop_front()
     }
@@ -67,8 +66,8 @@ impl SimNic {
         Ok(result)
     }
 
-    /// Performs a verb that revokes access to memory. After it returns, earlier requests do not
-    /// access that memory, unless `revoke_waits` is off.
+    /// Performs a verb that revokes access to memory. Unless `revoke_waits` is off, earlier
+    /// requests do not access the memory afterwards.
     fn revoke<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
         self.call(|world, n, local| {
             let result = f(world, n, local)?;
@@ -84,8 +83,8 @@ impl SimNic {
         world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world.nics[n], local);
-        // A failed post may have posted some of its requests. They are executed, but the turn does
-        // not count as active because of them.
+        // A failed post may have posted some of its requests. The NIC executes them, but they do
+        // not make the turn active.
         if result.is_ok() {
             world.count_activity(n);
         }

@@ -45,7 +45,7 @@ pub struct World {
 /// The error of a run whose condition did not become true. Its text has several lines: the reason,
 /// the state of every program, host and NIC, and the command that repeats the run.
 /// [`Debug`](fmt::Debug) prints the same text, so that `unwrap` and a test that returns the error
-/// show it.
+/// show the text.
 #[derive(Clone)]
 pub struct Stalled {
     /// The text.
@@ -70,7 +70,6 @@ fn trace_setting() -> String {
     std::env::var("MITRA_SIM_TRACE").unwrap_or_default()
 }
 
-/// The number of records that a trace keeps by default.
 const DEFAULT_TRACE_LEN: usize = 200;
 
 impl World {
@@ -91,7 +90,8 @@ impl World {
     }
 
     /// Creates a world with this configuration that keeps the last `kept_records` records of its
-    /// trace. If it keeps some, `MITRA_SIM_TRACE=live` makes it print each record immediately.
+    /// trace. If `kept_records` is not 0, `MITRA_SIM_TRACE=live` makes it print each record
+    /// immediately.
     pub fn with_trace_len(seed: u64, config: Config, kept_records: usize) -> World {
         let is_live = kept_records > 0 && trace_setting() == "live";
         World::with_trace(seed, config, Trace::new(kept_records, is_live))
@@ -118,8 +118,7 @@ impl World {
         lock(&self.shared).config.clone()
     }
 
-    /// Returns a random number generator for the test. It is independent of the generators that the
-    /// world uses.
+    /// Returns a random number generator for the test, independent of the world's generators.
     pub fn test_rng(&self, name: &str) -> Prng {
         Prng::stream(self.seed(), &format!("test {name}"))
     }
@@ -138,9 +137,9 @@ impl World {
         HostId(number)
     }
 
-    /// Adds a NIC of a host on a rail, with the configuration's capabilities. It is connected to
-    /// all NICs of the rail. If the host already has a NIC on the rail, the new NIC replaces the
-    /// old one and has the same address.
+    /// Adds a NIC of a host on a rail, connected to all NICs of the rail, with the configuration's
+    /// capabilities. If the host already has a NIC on the rail, the new NIC replaces the old NIC
+    /// and has the same address.
     pub fn add_nic(&mut self, host: HostId, rail: u8) -> Arc<SimNic> {
         let capabilities = lock(&self.shared).config.capabilities;
         self.add_nic_with(host, rail, capabilities)
@@ -152,7 +151,7 @@ impl World {
         Arc::new(SimNic::new(Arc::clone(&self.shared), number))
     }
 
-    /// Adds a NIC like [`World::add_nic_with`], with this largest MTU of its port.
+    /// Adds a NIC like [`World::add_nic_with`], whose port has this largest MTU.
     pub fn add_nic_with_mtu(
         &mut self,
         host: HostId,
@@ -164,13 +163,13 @@ impl World {
         Arc::new(SimNic::new(Arc::clone(&self.shared), number))
     }
 
-    /// Sets the behaviour of the cables of one rail, instead of that of [`Config::link`]. The noise
-    /// is that of NICs which are added later.
+    /// Sets the behaviour of the cables of one rail, instead of [`Config::link`]. The noise affects
+    /// only NICs that are added later.
     pub fn set_rail_link(&mut self, rail: u8, link: LinkConfig) {
         lock(&self.shared).rail_links.insert(rail, link);
     }
 
-    /// Returns the NIC of a host on a rail: the one that [`World::add_nic`] added last.
+    /// Returns the NIC of a host on a rail that [`World::add_nic`] added last.
     ///
     /// # Panics
     /// Panics if the host has none.
@@ -197,8 +196,7 @@ impl World {
         world.schedule_turn(number, at);
     }
 
-    /// Schedules a function at a time. If that time has passed, the function runs at the current
-    /// time.
+    /// Schedules a function at a time, or at the current time if that time has passed.
     pub fn at(&mut self, at: Time, script: impl FnOnce(&mut World) + 'static) {
         self.next_script += 1;
         self.scripts.insert(self.next_script, Box::new(script));
@@ -217,8 +215,8 @@ impl World {
         self.step_until(Time::from_nanos(u64::MAX)).is_ok()
     }
 
-    /// Handles the next event if it is not after `deadline`. Otherwise returns its time, or `None`
-    /// if there is no event.
+    /// Handles the next event if it is not after `deadline`. Otherwise returns its time. Returns
+    /// `None` if there is no event.
     fn step_until(&mut self, deadline: Time) -> Result<(), Option<Time>> {
         let mut world = lock(&self.shared);
         let at = world.queue.next_at().filter(|at| *at <= deadline).ok_or(world.queue.next_at())?;
@@ -258,7 +256,7 @@ impl World {
         lock(&self.shared).after_turn(number, next_turn, activity_before);
     }
 
-    /// Runs until `done` returns true. `done` is called before each event.
+    /// Runs until `done` returns true. The world calls `done` before each event.
     ///
     /// # Errors
     /// Returns [`Stalled`] if `done` is not true within `timeout` of virtual time, or if no event
@@ -289,8 +287,8 @@ impl World {
         world.in_flight == 0 && world.nics.iter().all(|n| n.pipeline.len() == 0)
     }
 
-    /// Runs until [`World::is_quiet`]. Call [`World::stop_noise`] before if the configuration has
-    /// stragglers, so that no more packets are delayed.
+    /// Runs until [`World::is_quiet`]. If the configuration has stragglers, call
+    /// [`World::stop_noise`] before, so that no more packets are delayed.
     ///
     /// # Errors
     /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest
@@ -356,7 +354,7 @@ impl World {
         lock(&self.shared).trace.tail(n).collect()
     }
 
-    /// Returns what failures have met so far.
+    /// Returns how often failures met operations so far.
     pub fn coverage(&self) -> Coverage {
         lock(&self.shared).observer.coverage.clone()
     }
@@ -369,13 +367,12 @@ impl World {
         Timeline::new(hosts, world.nics.iter().map(nic).collect(), &world.trace)
     }
 
-    /// Returns the counter of the changes that NICs of a host make to a registered buffer.
     pub(crate) fn memory_changes(&self, host: HostId, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
         Arc::clone(&lock(&self.shared).hosts[host.0].registered(buffer).changes)
     }
 
-    /// Returns a condition for [`World::run_until`] that depends on the state of programs only.
-    /// `done` is called again only after a turn of a program, or after a scheduled function.
+    /// Returns a condition for [`World::run_until`] that depends only on the state of programs. The
+    /// world calls `done` again only after a turn of a program, or after a scheduled function.
     pub fn programs_are(done: impl Fn() -> bool) -> impl FnMut(&World) -> bool {
         let mut last = (None, false);
         move |world| {

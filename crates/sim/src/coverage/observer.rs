@@ -1,5 +1,5 @@
-//! Takes stock of the operations in flight when a failure takes effect, from the state of NICs,
-//! queue pairs and packets.
+//! Records the operations in flight when a failure takes effect, from the state of NICs, queue
+//! pairs and packets.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -13,7 +13,6 @@ use mitra_wire::{Packet, Transport};
 use super::{Coverage, CoverageCell, Operation, RecoveryPoint};
 use crate::world_state::{Event, WorldState};
 
-/// What the observer of a world remembers.
 #[derive(Default)]
 pub(crate) struct CoverageObserver {
     pub(crate) coverage: Coverage,
@@ -24,17 +23,15 @@ pub(crate) struct CoverageObserver {
     pub(crate) lost: Option<LostPacket>,
 }
 
-/// What the observer knows of a host.
 #[derive(Clone, Copy, Default)]
 struct HostProgress {
     point: RecoveryPoint,
-    /// The rail that its program uses. Only there a recovery fences a queue pair.
+    /// The rail that its program uses. A recovery fences a queue pair on this rail only.
     active_rail: Option<usize>,
     /// The epoch of the last completed failover.
     epoch: u64,
 }
 
-/// A packet that a fault stops.
 #[derive(Clone, Copy)]
 pub(crate) struct LostPacket {
     nic: usize,
@@ -46,7 +43,6 @@ pub(crate) struct LostPacket {
 }
 
 impl CoverageObserver {
-    /// Returns the point of a host.
     pub(crate) fn point(&self, host: usize) -> RecoveryPoint {
         self.hosts.get(&host).map_or(RecoveryPoint::None, |host| host.point)
     }
@@ -98,7 +94,7 @@ impl WorldState {
         }
     }
 
-    /// Notes that the program of a NIC's host takes a queue pair out of service.
+    /// Records that the program of a NIC's host takes a queue pair out of service.
     pub(crate) fn cover_fence(&mut self, nic: usize) {
         let (host, rail) = (self.nics[nic].host, usize::from(self.nics[nic].rail));
         let is_active = self.observer.host(host).active_rail == Some(rail);
@@ -106,14 +102,14 @@ impl WorldState {
             return;
         }
         if !self.observer.is_recovering() {
-            // A recovery without a failure of a NIC, or one that began some time after it.
+            // The recovery began without a failure of a NIC, or some time after a failure.
             let met = self.operations_at(nic);
             self.observer.begin(met);
         }
         self.reach_point(host, RecoveryPoint::Fenced);
     }
 
-    /// Notes a control message that a NIC sends or receives.
+    /// Records a control message that a NIC sends or receives.
     pub(crate) fn cover_message(&mut self, nic: usize, packet: &Packet<'_>) {
         if !matches!(packet.transport, Transport::Ud(_)) {
             return;
@@ -135,8 +131,8 @@ impl WorldState {
         }
     }
 
-    /// Notes the last step of a host in a recovery, and schedules the failures that are placed at
-    /// it.
+    /// Records the last step of a host in a recovery, and schedules the failures that are placed at
+    /// this step.
     fn reach_point(&mut self, host: usize, point: RecoveryPoint) {
         self.observer.host(host).point = point;
         let probe = &mut self.hosts[host].point_probe;
@@ -145,13 +141,13 @@ impl WorldState {
         if placed.left == 0
             && let Some(placed) = probe.take()
         {
-            // After the step, which is a call or a packet of this instant.
+            // The failures follow the step, which is a call or a packet of this instant.
             self.queue.push(self.now + Duration::from_nanos(1), Event::Failures(placed.targets));
         }
     }
 
-    /// Notes what a program says of its connection. A recovery is over when a failover with a later
-    /// epoch has completed, or the connection is closed.
+    /// Records what a program reports about its connection. A recovery is over when a failover with
+    /// a later epoch has completed, or when the connection is closed.
     pub(crate) fn cover_program(&mut self, host: usize, active_rail: usize, epoch: u64, is_closed: bool) {
         let progress = self.observer.host(host);
         progress.active_rail = Some(active_rail);
@@ -165,9 +161,9 @@ impl WorldState {
         }
     }
 
-    /// Notes a packet that is lost at a NIC. `stage` is that at which a fault was placed, if the
-    /// packet has reached one. A packet that is lost otherwise is lost on the wire, also at the NIC
-    /// at which it arrives.
+    /// Records a packet that is lost at a NIC. `stage` is the stage that the packet has reached, if
+    /// a fault was placed there. Other packets are lost on the wire, also at the NIC at which they
+    /// arrive.
     pub(crate) fn cover_lost_packet(
         &mut self,
         nic: usize,
@@ -188,7 +184,7 @@ impl WorldState {
         });
     }
 
-    /// Returns the operations that are in flight between a NIC and those of its rail, with their
+    /// Returns the operations in flight between a NIC and the other NICs of its rail, with their
     /// stages.
     fn operations_at(&self, nic: usize) -> Vec<(Stage, Operation)> {
         let responses = self.responses_in_flight();
@@ -201,7 +197,7 @@ impl WorldState {
         found
     }
 
-    /// Returns the responses in flight: the destination and the PSN that each answers.
+    /// Returns the responses in flight: the destination, and the PSN that the response answers.
     fn responses_in_flight(&self) -> Vec<(usize, Qpn, Psn)> {
         let packets = self.queue.iter().filter_map(|event| match event {
             Event::PacketArrival(packet) => Some(packet),
@@ -239,7 +235,7 @@ impl WorldState {
             return;
         };
         let Ok(peer) = self.nics[responder].nic.query_qp(peer_qp) else { return };
-        // The response to a READ begins at its first PSN; an acknowledgement of the last PSN
+        // The response to a READ begins at its first PSN. An acknowledgement of the last PSN
         // answers a WRITE or SEND.
         let answer = if operation == Operation::Read { first } else { last };
         let lost = self.observer.lost.filter(|lost| {
@@ -259,7 +255,7 @@ impl WorldState {
         let stage = match lost {
             Some(lost) => lost.stage,
             None if is_at_or_after(first, peer.rq_psn) => Stage::RequestOnWire,
-            // A READ may have several request packets. Each is executed as a whole.
+            // A READ may have several request packets. Each packet is executed as a whole.
             None if is_at_or_after(last, peer.rq_psn) && operation != Operation::Read => {
                 Stage::PartlyExecuted
             }
@@ -276,7 +272,7 @@ impl WorldState {
     }
 }
 
-/// Returns whether a PSN is another one or comes after it, in the half of all PSNs that follows it.
+/// Returns whether `psn` is in the half of all PSNs that begins with `other`.
 fn is_at_or_after(psn: Psn, other: Psn) -> bool {
     psn.distance(other) < 1 << 23
 }

@@ -51,8 +51,7 @@ pub fn virtual_qps(
     virtual_qps_with(domains, [config; 2], secrets, [None; 2])
 }
 
-/// Makes two virtual queue pairs like [`virtual_qps`], with these configurations, which take
-/// receives from these queues if there are some.
+/// Makes two virtual queue pairs like [`virtual_qps`], which take receives from `queues`, if given.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -105,8 +104,7 @@ pub fn backed_qps(backups: &[Arc<SharedBackup>; 2], config: Config) -> Result<[B
     backed_qps_with(backups, config, [None; 2])
 }
 
-/// Makes two queue pairs like [`backed_qps`], which take receives from these queues if there are
-/// some.
+/// Makes two queue pairs like [`backed_qps`], which take receives from `queues`, if given.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a queue pair that failed.

@@ -122,8 +122,8 @@ pub trait FailoverQp: fmt::Debug {
         self.sender_mut().import(region)
     }
 
-    /// Ends the queue pair. With `abruptly`, the queue pair ends at once. Otherwise, the queue pair
-    /// tells its peer when it is polled.
+    /// Ends the queue pair. With `abruptly`, it ends at once. Otherwise it tells its peer when it
+    /// is polled.
     fn leave(&mut self, abruptly: bool) {
         if abruptly {
             let _ = self.sender_mut().close(); // a dead NIC has no objects to destroy
@@ -145,16 +145,15 @@ impl<F: Failover> FailoverQp for VirtualQp<F> {
     }
 }
 
-/// A halt of the send queue: the operations from one that failed to the last one that was posted
-/// before posting resumed.
+/// A halt of the send queue: the operations from a failed operation to the last operation that was
+/// posted before posting resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Halt {
     /// The sequence number of the operation that failed first.
     pub failed: u64,
     /// The number of operations that ended as [`UnresolvedError::Indeterminate`].
     pub indeterminate: usize,
-    /// The sequence number of the first operation that succeeded although it was behind one that
-    /// failed.
+    /// The sequence number of the first operation that succeeded behind a failed operation.
     pub succeeded: Option<u64>,
 }
 
@@ -168,7 +167,6 @@ pub struct FailoverEndpoint<Q> {
     pub failures: Vec<Completion>,
     /// The halts of the send queue, each at an operation that failed.
     pub halts: Vec<Halt>,
-    /// The sequence number of the first operation that was posted after each halt.
     resumed: Vec<u64>,
     /// Whether [`Endpoint::poll`] takes completions and runs no maintenance
     /// ([`FailoverQp::poll_completions`]).
@@ -201,8 +199,8 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
         }
     }
 
-    /// Ends the queue pair as [`FailoverQp::leave`] does, or, if not `abruptly`, all queue pairs of
-    /// its shared backup.
+    /// Ends the queue pair like [`FailoverQp::leave`]. If not `abruptly`, all queue pairs of its
+    /// shared backup end.
     pub fn leave(&mut self, abruptly: bool) {
         match &self.backup {
             Some(backup) if !abruptly => backup.shutdown(),
@@ -284,7 +282,6 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
     }
 }
 
-/// Returns what an outcome says about execution.
 fn outcome(outcome: Outcome) -> ReportedOutcome {
     match outcome {
         Outcome::Success => ReportedOutcome::Success,

@@ -16,11 +16,11 @@ pub struct RequesterLog {
     /// The records of the posted operations, in posting order.
     pub records: Vec<Record>,
     /// The `wr_id`s of completions that came before the completion of an earlier signalled
-    /// operation, or that belong to no operation in flight.
+    /// operation, or without an operation in flight.
     pub out_of_order: Vec<u64>,
     /// The ids of operations whose local buffer changed after they had ended.
     pub late_changes: Vec<u64>,
-    /// The error after which the requester stopped posting. A full queue is no such error.
+    /// The error after which the requester stopped posting. A full queue does not stop it.
     pub refused: Option<String>,
 }
 
@@ -48,10 +48,10 @@ pub(super) struct Requester {
     pub(super) regions: Option<(Mr, RemoteAddr)>,
     /// The offset of the local buffers in `memory`.
     staging_offset: usize,
-    /// The size of a slot, which is one local buffer, in bytes.
+    /// The size of a local buffer, in bytes.
     slot_len: usize,
-    /// The number of bytes at the begin of each slot that have been poisoned. An operation poisons
-    /// its part of the slot when it is posted.
+    /// The number of poisoned bytes at the begin of each slot. An operation poisons its part of the
+    /// slot when it is posted.
     poisoned: Vec<usize>,
     /// The free slots, each with the operation that used it last.
     free_slots: VecDeque<(usize, Option<usize>)>,
@@ -64,7 +64,6 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    /// Returns the size of the local buffers that a plan needs, in bytes.
     pub(super) fn memory_len(plan: &Plan) -> usize {
         2 * plan.depth * plan.buffer_len()
     }
@@ -163,8 +162,7 @@ impl Requester {
         n
     }
 
-    /// Handles a completion of an operation. It also ends the unsignalled operations that were
-    /// posted before.
+    /// Also ends the unsignalled operations that were posted before.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         let Some(offset) = self.in_flight.iter().position(|&(op, _)| self.ops[op].id == completion.wr_id)
         else {
@@ -179,8 +177,8 @@ impl Requester {
             }
             return;
         }
-        // An unsignalled operation that fails has a completion. The unsignalled operations without
-        // a completion have therefore succeeded.
+        // An unsignalled operation that fails has a completion. So the unsignalled operations
+        // without a completion have succeeded.
         for _ in 0..=offset {
             let Some((op, slot)) = self.in_flight.pop_front() else { return };
             let is_completed = self.ops[op].id == completion.wr_id;
@@ -211,7 +209,7 @@ impl Requester {
                 OpKind::Read => {
                     let mut want = vec![0; op.len];
                     let mut got = read(&self.memory, offset, op.len);
-                    // Memory of a block that a later operation writes is 0 until then.
+                    // A block that a later operation writes is 0 until then.
                     if op.reads_counter(self.ops.len()) {
                         record.value = Some(self.memory.load(offset));
                         let words = got.len().min(8);
@@ -226,8 +224,8 @@ impl Requester {
                 _ => {}
             }
         }
-        // An operation that has ended must not access its local buffer. The poison shows whether it
-        // does, and other operations may use the slot.
+        // An operation that has ended must not access its local buffer. A change of the poison
+        // shows an access. Other operations may use the slot.
         self.poison(slot, op.len);
         self.free_slots.push_back((slot, Some(number)));
     }
@@ -249,7 +247,6 @@ impl Requester {
         }
     }
 
-    /// Performs the final check of the local buffers of ended operations.
     pub(super) fn sweep(&mut self) {
         for (slot, previous) in self.free_slots.clone() {
             self.check_poison(slot, previous);

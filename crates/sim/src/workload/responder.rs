@@ -1,5 +1,5 @@
-//! The responder: consumes, checks, resets and logs the effects of the peer's operations, as a
-//! program would.
+//! The responder: consumes, checks, resets and logs the effects of the peer's operations, like a
+//! program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,14 @@ use mitra_verbs::{Buffer, Error, Mr, RecvWr};
 use super::plan::{COUNTERS, STABLE, STABLE_ID, content, cut, is_filled_with, pattern, read};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, RECV_WR_FLAG, ReportedOutcome};
 
-/// The log of the effects of its peer's operations that one end observed.
+/// The effects of its peer's operations that one end observed.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResponderLog {
     /// The consumed words of WRITEs and compare-and-swaps, in the order of consumption: the
-    /// operation to which the address of the word belongs, and the value of the word.
+    /// operation that the address of the word belongs to, and the value of the word.
     pub words: Vec<(usize, u64)>,
-    /// The consumed blocks, in the order of consumption: the operation, and whether the content was
-    /// correct.
+    /// The consumed blocks, in the order of consumption, and whether their content was correct.
     pub blocks: Vec<(usize, bool)>,
     /// The received messages, in the order of their completions.
     pub received: Vec<Received>,
@@ -30,8 +29,8 @@ pub struct ResponderLog {
     pub overwritten: Vec<usize>,
     /// The operations whose block changed but was never complete.
     pub partial: Vec<usize>,
-    /// The number of bytes of the READ area that changed, plus the number of words that changed
-    /// although no operation writes them.
+    /// The number of changed bytes of the READ area, plus the number of changed words that no
+    /// operation writes.
     pub strays: usize,
 }
 
@@ -51,7 +50,7 @@ const CONSUMED_FILL: u8 = 0xee;
 const SCAN_WINDOW: usize = 96;
 
 /// The number of incomplete blocks that each turn consumes by word. Operations are executed in
-/// posting order, so the first ones suffice.
+/// posting order, so the first blocks suffice.
 const BLOCKS_BY_WORD: usize = 3;
 
 fn read_area() -> Vec<u8> {
@@ -60,7 +59,6 @@ fn read_area() -> Vec<u8> {
     bytes
 }
 
-/// The consumed words of an incomplete block.
 struct BlockProgress {
     consumed: Vec<bool>,
     left: usize,
@@ -80,12 +78,11 @@ pub(super) struct Responder {
     partial_blocks: BTreeMap<usize, BlockProgress>,
     /// The receive buffers that are not posted. The last one is posted next.
     unposted: Vec<usize>,
-    /// Whether posting a receive failed for another reason than a full queue. No more receives are
-    /// posted then.
+    /// Whether posting a receive failed for another reason than a full queue, which ends posting.
     posting_failed: bool,
     /// The counter of the changes of the memory by NICs. Without one, each turn scans the memory.
     pub(super) changes: Option<Arc<AtomicU64>>,
-    /// The number of changes at the last scan, if that scan found nothing and nothing but the
+    /// The number of changes at the last scan. Set only if that scan found nothing, and only the
     /// memory may have changed since.
     scanned: Option<u64>,
     pub(super) responder_log: ResponderLog,
@@ -113,7 +110,7 @@ impl Responder {
         }
     }
 
-    /// Posts the free receive buffers until the queue is full, and returns the number of posted
+    /// Posts the free receive buffers until the queue is full. Returns the number of posted
     /// buffers.
     pub(super) fn post_receives(&mut self, endpoint: &mut impl Endpoint) -> usize {
         let Some(local) = self.local else { return 0 };
@@ -137,7 +134,6 @@ impl Responder {
         n
     }
 
-    /// Handles the completion of a receive.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         self.scanned = None;
         let slot = (completion.wr_id & !RECV_WR_FLAG) as usize;
@@ -169,13 +165,12 @@ impl Responder {
             }
         };
         self.responder_log.received.push(received);
-        // The fill replaces the message, so that a later receive whose data did not arrive is not
-        // taken for this message.
+        // The fill replaces the message. Otherwise a later receive whose data did not arrive would
+        // look like this message.
         self.memory.write_at(at, &vec![CONSUMED_FILL; len.max(8)]);
         self.unposted.insert(0, slot);
     }
 
-    /// Consumes the words and blocks that have arrived, and returns their number.
     pub(super) fn scan(&mut self) -> usize {
         let changes = self.changes.as_ref().map(|changes| changes.load(Ordering::Relaxed));
         if self.scanned.is_some() && self.scanned == changes {
@@ -208,7 +203,6 @@ impl Responder {
         n
     }
 
-    /// Returns whether the responder polls memory for this operation.
     fn is_polled(&self, seq: usize) -> bool {
         match self.ops[seq].kind {
             OpKind::Write | OpKind::CompareSwap => true,
@@ -244,8 +238,8 @@ impl Responder {
         }
     }
 
-    /// Consumes a block, or the words of it that are not consumed yet: reads it and overwrites it.
-    /// Returns whether the content was correct.
+    /// Reads and overwrites the unconsumed words of a block. Returns whether the content was
+    /// correct.
     fn consume_block(&mut self, seq: usize) -> bool {
         let op = self.ops[seq];
         if self.partial_blocks.contains_key(&seq) {
@@ -273,8 +267,7 @@ impl Responder {
             && self.partial_blocks.get(&seq).is_none_or(|progress| progress.left > 0)
     }
 
-    /// Consumes the words of a block that have arrived since the last call, and returns their
-    /// number.
+    /// Consumes the words of a block that have arrived since the last call. Returns their number.
     fn consume_words(&mut self, seq: usize) -> usize {
         let op = self.ops[seq];
         let bytes = read(&self.memory, op.offset, op.len);
@@ -317,7 +310,8 @@ impl Responder {
         consumed
     }
 
-    /// Returns whether the effect of an operation shows in memory, if it would show there.
+    /// Returns whether the effect of an operation shows in memory. True for effects that do not
+    /// show there.
     pub(super) fn has_effect(&self, seq: usize) -> bool {
         let op = self.ops[seq];
         match op.kind {
@@ -334,7 +328,7 @@ impl Responder {
         }
     }
 
-    /// Performs the final check of the responder's memory. Nothing may be in flight any more.
+    /// Nothing may be in flight any more.
     pub(super) fn sweep(&mut self) {
         for seq in 0..self.ops.len() {
             let op = self.ops[seq];
@@ -363,8 +357,8 @@ impl Responder {
         }
         let found = read(&self.memory, MemoryLayout::stable_at(self.layout.ops), STABLE);
         self.responder_log.strays += found.iter().zip(&read_area()).filter(|(a, b)| a != b).count();
-        // No operation writes the words that belong to operations of other kinds, so they must
-        // still be 0.
+        // No operation writes the words of operations of other kinds, so these words must still be
+        // 0.
         for op in self.ops.iter().filter(|o| !matches!(o.kind, OpKind::Write | OpKind::CompareSwap)) {
             self.responder_log.strays += usize::from(self.memory.load(MemoryLayout::slot(op.seq)) != 0);
         }

@@ -62,7 +62,7 @@ impl AddAssign for Tally {
 pub struct Verdict {
     /// The tallies by kind, in the order of [`OpKind::ALL`].
     pub kinds: [Tally; 7],
-    /// The number of changes at either end of memory that no operation may change at that time.
+    /// The number of forbidden changes of memory at either end.
     pub strays: u64,
     /// Descriptions of the first 20 problems.
     pub problems: Vec<String>,
@@ -136,7 +136,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Compares the logs of a plan's requester and responder, and returns the verdict. Call
+/// Compares the logs of a plan's requester and responder. Call
 /// [`WorkloadPeer::sweep`](super::WorkloadPeer::sweep) on both ends first.
 pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &ResponderLog) -> Verdict {
     let ops = plan.ops();
@@ -213,7 +213,6 @@ fn compare(
     }
 }
 
-/// Counts the effects of each operation.
 fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict) -> Vec<u64> {
     let mut effects = vec![0; ops.len()];
     for &(seq, value) in &responder_log.words {
@@ -258,8 +257,8 @@ fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict
 }
 
 /// Checks the counters and the values that fetch-and-adds returned. A counter shows only the number
-/// of executed additions. A returned value is therefore compared with a range: the fewest and the
-/// most additions that may have been executed before.
+/// of executed additions. So a returned value must be in a range: from the fewest to the most
+/// additions that may have been executed before.
 fn verify_counters(
     ops: &[Op],
     requester_log: &RequesterLog,

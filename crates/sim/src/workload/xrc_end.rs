@@ -15,8 +15,8 @@ const NUMBERS: [u32; 3] = [0xff_ffff, 1, 0x5a_5a5a];
 
 /// One end: the sending end of one XRC connection, and the receiving end of the other.
 ///
-/// A message names one of several shared receive queues, by its `wr_id`. A receive goes to the
-/// queue that has the fewest.
+/// The `wr_id` of a message selects a shared receive queue. A receive goes to the queue with the
+/// fewest receives.
 #[derive(Debug)]
 pub struct XrcEnd {
     sender: VirtualQp,
@@ -41,9 +41,9 @@ impl XrcEnd {
         Ok(XrcEnd { sender, receiver, queues, depth: depth as usize })
     }
 
-    /// Makes two ends and connects them. Each has this number of shared receive queues, at most
-    /// three. `config` needs a receive for each queue, and `secrets` those of the connection from
-    /// the first end, and of the other.
+    /// Makes two ends and connects them. Each end has this number of shared receive queues, at most
+    /// three. `config` needs a receive for each queue. `secrets` has the secrets of the connection
+    /// from the first end, and of the connection from the second end.
     ///
     /// # Errors
     /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -61,7 +61,7 @@ impl XrcEnd {
         Ok([a, b])
     }
 
-    /// Begins with this epoch and this sequence number. See [`VirtualQp::begin_at`].
+    /// See [`VirtualQp::begin_at`].
     pub(crate) fn begin_at(&mut self, epoch: u16, seq: u64) {
         self.sender.begin_at(epoch, seq);
         self.receiver.begin_at(epoch, seq);

@@ -13,7 +13,6 @@ use crate::failure_injection::FailureInjection;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 
-/// A host: its name, whether it is paused, and the addresses of its buffers.
 pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) paused: bool,
@@ -25,7 +24,6 @@ pub(crate) struct HostState {
     pub(crate) activity: u64,
     /// The number of calls until failures are injected, and the failures.
     pub(crate) call_probe: Option<(u64, Vec<FailureInjection>)>,
-    /// The failures that are injected when a recovery of the host reaches a point.
     pub(crate) point_probe: Option<PointProbe>,
     /// The registered buffers, by real address. The weak pointer keeps the allocation, so that no
     /// other buffer gets the same real address.
@@ -33,20 +31,16 @@ pub(crate) struct HostState {
     next_address: u64,
 }
 
-/// A buffer of which NICs of a host have a region.
 pub(crate) struct RegisteredBuffer {
     _buffer: Weak<Buffer>,
-    /// The simulated address.
     pub(crate) address: u64,
-    /// The number of changes that NICs of the host have made.
     pub(crate) changes: Arc<AtomicU64>,
 }
 
-/// Failures that are injected when a recovery of a host reaches a point.
 pub(crate) struct PointProbe {
     pub(crate) point: RecoveryPoint,
-    /// The number of times that the host takes the step of this point until the probe fires,
-    /// including the one at which it fires.
+    /// The number of times that the host reaches the point until the probe fires. The time at which
+    /// it fires counts.
     pub(crate) left: u32,
     pub(crate) targets: Vec<FailureInjection>,
 }
@@ -82,17 +76,16 @@ pub(crate) struct AppState {
     pub(crate) host: usize,
     /// The number of the scheduled turn. Events for other turns are stale.
     pub(crate) turn: u64,
-    /// The time of the scheduled turn.
     pub(crate) next_at: Time,
-    /// The interval to the next turn. It grows while the application is idle.
+    /// The interval to the next turn, which grows while the application is idle.
     pub(crate) idle_interval: core::time::Duration,
     pub(crate) exited: bool,
-    /// The last line that it added to the trace, for the report of a failure.
+    /// The last line that the application added to the trace, for the report of a failure.
     pub(crate) last_trace: String,
 }
 
 impl WorldState {
-    /// Gives a NIC a region of this buffer, and returns its number and its simulated address.
+    /// Returns the number and the simulated address of the region.
     pub(crate) fn add_region(&mut self, nic: usize, buffer: Arc<Buffer>) -> (RegionId, u64) {
         let nic = &mut self.nics[nic];
         let registered = self.hosts[nic.host].registered(&buffer);
@@ -101,13 +94,12 @@ impl WorldState {
         (RegionId(nic.regions.len() as u32 - 1), registered.address)
     }
 
-    /// Counts a call that has changed the state of a NIC or returned something.
     pub(crate) fn count_activity(&mut self, nic: usize) {
         self.hosts[self.nics[nic].host].activity += 1;
     }
 
-    /// Schedules earlier turns for the applications of a host. Called when something happens at the
-    /// host's NICs.
+    /// Schedules earlier turns for the applications of a host, because something has happened at
+    /// its NICs.
     pub(crate) fn wake_apps(&mut self, host: usize) {
         for app in 0..self.apps.len() {
             if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
@@ -120,8 +112,7 @@ impl WorldState {
         }
     }
 
-    /// Schedules the next turn of an application, and invalidates the turn that was scheduled
-    /// before.
+    /// Also invalidates the turn that was scheduled before.
     pub(crate) fn schedule_turn(&mut self, app: usize, at: Time) {
         let state = &mut self.apps[app];
         state.turn += 1;

@@ -15,7 +15,7 @@ use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 use crate::{DurationRange, LinkConfig};
 
-/// A packet between two NICs, with its ICRC.
+/// A packet between two NICs. `datagram` includes the ICRC.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlightPacket {
     from: usize,
@@ -37,7 +37,6 @@ impl InFlightPacket {
     }
 }
 
-/// Returns the part of a packet that the ICRC covers.
 pub(super) fn covered(datagram: &[u8]) -> &[u8] {
     &datagram[..datagram.len() - ICRC_LEN]
 }
@@ -48,7 +47,6 @@ const UD_SEND_ONLY: u8 = 0x64;
 const MAX_HOLDS: u8 = 3;
 
 impl WorldState {
-    /// Transmits the pending packets of a NIC.
     pub(crate) fn transmit(&mut self, n: usize) {
         let now = self.now;
         if self.nics[n].transmit_at.take_if(|t| *t == now).is_none() || !self.nics[n].is_running() {
@@ -83,7 +81,6 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Applies the NIC's faults to an outgoing packet, and sends the packet unless they drop it.
     pub(crate) fn depart(&mut self, n: usize, destination: Gid, mut datagram: Vec<u8>) {
         if !self.nics[n].is_running() {
             return;
@@ -140,8 +137,8 @@ impl WorldState {
     }
 
     /// Counts and captures a packet, and occupies the sender's cable for its transmission. Returns
-    /// the destination NIC and the earliest arrival time, or `None` if no NIC has the destination
-    /// address.
+    /// the destination NIC and the earliest arrival time. Returns `None` if no NIC has the
+    /// destination address.
     fn transmit_on_cable(&mut self, n: usize, destination: Gid, datagram: &[u8]) -> Option<(usize, Time)> {
         let link = *self.link(self.nics[n].rail);
         let nic = &mut self.nics[n];
@@ -180,9 +177,8 @@ impl WorldState {
         self.queue.push(at, Event::PacketArrival(Box::new(packet)));
     }
 
-    /// Handles the arrival of a packet.
     pub(crate) fn arrive(&mut self, mut packet: InFlightPacket) {
-        // The address is looked up again, because another NIC may have replaced the destination.
+        // Another NIC may have replaced the destination since the packet was sent.
         let port = (self.nics[packet.to].rail, self.nics[packet.to].gid);
         let (from, n) = (packet.from, self.routes.get(&port).copied().unwrap_or(packet.to));
         let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
@@ -239,8 +235,7 @@ impl WorldState {
         self.observer.lost = None;
     }
 
-    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`, unless
-    /// the sender's link is down.
+    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`.
     pub(crate) fn arrive_refusal(&mut self, n: usize, to: usize) {
         let destination = self.nics[to].gid;
         let nic = &mut self.nics[n];
@@ -249,7 +244,6 @@ impl WorldState {
         }
     }
 
-    /// Passes an arrived packet to the transport, which executes it.
     fn execute(&mut self, n: usize, packet: &InFlightPacket) {
         let source = self.nics[packet.from].gid;
         let (now, local) = (self.now, self.nics[n].local(self.now));
@@ -278,8 +272,7 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Reports a packet to the NIC's faults and probes, and returns their effects. Probes that fire
-    /// are removed.
+    /// Reports a packet to the NIC's faults and probes. Removes the probes that fire.
     fn apply_faults(&mut self, n: usize, datagram: &[u8], arriving: bool) -> FaultEffects {
         let nic = &mut self.nics[n];
         if !nic.is_observed() {
@@ -332,7 +325,6 @@ impl WorldState {
         effects
     }
 
-    /// Injects failures into NICs.
     pub(crate) fn inject_failures(&mut self, injections: Vec<FailureInjection>) {
         for injection in injections {
             if let Some(failure) = injection.failure {
@@ -388,8 +380,7 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Takes the cable of a NIC down or up. Without a switch, the links of all NICs on the rail
-    /// follow.
+    /// Without a switch, the links of all NICs on the rail follow.
     fn set_cable(&mut self, n: usize, up: bool) {
         let rail = self.nics[n].rail;
         let switched = self.link(rail).switched;
@@ -428,7 +419,6 @@ impl WorldState {
     }
 }
 
-/// The effects of faults on a packet, and the failures that the packet triggers.
 struct FaultEffects {
     verdict: Verdict,
     /// The stage that the packet has reached, if a fault was placed there.
