@@ -59,9 +59,11 @@ impl fmt::Display for PacketHead {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TraceEvent {
+    /// An action of a NIC on a packet.
     Packet { action: &'static str, nic: u32, head: PacketHead },
     /// An event at a NIC, with two numbers that depend on the action.
     Nic { action: &'static str, nic: u32, a: u64, b: u64 },
+    /// Any other record.
     Note { about: Subject, kind: NoteKind, text: String },
 }
 

@@ -289,7 +289,8 @@ fn verify_counters(
                 let fits = (min..=max).contains(&value) && previous.is_none_or(|p| value > p);
                 previous = Some(value);
                 if !fits || value >= responder_log.counters[number] {
-                    verdict.wrong(op.kind, || format!("{op:?} returned {value}, possible were {min} to {max}"));
+                    verdict
+                        .wrong(op.kind, || format!("{op:?} returned {value}, possible were {min} to {max}"));
                 }
             }
             let (low, high) = bounds(record.outcome);

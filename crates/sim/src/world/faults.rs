@@ -64,6 +64,7 @@ impl World {
         }
     }
 
+    /// Fails a NIC or its link immediately.
     pub fn fail(&mut self, nic: NicId, failure: Failure) {
         lock(&self.shared).inject_failures(vec![FailureInjection::new(nic.0, failure)]);
     }
@@ -244,6 +245,7 @@ impl World {
         lock(&self.shared).arrive_refusal(at.0, of.0);
     }
 
+    /// Resumes the applications of a host.
     pub fn resume(&mut self, host: HostId) {
         lock(&self.shared).resume(host.0);
     }

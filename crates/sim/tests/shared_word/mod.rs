@@ -104,6 +104,11 @@ impl Setup {
         self.world.run_until(are_together, PEER_TIMEOUT * 2).is_ok()
     }
 
+    pub fn highest_epoch(&self) -> u16 {
+        let server = self.server.borrow();
+        server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
+    }
+
     /// Returns the active rails of the server's ends and of the clients' ends.
     pub fn rails(&self) -> [Vec<usize>; 2] {
         let server = self.server.borrow().iter().map(VirtualQp::active_rail).collect();

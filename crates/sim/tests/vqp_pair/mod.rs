@@ -8,6 +8,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{Completion, Config, Domain, Outcome, Secret, VirtualMr, VirtualQp};
+use mitra_sim::workload::{FailoverQp, check_liveness};
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode};
 
@@ -34,15 +35,18 @@ pub fn config() -> Config {
 
 impl Drop for VqpPair {
     fn drop(&mut self) {
-        if std::thread::panicking() || self.is_attacked {
-            return;
+        if !self.is_attacked {
+            assert_liveness(&self.testbed, self.vqps.each_ref());
         }
-        let [a, b] = &self.vqps;
-        if let Err(dead) =
-            mitra_sim::workload::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b])
-        {
-            panic!("{dead}");
-        }
+    }
+}
+
+/// Asserts the liveness rule, unless the test fails anyway.
+pub fn assert_liveness<Q: FailoverQp>(testbed: &Testbed, ends: [&Q; 2]) {
+    if let (Err(dead), false) =
+        (check_liveness(&testbed.world, testbed.hosts, ends), std::thread::panicking())
+    {
+        panic!("{dead}");
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::hooked_nic::{
     HookedNic, cancel_interrupt, interrupt_after, interrupt_each, set_world, with_world,
 };
+use crate::vqp_pair::assert_liveness;
 use mitra_failover::{CloseReason, Config, Domain, Secret, VirtualMr, VirtualQp};
 use mitra_sim::Testbed;
-use mitra_sim::workload::check_liveness;
 use mitra_verbs::{
     Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
 };
@@ -34,13 +34,8 @@ fn run_for(time: Duration) {
 }
 
 impl Drop for Pair {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
-        let [a, b] = &self.ends;
-        let checked = with_world(|testbed| check_liveness(&testbed.world, testbed.hosts, [a, b]));
-        if let (Err(dead), false) = (checked, std::thread::panicking()) {
-            panic!("{dead}");
-        }
+        with_world(|testbed| assert_liveness(testbed, self.ends.each_ref()));
     }
 }
 

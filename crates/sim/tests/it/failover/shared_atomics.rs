@@ -165,14 +165,6 @@ fn all_clients_follow_the_first_that_leaves_the_home() {
     setup.assert_all_done_on(1);
 }
 
-impl Setup {
-    /// Returns the epoch of the vQP that has moved most often.
-    fn highest_epoch(&self) -> u16 {
-        let server = self.server.borrow();
-        server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
-    }
-}
-
 /// The first client loses rail 0 for a while.
 #[test]
 fn home_moves_back_to_the_preferred_rail() {

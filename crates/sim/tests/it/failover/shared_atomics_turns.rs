@@ -12,11 +12,6 @@ const MOVES: u16 = 9;
 /// A refused proposal uses up an epoch, and the accepted one that follows it another.
 const EPOCHS_PER_MOVE: u16 = 2;
 
-fn highest_epoch(setup: &Setup) -> u16 {
-    let server = setup.server.borrow();
-    server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
-}
-
 /// Each client reaches one rail, and no two clients the same rail. Without heartbeats, a server
 /// learns only from refusals which rails its peers cannot use. So the server does not wait before
 /// it proposes another rail. With `links_fail_apart`, each end knows its broken links before
@@ -46,7 +41,7 @@ fn take_turns(seed: u64, rails: usize, heartbeats: bool, links_fail_apart: bool)
             client.borrow_mut().target += 3;
         }
         setup.world.run_for(PEER_TIMEOUT);
-        seen.push(highest_epoch(&setup));
+        seen.push(setup.highest_epoch());
     }
     let name = format!(
         "seed {seed}, {rails} rails, heartbeats: {heartbeats}, links fail apart: {links_fail_apart}, epochs {seen:?}"

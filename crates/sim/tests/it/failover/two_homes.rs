@@ -56,11 +56,6 @@ fn add_faults(setup: &mut Setup, rng: &mut Prng) -> usize {
     faults
 }
 
-fn highest_epoch(setup: &Setup) -> u16 {
-    let server = setup.server.borrow();
-    server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
-}
-
 /// Runs the world of a seed. Returns the number of faults and the highest epoch, or an error.
 fn run(seed: u64) -> Result<(usize, u16), String> {
     let rng = &mut Prng::stream(seed, "two homes");
@@ -83,7 +78,7 @@ fn run(seed: u64) -> Result<(usize, u16), String> {
         return Err(format!("the vQPs are not together: {:?}", setup.rails()));
     }
     setup.check()?;
-    Ok((faults, highest_epoch(&setup)))
+    Ok((faults, setup.highest_epoch()))
 }
 
 /// Runs the worlds of these seeds, in which homes move. `run` returns the number of faults and the

@@ -5,11 +5,11 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::vqp_pair::assert_liveness;
 use mitra_failover::{
     CloseReason, Completion, Config, Domain, Outcome, Secret, Service, SharedReceiveQueue, VirtualMr,
     VirtualQp,
 };
-use mitra_sim::workload::check_liveness;
 use mitra_sim::{Failure, Prng, Testbed, seeds};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode, WcStatus};
 
@@ -39,13 +39,9 @@ struct Scene {
 }
 
 impl Drop for Scene {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
         for (sender, receiver) in self.senders.iter().zip(&self.receivers) {
-            let checked = check_liveness(&self.testbed.world, self.testbed.hosts, [sender, receiver]);
-            if let (Err(dead), false) = (checked, std::thread::panicking()) {
-                panic!("{dead}");
-            }
+            assert_liveness(&self.testbed, [sender, receiver]);
         }
     }
 }

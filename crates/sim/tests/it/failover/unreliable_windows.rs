@@ -4,15 +4,13 @@
 
 use core::time::Duration;
 
-use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
-use mitra_failover::{Config, Outcome, Service, VirtualMr, VirtualMw};
+use super::windows::{FAILOVER, SETTLE, bind, bind_op, bindable, execute, window};
+use crate::vqp_pair::{VqpPair, config};
+use mitra_failover::{Config, Outcome, Service};
 use mitra_sim::DurationRange;
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
-/// The number of rounds of polling in which a failover ends and the old rail is rebuilt.
-const FAILOVER: usize = 4000;
-const SETTLE: usize = 40;
 const TYPES: [WindowType; 2] = [WindowType::Type1, WindowType::Type2];
 
 fn unreliable() -> Config {
@@ -26,36 +24,6 @@ fn with_heartbeats() -> Config {
     config.detector.max_missed_heartbeats = 5;
     config.detector.first_contact_timeout = Duration::from_millis(100);
     config
-}
-
-fn bindable(pair: &VqpPair) -> VirtualMr {
-    let domain = pair.vqps[1].domain();
-    domain.register(&pair.memory[1], FULL_ACCESS | Access::WINDOW_BIND).expect("the NICs have room")
-}
-
-fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
-    pair.vqps[1].domain().alloc_mw(window_type).expect("the NICs have room")
-}
-
-fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key) -> SendOp {
-    let (mw, mr, addr) = (mw.primary().id, mr.primary().id, mr.primary().addr);
-    let access = Access::REMOTE_WRITE;
-    SendOp::BindWindow(WindowBind { mw, rkey, mr, addr, len: 64, access, zero_based: false })
-}
-
-fn execute(pair: &mut VqpPair, wr_id: u64, op: SendOp) {
-    pair.send(1, wr_id, op, Data::empty());
-    pair.poll_times(&[0, 1], SETTLE);
-    assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
-}
-
-/// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the
-/// first end.
-fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
-    let rkey = mw.primary().rkey.with_consumer_bits(tag);
-    execute(pair, wr_id, bind_op(mw, mr, rkey));
-    pair.vqps[0].import(&mw.remote(rkey)).expect("the vQP is connected");
-    RemoteAddr { addr: mr.primary().addr, rkey }
 }
 
 /// Writes by a key. Returns whether the WRITE was executed when the message behind it has arrived.
@@ -142,12 +110,12 @@ fn refused_operations_stop_the_sends_only() {
             let to = bind(&mut pair, 1, &mw, &mr, 7);
             (0..failovers).for_each(|_| pair.fail_over(FAILOVER));
             let (op, status) = match kind {
-                0 => (bind_op(&mw, &mr, to.rkey), WcStatus::WindowBind),
+                0 => (bind_op(&mw, &mr, to.rkey, 64), WcStatus::WindowBind),
                 1 => {
                     let other = to.rkey.with_consumer_bits(9);
                     (SendOp::LocalInvalidate(other), WcStatus::LocalQpOperation)
                 }
-                2 => (bind_op(&mw, &pair.mr[1], to.rkey.with_consumer_bits(9)), WcStatus::WindowBind),
+                2 => (bind_op(&mw, &pair.mr[1], to.rkey.with_consumer_bits(9), 64), WcStatus::WindowBind),
                 _ => (SendOp::SendWithInvalidate(pair.remote(0, 0).rkey), WcStatus::LocalQpOperation),
             };
             pair.send(1, 2, op, Data::empty());
@@ -195,7 +163,7 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
                 let (end, id) = (usize::from(step % 2 == 0), 100 + step);
                 if !core::mem::replace(&mut is_posted, true) {
                     match step % 4 {
-                        0 => pair.send(1, id, bind_op(&mw, &mr, key), Data::empty()),
+                        0 => pair.send(1, id, bind_op(&mw, &mr, key, 64), Data::empty()),
                         2 => pair.send(1, id, SendOp::LocalInvalidate(key), Data::empty()),
                         _ => {
                             pair.vqps[0].import(&mw.remote(key)).expect("the vQP is connected");
@@ -262,7 +230,7 @@ fn binds_do_not_wait_for_the_peer() {
         let mut pair = VqpPair::new(rails, with_heartbeats());
         let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
         let rkey = mw.primary().rkey.with_consumer_bits(3);
-        pair.send(1, 1, bind_op(&mw, &mr, rkey), Data::empty());
+        pair.send(1, 1, bind_op(&mw, &mr, rkey, 64), Data::empty());
         pair.poll_times(&[1], 100);
         assert_eq!(pair.outcome(1, 1, false), Some(Outcome::Success));
         pair.send(1, 2, SendOp::Send, Data::inline(b"message"));

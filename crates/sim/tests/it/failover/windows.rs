@@ -8,38 +8,35 @@ use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
 /// The number of rounds of polling in which a failover ends and the old rail is rebuilt.
-const FAILOVER: usize = 4000;
-const SETTLE: usize = 40;
+pub const FAILOVER: usize = 4000;
+pub const SETTLE: usize = 40;
 
-fn bindable(pair: &VqpPair) -> VirtualMr {
+pub fn bindable(pair: &VqpPair) -> VirtualMr {
     let domain = pair.vqps[1].domain();
     domain.register(&pair.memory[1], FULL_ACCESS | Access::WINDOW_BIND).expect("the NICs have room")
 }
 
-fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
+pub fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
     pair.vqps[1].domain().alloc_mw(window_type).expect("the NICs have room")
 }
 
-fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key, len: u64) -> SendOp {
+pub fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key, len: u64) -> SendOp {
     let (mw, mr, addr) = (mw.primary().id, mr.primary().id, mr.primary().addr);
-    SendOp::BindWindow(WindowBind {
-        mw,
-        rkey,
-        mr,
-        addr,
-        len,
-        access: Access::REMOTE_WRITE,
-        zero_based: false,
-    })
+    let access = Access::REMOTE_WRITE;
+    SendOp::BindWindow(WindowBind { mw, rkey, mr, addr, len, access, zero_based: false })
+}
+
+pub fn execute(pair: &mut VqpPair, wr_id: u64, op: SendOp) {
+    pair.send(1, wr_id, op, Data::empty());
+    pair.poll_times(&[0, 1], SETTLE);
+    assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
 }
 
 /// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the
 /// first end.
-fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
+pub fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
     let rkey = mw.primary().rkey.with_consumer_bits(tag);
-    pair.send(1, wr_id, bind_op(mw, mr, rkey, 64), Data::empty());
-    pair.poll_times(&[0, 1], SETTLE);
-    assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
+    execute(pair, wr_id, bind_op(mw, mr, rkey, 64));
     pair.vqps[0].import(&mw.remote(rkey)).expect("the vQP is connected");
     RemoteAddr { addr: mr.primary().addr, rkey }
 }

@@ -2,7 +2,7 @@
 //! packets that arrive long after a failover, hosts that are paused during a failover, devices with
 //! fewer capabilities, and several vQPs over the same NICs. Every reported outcome must be true.
 
-mod random_run;
+pub mod random_run;
 
 use core::time::Duration;
 use std::collections::BTreeMap;

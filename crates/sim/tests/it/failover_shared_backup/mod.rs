@@ -20,9 +20,10 @@ mod without_heartbeats;
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::failover_random_faults::random_run::random_time;
 use mitra_failover::{BackedQp, CloseReason, Outcome, UnresolvedError};
 use mitra_sim::workload::Verdict;
-use mitra_sim::{Failure, Prng, seeds};
+use mitra_sim::{Failure, seeds};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
 use pair::BackedPair;
@@ -112,13 +113,6 @@ fn overlapping_failures_on_three_rails() {
         );
         out.assert_exact(seed, &label);
     }
-}
-
-/// Returns a random time between 1 µs and an upper bound. The bound is `nanos` ns, doubled at most
-/// `doublings` - 1 times.
-fn random_time(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
-    let limit = nanos << rng.below(doublings);
-    Duration::from_nanos(rng.between(1_000, limit))
 }
 
 const SUCCESS: Outcome = Outcome::Success;

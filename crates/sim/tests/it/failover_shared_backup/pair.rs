@@ -8,6 +8,7 @@ use mitra_sim::Testbed;
 use mitra_verbs::{Access, Buffer, Data, RecvWr, SendOp, SendWr, WcOpcode};
 
 use super::run::{config, connect_backups};
+use crate::vqp_pair::assert_liveness;
 
 pub const WORDS: usize = 64;
 
@@ -23,15 +24,8 @@ pub struct BackedPair {
 
 impl Drop for BackedPair {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
         for (a, b) in self.qps[0].iter().zip(&self.qps[1]) {
-            if let Err(dead) =
-                mitra_sim::workload::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b])
-            {
-                panic!("{dead}");
-            }
+            assert_liveness(&self.testbed, [a, b]);
         }
     }
 }
