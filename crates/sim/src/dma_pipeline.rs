@@ -26,7 +26,6 @@ pub(crate) struct DmaPipeline {
     /// overtaking placements.
     last_due: Time,
     in_order: bool,
-    /// Whether placements wait. [`DmaPipeline::freeze`] sets it.
     pub(crate) frozen: bool,
     /// The number of bytes that have become visible.
     pub(crate) placed: u64,
@@ -47,9 +46,7 @@ enum ItemKind {
 /// An item that takes effect when all items before it are complete.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Release {
-    /// A completion becomes visible in this completion queue.
     Completion(CqId),
-    /// The NIC sends this packet to this address.
     Packet(Gid, Vec<u8>),
 }
 

@@ -5,7 +5,7 @@ pub(crate) struct FailureInjection {
     pub(crate) nic: usize,
     /// The failure, or `None` if the NIC's `faults` have recorded it already.
     pub(crate) failure: Option<Failure>,
-    /// Whether the NIC resumes the placements that it held back. A dead NIC has none.
+    /// Whether the NIC resumes the placements that it held back. A dead NIC holds none.
     pub(crate) release_placements: bool,
 }
 

@@ -20,7 +20,6 @@ use crate::duration_range::DurationRange;
 use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketProbe;
 
-/// The state of a NIC behind the world's lock.
 pub(crate) struct NicState {
     pub(crate) name: String,
     pub(crate) host: usize,
@@ -52,7 +51,6 @@ pub(crate) struct NicState {
     pub(crate) refuses: bool,
     /// The number of refusals in answer to packets of this NIC, by destination.
     pub(crate) port_refusals: BTreeMap<Gid, u64>,
-    /// Whether another NIC has replaced this one.
     pub(crate) replaced: bool,
     /// Whether the NIC has died. Set by `WorldState::update_health` from `faults`, like `hung` and
     /// `link_up`.
@@ -66,13 +64,10 @@ pub(crate) struct NicState {
     pub(crate) clock_jump: Option<(u32, Duration)>,
     pub(crate) egress_free: Time,
     pub(crate) cable_failures: u64,
-    /// The time of the scheduled transmission.
     pub(crate) transmit_at: Option<Time>,
     /// The time for which the timer is set, and the later time at which it fires.
     pub(crate) timer: Option<(Time, Time)>,
-    /// The time of the last scheduled idle poll.
     pub(crate) idle_at: Option<Time>,
-    /// The time of the scheduled placement event.
     pub(crate) memory_at: Option<Time>,
     pub(crate) batch: TxBatch,
     pub(crate) stats: NicStats,
@@ -98,10 +93,9 @@ pub(crate) struct LateCompletions {
     pub(crate) rng: Prng,
 }
 
-/// Injects failures when a packet of a NIC reaches a stage.
 pub(crate) struct StageProbe {
     pub(crate) stage: Stage,
-    /// If set, only packets of operations of this kind count. Some packets belong to several kinds.
+    /// If set, only packets of operations of this kind count. A packet may belong to several kinds.
     pub(crate) only: Option<Operation>,
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<FailureInjection>,
@@ -141,12 +135,10 @@ impl NicState {
         self.local(now)
     }
 
-    /// Converts the world's time to this NIC's clock.
     pub(crate) fn local(&self, now: Time) -> Time {
         now + self.clock_origin
     }
 
-    /// Converts this NIC's clock to the world's time.
     pub(crate) fn global(&self, local: Time) -> Time {
         Time::ZERO + local.saturating_since(Time::ZERO + self.clock_origin)
     }

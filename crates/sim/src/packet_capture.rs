@@ -26,7 +26,6 @@ impl Pcap {
         }
     }
 
-    /// Writes a datagram with its ICRC.
     pub(crate) fn write(&mut self, at: Time, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
         let written =
             self.writer.as_mut().map(|writer| writer.datagram(at.as_nanos(), from, to, 0, datagram));

@@ -27,7 +27,6 @@ pub(crate) struct RetryRules {
     pub(crate) mtu: Mtu,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
-    /// The local ACK timeout.
     pub(crate) timeout: Duration,
     pub(crate) tuning: Tuning,
 }
@@ -50,7 +49,6 @@ pub(crate) struct RcFlow {
     since_progress: SinceProgress,
     /// The time since which the requester's link is down.
     down_since: Option<Time>,
-    /// The first violation.
     finding: Option<RetryFinding>,
 }
 

@@ -38,7 +38,6 @@ pub struct World {
     apps: Vec<(Box<dyn App>, Prng)>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
-    /// The number of turns of applications and of scheduled functions so far.
     turns: u64,
 }
 

@@ -34,7 +34,6 @@ pub(crate) const LONGEST_INLINE: u32 = 1024;
 
 /// A scheduled event. A `usize` is the index of the NIC, host or application.
 pub(crate) enum Event {
-    /// A packet reaches its NIC.
     PacketArrival(Box<InFlightPacket>),
     Transmit(usize),
     Timer(usize),
@@ -42,7 +41,6 @@ pub(crate) enum Event {
     IdlePoll(usize),
     /// The first item of a NIC's DMA pipeline is due.
     Placement(usize),
-    /// An asynchronous event of a NIC reaches its host.
     AsyncReport(usize, AsyncEvent),
     /// The report of a host that it has refused a packet reaches the sender. The second NIC is the
     /// destination of the packet.
@@ -51,7 +49,7 @@ pub(crate) enum Event {
     AppTurn(usize, u64),
     /// The pause of a host with this number ends.
     HostResume(usize, u64),
-    /// Failures that are placed at a point of a recovery happen.
+    /// The failures of a [`host::PointProbe`] happen.
     Failures(Vec<FailureInjection>),
     /// A function that the test scheduled runs.
     Script(u64),

@@ -63,7 +63,7 @@ impl CoverageObserver {
 }
 
 impl WorldState {
-    /// Counts a failure that is about to take effect at a NIC.
+    /// Must be called before the failure takes effect.
     pub(crate) fn cover_failure(&mut self, nic: usize, failure: Failure) {
         let state = &self.nics[nic];
         let is_new = match failure {
@@ -109,7 +109,6 @@ impl WorldState {
         self.reach_point(host, RecoveryPoint::Fenced);
     }
 
-    /// Records a control message that a NIC sends or receives.
     pub(crate) fn cover_message(&mut self, nic: usize, packet: &Packet<'_>) {
         if !matches!(packet.transport, Transport::Ud(_)) {
             return;
@@ -212,7 +211,6 @@ impl WorldState {
         responses.collect()
     }
 
-    /// Adds an operation of `requester`, if the NIC that fails takes part in it.
     fn add_operation(
         &self,
         failing: usize,

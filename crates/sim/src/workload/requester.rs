@@ -41,14 +41,12 @@ const POISON: u8 = 0xdb;
 
 pub(super) struct Requester {
     pub(super) ops: Vec<Op>,
-    /// The index of the next operation to post.
     pub(super) next: usize,
     memory: Arc<Buffer>,
     /// The region of `memory`, and the address of the start of the peer's memory.
     pub(super) regions: Option<(Mr, RemoteAddr)>,
     /// The offset of the local buffers in `memory`.
     staging_offset: usize,
-    /// The size of a local buffer, in bytes.
     slot_len: usize,
     /// The number of poisoned bytes at the begin of each slot. An operation poisons its part of the
     /// slot when it is posted.

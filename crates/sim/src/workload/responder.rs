@@ -71,7 +71,6 @@ pub(super) struct Responder {
     layout: MemoryLayout,
     memory: Arc<Buffer>,
     pub(super) local: Option<Mr>,
-    /// Whether the word or block of each operation was consumed.
     consumed: Vec<bool>,
     first_unconsumed: usize,
     /// The words of incomplete blocks that were consumed, by operation.
@@ -80,7 +79,8 @@ pub(super) struct Responder {
     unposted: Vec<usize>,
     /// Whether posting a receive failed for another reason than a full queue, which ends posting.
     posting_failed: bool,
-    /// The counter of the changes of the memory by NICs. Without one, each turn scans the memory.
+    /// The number of changes of the memory by NICs. Without this counter, each turn scans the
+    /// memory.
     pub(super) changes: Option<Arc<AtomicU64>>,
     /// The number of changes at the last scan. Set only if that scan found nothing, and only the
     /// memory may have changed since.

@@ -22,7 +22,6 @@ pub struct XrcEnd {
     sender: VirtualQp,
     receiver: VirtualQp,
     queues: Vec<Arc<SharedReceiveQueue>>,
-    /// The maximum number of receives in all queues.
     depth: usize,
 }
 

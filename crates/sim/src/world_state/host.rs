@@ -71,7 +71,6 @@ impl HostState {
     }
 }
 
-/// The schedule of an application.
 pub(crate) struct AppState {
     pub(crate) host: usize,
     /// The number of the scheduled turn. Events for other turns are stale.

@@ -27,7 +27,6 @@ pub(crate) struct InFlightPacket {
     survives: bool,
     /// The number of times that a switch has held the packet because a cable had failed.
     holds: u8,
-    /// Whether the receiver's faults were applied.
     faults_applied: bool,
 }
 
