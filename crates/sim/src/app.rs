@@ -7,14 +7,15 @@ use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Shared, lock};
 use crate::{HostId, Prng};
 
-/// A simulated application, which runs in turns at times that the seed chooses. A closure is one.
+/// A simulated application, which runs in turns at times that the seed chooses. A closure is an
+/// application.
 ///
-/// A turn takes no virtual time and must not block: an application that waits for something looks
-/// for it, and returns if it is not there. The next turn comes by itself. [`AppContext::sleep`]
-/// waits for a time, and [`AppContext::exit`] ends the application.
+/// A turn takes no virtual time and must not block: an application that waits for an event looks
+/// for the event, and returns if it has not happened. The next turn comes by itself.
+/// [`AppContext::sleep`] waits for a time, and [`AppContext::exit`] ends the application.
 ///
 /// An application holds its NICs as `Arc<SimNic>`. An active application gets turns often. While
-/// its turns are idle, the interval between them grows, until something happens at its host's NICs.
+/// its turns are idle, the interval between them grows, until an event happens at its host's NICs.
 /// A turn is idle if its calls change no state and return no completion or event.
 pub trait App {
     /// Runs one turn, in which no virtual time passes.
@@ -36,7 +37,6 @@ pub struct AppContext<'a> {
     pub(crate) next_turn: NextTurn,
 }
 
-/// The time of the application's next turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextTurn {
     Soon,
@@ -60,13 +60,12 @@ impl AppContext<'_> {
         self.host
     }
 
-    /// Schedules the next turn after `time`. It comes earlier if something happens at the host's
-    /// NICs.
+    /// Schedules the next turn after `time`, or earlier if an event happens at the host's NICs.
     pub fn sleep(&mut self, time: Duration) {
         self.next_turn = NextTurn::At(self.now() + time);
     }
 
-    /// Ends the application: it gets no more turns.
+    /// Ends the application.
     pub fn exit(&mut self) {
         self.next_turn = NextTurn::Never;
     }
@@ -77,7 +76,7 @@ impl AppContext<'_> {
     }
 
     /// Adds a line to the trace. The report of a failure shows the end of the trace, and the last
-    /// line of each application, so a line that says what the application waits for explains a run
+    /// line of each application. So a line that says what the application waits for explains a run
     /// that stalls.
     pub fn trace(&mut self, text: impl fmt::Display) {
         let mut world = lock(self.shared);
@@ -86,18 +85,15 @@ impl AppContext<'_> {
         world.trace.note(now, Subject::Host(self.host.0), NoteKind::Event, text);
     }
 
-    /// Tells the observer of failures which rail the program uses, the epoch of its last completed
-    /// failover, and whether its connection is closed.
     pub(crate) fn observe_recovery(&mut self, active_rail: usize, epoch: u64, is_closed: bool) {
         lock(self.shared).cover_program(self.host.0, active_rail, epoch, is_closed);
     }
 
-    /// Returns whether the trace keeps or prints records.
     pub(crate) fn keeps_trace(&self) -> bool {
         lock(self.shared).trace.is_kept()
     }
 
-    /// Adds a record of this host to the trace. `text` is not called if no record is kept.
+    /// Adds a record of this host to the trace. Without a kept record, `text` is not called.
     pub(crate) fn note(&mut self, kind: NoteKind, text: impl FnOnce() -> String) {
         let mut world = lock(self.shared);
         if world.trace.is_kept() {

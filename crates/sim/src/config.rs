@@ -28,7 +28,7 @@ pub struct Config {
 /// The behaviour of cables and switches.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkConfig {
-    /// The latency from one NIC to another. Packets of one path stay in order, except for those
+    /// The latency from one NIC to another. Packets of one path stay in order, except for packets
     /// that noise or a straggler delay affects.
     pub latency: DurationRange,
     /// The time that a NIC needs to transmit 1,024 bytes.
@@ -46,13 +46,12 @@ pub struct LinkConfig {
     /// The largest RoCE packet that a path delivers, in bytes, from the BTH to the ICRC. Longer
     /// packets are lost.
     pub max_packet_bytes: usize,
-    /// Whether NICs are connected by a switch. With a switch, only the NIC at the failed cable
-    /// loses its link. Without a switch, all NICs of the rail do.
+    /// Whether a switch connects the NICs. With a switch, only the NIC at the failed cable loses
+    /// its link. Without a switch, all NICs of the rail lose their links.
     pub switched: bool,
 }
 
-/// The timing of placements. A placement becomes visible in chunks. Its last chunk becomes visible
-/// last.
+/// The timing of placements. A placement becomes visible in chunks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MemoryTiming {
     /// The smallest chunk, in bytes.
@@ -61,14 +60,14 @@ pub struct MemoryTiming {
     pub chunk_max: usize,
     /// The delay between two chunks.
     pub chunk_delay: DurationRange,
-    /// How many placements per million become visible in random order of their chunks, except for
-    /// the last chunk.
+    /// How many placements per million become visible in random order of their chunks. The last
+    /// chunk stays last.
     pub shuffle_ppm: u32,
     /// The delay between the load and the store of an atomic, if atomics are not global.
     pub atomic_delay: DurationRange,
     /// Whether a revocation completes the placements in progress, as the contract of
-    /// [`mitra_verbs::Provider`] demands. A test switches it off and must find that memory changes
-    /// after a revocation.
+    /// [`mitra_verbs::Provider`] demands. A test switches this off and must find that memory
+    /// changes after a revocation.
     pub revoke_waits: bool,
 }
 
@@ -84,10 +83,9 @@ pub struct NicTiming {
     pub idle_delay: DurationRange,
     /// Whether the clock of each NIC has its own origin.
     pub independent_clocks: bool,
-    /// How many NIC failures per million raise [`mitra_verbs::AsyncEvent::DeviceFatal`]. The other
-    /// failures raise no event.
+    /// How many NIC failures per million raise [`mitra_verbs::AsyncEvent::DeviceFatal`].
     pub fatal_event_ppm: u32,
-    /// The delay from a NIC failure to the event.
+    /// The delay from a NIC failure to its event.
     pub fatal_event_delay: DurationRange,
 }
 
@@ -155,17 +153,11 @@ impl Config {
         let one_in_two = |rng: &mut Prng| rng.below(2) == 0;
         // The power of two is drawn uniformly, so that low and high rates are equally frequent.
         let rate = |rng: &mut Prng| 300 << rng.below(8);
-        if one_in_two(rng) {
-            config.link.noise.drop_ppm = rate(rng);
-        }
-        if one_in_two(rng) {
-            config.link.noise.duplicate_ppm = rate(rng);
-        }
-        if one_in_two(rng) {
-            config.link.noise.reorder_ppm = rate(rng);
-        }
-        if one_in_two(rng) {
-            config.link.noise.corrupt_ppm = rate(rng);
+        let Noise { drop_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm, .. } = &mut config.link.noise;
+        for ppm in [drop_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm] {
+            if one_in_two(rng) {
+                *ppm = rate(rng);
+            }
         }
         config.link.noise.max_delay = Duration::from_nanos(2_000 << rng.below(8));
         if rng.below(4) == 0 {
@@ -211,7 +203,6 @@ impl Config {
 }
 
 impl LinkConfig {
-    /// Returns this configuration without packet noise, stragglers and survivors.
     pub(crate) fn without_noise(self) -> LinkConfig {
         LinkConfig { noise: Noise::default(), straggler_ppm: 0, survivor_ppm: 0, ..self }
     }

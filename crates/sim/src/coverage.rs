@@ -1,5 +1,5 @@
-//! What failures met: the stages of the operations in flight, the kinds of failure and operation,
-//! and the points of a recovery.
+//! The coverage of failures: the stages of the operations in flight, the kinds of failure and
+//! operation, and the points of a recovery.
 
 mod observer;
 
@@ -40,7 +40,7 @@ impl Operation {
         Operation::FetchAdd,
     ];
 
-    /// Returns the kind of a request, or `None` for one that sends no packet.
+    /// Returns `None` for a request that sends no packet.
     pub(crate) fn of(op: &SendOp) -> Option<Operation> {
         Some(match op {
             SendOp::Write(_) => Operation::Write,
@@ -53,8 +53,8 @@ impl Operation {
         })
     }
 
-    /// Returns whether a packet with this message may be of an operation of this kind: a request,
-    /// or a response to it.
+    /// Returns whether an operation of this kind may have sent this request, or may get this
+    /// response.
     pub(crate) fn may_have_sent(self, message: &Message) -> bool {
         let is_write = matches!(self, Operation::Write | Operation::WriteWithImm);
         match message {
@@ -125,8 +125,8 @@ impl RecoveryPoint {
     }
 }
 
-/// A failure met an operation. If it came in a recovery, the stage is that at which the operation
-/// was when the recovery began.
+/// A failure that met an operation. In a recovery, the stage is the stage of the operation when the
+/// recovery began.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CoverageCell {
     /// The stage of the operation (docs/faults.md).

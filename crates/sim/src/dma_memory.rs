@@ -7,7 +7,6 @@ use mitra_verbs::{RegionId, Time};
 
 use crate::dma_pipeline::{DmaPipeline, HostBuffer};
 
-/// Host memory as a NIC's transport accesses it.
 pub(crate) struct DmaMemory<'a> {
     pub(crate) pipeline: &'a mut DmaPipeline,
     pub(crate) regions: &'a [Option<Arc<HostBuffer>>],
@@ -22,7 +21,7 @@ impl DmaMemory<'_> {
         region: RegionId,
         offset: u64,
         len: usize,
-    ) -> Result<(&Arc<HostBuffer>, usize), MemoryFault> {
+    ) -> Result<(Arc<HostBuffer>, usize), MemoryFault> {
         let Some(memory) = self.regions.get(region.0 as usize).and_then(Option::as_ref) else {
             // The contract of [`Memory`] forbids this access, because all keys of the region are
             // revoked.
@@ -30,21 +29,19 @@ impl DmaMemory<'_> {
         };
         let offset = usize::try_from(offset).map_err(|_| MemoryFault)?;
         let fits = offset.checked_add(len).is_some_and(|end| end <= memory.buffer.len());
-        if fits { Ok((memory, offset)) } else { Err(MemoryFault) }
+        if fits { Ok((Arc::clone(memory), offset)) } else { Err(MemoryFault) }
     }
 }
 
 impl Memory for DmaMemory<'_> {
     fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let (memory, offset) = self.memory(region, offset, data.len())?;
-        let memory = Arc::clone(memory);
         self.pipeline.place(self.now, &memory, offset, data);
         Ok(())
     }
 
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
         let (memory, offset) = self.memory(region, offset, out.len())?;
-        let memory = Arc::clone(memory);
         self.pipeline.read_through(&memory, offset, out);
         Ok(())
     }
@@ -54,7 +51,6 @@ impl Memory for DmaMemory<'_> {
         if offset % 8 != 0 {
             return Err(MemoryFault);
         }
-        let memory = Arc::clone(memory);
         Ok(self.pipeline.atomic(self.now, &memory, offset, op, self.global_atomics))
     }
 }

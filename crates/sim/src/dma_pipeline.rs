@@ -16,7 +16,6 @@ use mitra_verbs::{Buffer, CqId, Gid, Time};
 use crate::Prng;
 use crate::config::MemoryTiming;
 
-/// The queue from one NIC to its host's memory.
 #[derive(Debug)]
 pub(crate) struct DmaPipeline {
     items: VecDeque<Item>,
@@ -27,8 +26,9 @@ pub(crate) struct DmaPipeline {
     /// overtaking placements.
     last_due: Time,
     in_order: bool,
-    frozen: bool,
-    placed: u64,
+    pub(crate) frozen: bool,
+    /// The number of bytes that have become visible.
+    pub(crate) placed: u64,
 }
 
 #[derive(Debug)]
@@ -46,18 +46,15 @@ enum ItemKind {
 /// An item that takes effect when all items before it are complete.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Release {
-    /// A completion becomes visible in this completion queue.
     Completion(CqId),
-    /// The NIC sends this packet to this address.
     Packet(Gid, Vec<u8>),
 }
 
-/// Memory of a host that NICs access.
 #[derive(Debug)]
 pub(crate) struct HostBuffer {
     pub(crate) buffer: Arc<Buffer>,
-    /// The number of changes that NICs of the host have made to the buffer. All registrations of
-    /// the buffer share it.
+    /// The number of changes that NICs of the host have made to the buffer, in all its
+    /// registrations.
     pub(crate) changes: Arc<AtomicU64>,
 }
 
@@ -99,19 +96,13 @@ impl DmaPipeline {
         DmaPipeline { items, released, timing, rng, last_due: Time::ZERO, in_order, frozen: false, placed: 0 }
     }
 
-    /// Returns the time at which the next item is due. Returns `None` if the pipeline is empty or
-    /// frozen.
+    /// Returns `None` if the pipeline is empty or frozen.
     pub(crate) fn next_at(&self) -> Option<Time> {
         if self.frozen { None } else { self.items.front().map(|i| i.due) }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.items.len()
-    }
-
-    /// Returns the number of bytes that have become visible.
-    pub(crate) fn placed(&self) -> u64 {
-        self.placed
     }
 
     /// Stops all placements, and releases the packets that wait for them.
@@ -125,22 +116,11 @@ impl DmaPipeline {
         }
     }
 
-    /// Resumes placements.
-    pub(crate) fn thaw(&mut self) {
-        self.frozen = false;
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen
-    }
-
-    /// Discards all items, and returns the number of bytes that are not placed.
     pub(crate) fn discard_all(&mut self) -> u64 {
         self.truncate(0)
     }
 
-    /// Discards all items except the first `keep`, and returns the number of bytes that are not
-    /// placed.
+    /// Discards all items except the first `keep`. Returns the number of bytes that are not placed.
     pub(crate) fn truncate(&mut self, keep: usize) -> u64 {
         let lost = self.items.drain(keep..).map(|i| match i.kind {
             ItemKind::Chunk(c) => (c.to - c.from) as u64,
@@ -149,14 +129,13 @@ impl DmaPipeline {
         lost.sum()
     }
 
-    /// Completes the items that are due, unless the pipeline is frozen.
     pub(crate) fn advance(&mut self, now: Time) {
         while !self.frozen && self.items.front().is_some_and(|i| i.due <= now) {
             self.pop();
         }
     }
 
-    /// Completes all items in order, also those that are not due.
+    /// Completes all items in order, also items that are not due.
     pub(crate) fn flush(&mut self) {
         while !self.items.is_empty() {
             self.pop();
@@ -164,12 +143,10 @@ impl DmaPipeline {
         self.last_due = Time::ZERO;
     }
 
-    /// Returns the items released since the last call.
     pub(crate) fn take_released(&mut self) -> Vec<Release> {
         core::mem::take(&mut self.released)
     }
 
-    /// Appends a release to the queue.
     pub(crate) fn push_release(&mut self, now: Time, release: Release) {
         let due = self.last_due.max(now);
         self.last_due = due;
@@ -188,7 +165,6 @@ impl DmaPipeline {
         }
     }
 
-    /// Divides a placement into chunks and queues them.
     pub(crate) fn place(&mut self, now: Time, memory: &Arc<HostBuffer>, offset: usize, data: &[u8]) {
         let data: Arc<[u8]> = data.into();
         let mut chunks = Vec::new();
@@ -238,8 +214,8 @@ impl DmaPipeline {
         self.items.insert(position, Item { due, kind: ItemKind::Chunk(chunk) });
     }
 
-    /// Reads memory as the NIC sees it. Completes all items first. A frozen pipeline completes
-    /// none, so its pending placements are overlaid on the bytes that are read.
+    /// Reads memory as the NIC sees it, after all items have completed. A frozen pipeline completes
+    /// no items, so its pending placements are overlaid on the bytes.
     pub(crate) fn read_through(&mut self, memory: &HostBuffer, offset: usize, out: &mut [u8]) {
         if !self.frozen {
             self.flush();
@@ -258,8 +234,8 @@ impl DmaPipeline {
         }
     }
 
-    /// Performs an atomic, and returns the old value. With `global`, no other NIC's atomic comes
-    /// between its load and its store.
+    /// Returns the old value. With `global`, no other NIC's atomic comes between the load and the
+    /// store.
     pub(crate) fn atomic(
         &mut self,
         now: Time,

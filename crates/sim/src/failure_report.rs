@@ -4,7 +4,6 @@ use crate::world_state::{WorldState, lock};
 use crate::{World, seeds};
 
 impl WorldState {
-    /// Describes the state of hosts, NICs and packets.
     pub(crate) fn describe_state(&self) -> String {
         let mut out = format!(
             "at {} ns after {} events, {} to come, {} packets in flight",

@@ -12,12 +12,12 @@ use crate::world_state::lock;
 use crate::{HostId, World};
 
 impl World {
-    /// Returns the longest time for which no rail was usable by these two hosts: on each rail, a
-    /// NIC was dead, hung or reset, or a link was down. A paused host uses no rail. Times for which
-    /// a rail was usable count only if they are at least `settle` long, because a move needs some
-    /// time. Packets that are lost although the links are up do not count. An isolation that has
-    /// not ended counts as endless, and so does that of hosts whose addresses have all changed:
-    /// they may have lost each other.
+    /// Returns the longest time for which these two hosts had no usable rail: on each rail, a NIC
+    /// was dead, hung or reset, or a link was down. A paused host has no usable rail. A rail counts
+    /// as usable only after `settle`, because a move needs some time. Packets that are lost
+    /// although the links are up do not count. The result is [`Duration::MAX`] if the isolation has
+    /// not ended, or if all addresses of the hosts have changed, because the hosts may have lost
+    /// each other.
     pub fn longest_isolation(&self, hosts: [HostId; 2], settle: Duration) -> Duration {
         let world = lock(&self.shared);
         if world.nics.iter().any(|nic| nic.replaced) {
@@ -61,13 +61,13 @@ impl World {
     }
 }
 
-/// Checks the liveness rule for the two ends of a queue pair over several rails, whose hosts are
-/// `hosts`. Returns whether the rule applied: whether a rail was usable at all times, apart from
-/// times shorter than half of `peer_timeout`.
+/// Checks the liveness rule for the two ends of a queue pair over several rails, on `hosts`.
+/// Returns whether the rule applied: a rail was usable at all times, apart from times shorter than
+/// half of `peer_timeout`.
 ///
-/// The rule is about the rails. It does not apply if an end has closed for another reason: its
-/// program, an invalid request, or a NIC that lies or cannot be stopped. The other end may then
-/// find no peer on any rail.
+/// The rule does not apply if an end has closed for a reason that is not about rails: its program,
+/// an invalid request, or a NIC that lies or cannot be stopped. The other end may then find no peer
+/// on any rail.
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.
@@ -79,8 +79,8 @@ pub fn check_liveness<Q: FailoverQp>(
     check_close_reasons(world, hosts, ends.map(Q::config), ends.map(Q::close_reason))
 }
 
-/// Checks the liveness rule as [`check_liveness`] does, for two ends with these configurations that
-/// closed for these reasons; `None` is an open end.
+/// Checks the liveness rule like [`check_liveness`], for two ends that closed for these reasons.
+/// `None` is an open end.
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.
@@ -92,7 +92,7 @@ pub(crate) fn check_close_reasons(
 ) -> Result<bool, String> {
     let peer_timeout = configs.iter().map(|config| config.peer_timeout).min().unwrap_or_default();
     let drops_large_packets = world.config().link.max_packet_bytes < usize::MAX;
-    // A vQP without a policy ends with its rail.
+    // A vQP without a policy closes when its rail fails.
     if drops_large_packets || configs.iter().any(|config| config.policy == Policy::None) {
         return Ok(false);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mitra_transport::fault::{Faults, Stage, Trigger};
 use mitra_transport::{Nic, TxBatch};
 use mitra_verbs::{
-    AsyncEvent, AtomicScope, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time, Wc, WcOpcode,
+    AsyncEvent, AtomicScope, Capabilities, CqId, Error, Gid, Psn, Qpn, RegionId, Result, Time, Wc, WcOpcode,
 };
 use mitra_wire::Packet;
 
@@ -20,14 +20,13 @@ use crate::duration_range::DurationRange;
 use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketProbe;
 
-/// The state of a NIC behind the world's lock.
 pub(crate) struct NicState {
     pub(crate) name: String,
     pub(crate) host: usize,
     pub(crate) rail: u8,
     pub(crate) gid: Gid,
     pub(crate) address: SocketAddr,
-    /// The number of times that the address has changed, 254 at most.
+    /// The number of times that the address has changed. At most 254.
     pub(crate) address_changes: usize,
     pub(crate) capabilities: Capabilities,
     pub(crate) nic: Nic,
@@ -40,52 +39,44 @@ pub(crate) struct NicState {
     /// The buffer of each region, by region number.
     pub(crate) regions: Vec<Option<Arc<HostBuffer>>>,
     pub(crate) cqs: BTreeMap<CqId, CqView>,
-    /// How late completions become visible, beyond the placements before them.
     pub(crate) late_completions: Option<LateCompletions>,
-    /// Completions become visible at this time. The queue pairs of the NIC are being flushed.
+    /// The time at which completions become visible, while queue pairs of the NIC are being
+    /// flushed.
     pub(crate) completions_held_until: Time,
     pub(crate) cq_events: VecDeque<CqId>,
     pub(crate) async_events: VecDeque<AsyncEvent>,
     /// Whether the NIC was reset or replaced, after which it does nothing.
     pub(crate) detached: bool,
-    /// Whether its host refuses packets to this NIC, which was reset: no process has its port open.
+    /// Whether the host refuses packets to this NIC. No process has the port of the NIC open.
     pub(crate) refuses: bool,
     /// The number of refusals in answer to packets of this NIC, by destination.
     pub(crate) port_refusals: BTreeMap<Gid, u64>,
-    /// Whether another NIC has replaced this one.
     pub(crate) replaced: bool,
-    /// Whether the NIC has died. `WorldState::update_health` sets it from `faults`.
+    /// Whether the NIC has died. Set by `WorldState::update_health` from `faults`, like `hung` and
+    /// `link_up`.
     pub(crate) dead: bool,
-    /// Whether the NIC hangs. `WorldState::update_health` sets it from `faults`.
     pub(crate) hung: bool,
-    /// Whether the NIC's link is up. `WorldState::update_health` sets it from `faults`.
     pub(crate) link_up: bool,
     /// The difference between this NIC's clock and the world's clock. A clock jump increases it.
     pub(crate) clock_origin: Duration,
     /// The number of readings before the clock jumps ahead, and the length of the jump. The jump
     /// imitates a suspended host.
     pub(crate) clock_jump: Option<(u32, Duration)>,
-    /// When the NIC can transmit its next packet.
     pub(crate) egress_free: Time,
-    /// The number of times that the NIC's cable has failed.
     pub(crate) cable_failures: u64,
-    /// The time of the scheduled transmission.
     pub(crate) transmit_at: Option<Time>,
-    /// The time that the timer is set for, and the later time at which it fires.
+    /// The time for which the timer is set, and the later time at which it fires.
     pub(crate) timer: Option<(Time, Time)>,
-    /// The time of the last scheduled idle poll.
     pub(crate) idle_at: Option<Time>,
-    /// The time of the scheduled placement event.
     pub(crate) memory_at: Option<Time>,
     pub(crate) batch: TxBatch,
     pub(crate) stats: NicStats,
 }
 
-/// A completion queue as the host sees it.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct CqView {
-    /// Completions of receives that become visible later than those of sends, with the times at
-    /// which they do. See [`World::delay_completions`](crate::World::delay_completions).
+    /// Completions of receives, with the later times at which they become visible. See
+    /// [`World::delay_completions`](crate::World::delay_completions).
     pub(crate) late_receives: VecDeque<(Time, Wc)>,
     /// The number of completions that the NIC has written and the host has not polled.
     pub(crate) written: usize,
@@ -93,25 +84,22 @@ pub(crate) struct CqView {
     pub(crate) visible: usize,
 }
 
-/// How late the completions of a NIC are.
 #[derive(Clone, Debug)]
 pub(crate) struct LateCompletions {
-    /// The time after which completions become visible when a queue pair has been moved to ERR.
+    /// The delay of completions when a queue pair has been moved to ERR.
     pub(crate) flushes: DurationRange,
-    /// The time by which completions of receives are later than those of sends.
+    /// The additional delay of completions of receives.
     pub(crate) receives: DurationRange,
     pub(crate) rng: Prng,
 }
 
-/// An observer of a NIC's packets that injects failures when a packet reaches a stage.
 pub(crate) struct StageProbe {
     pub(crate) stage: Stage,
-    /// If set, only packets of operations of this kind count, as far as packets tell the kind.
+    /// If set, only packets of operations of this kind count. A packet may belong to several kinds.
     pub(crate) only: Option<Operation>,
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<FailureInjection>,
-    /// If set, the packet that reaches the stage is delayed by this time, instead of being dropped
-    /// or passed on.
+    /// If set, the packet that reaches the stage is delayed by this time.
     pub(crate) hold: Option<Duration>,
 }
 
@@ -127,15 +115,14 @@ pub struct NicStats {
     /// The number of packets that arrived with a correct ICRC and could not be parsed.
     pub malformed: u64,
     /// The number of packets that arrived after this NIC had died or was reset, plus the number of
-    /// packets that it sent to an address without a NIC.
+    /// packets that the NIC sent to an address without a NIC.
     pub undeliverable: u64,
     /// The number of bytes that were not placed because the NIC died or was reset.
     pub placement_bytes_lost: u64,
 }
 
 impl NicState {
-    /// Reads this NIC's clock for the host. Counts the reading, and performs a clock jump that is
-    /// due.
+    /// Counts the reading, and performs a clock jump that is due.
     pub(crate) fn read_clock(&mut self, now: Time) -> Time {
         match &mut self.clock_jump {
             Some((0, duration)) => {
@@ -148,43 +135,37 @@ impl NicState {
         self.local(now)
     }
 
-    /// Converts the world's time to this NIC's clock.
     pub(crate) fn local(&self, now: Time) -> Time {
         now + self.clock_origin
     }
 
-    /// Converts this NIC's clock to the world's time.
     pub(crate) fn global(&self, local: Time) -> Time {
         Time::ZERO + local.saturating_since(Time::ZERO + self.clock_origin)
     }
 
-    /// Returns [`Error::DeviceFatal`] if the NIC is dead, hung or reset.
     pub(crate) fn check_access(&self) -> Result<()> {
         if self.detached || !self.faults.host_access_ok() { Err(Error::DeviceFatal) } else { Ok(()) }
     }
 
-    /// Returns whether the NIC processes packets: it is neither dead nor reset. A hung NIC
-    /// processes packets.
+    /// Returns whether the NIC processes packets. A hung NIC processes packets.
     pub(crate) fn is_running(&self) -> bool {
         !self.detached && self.faults.dma_ok()
     }
 
-    /// Moves the completions of a queue to `out` that the host sees at this time, at most `max`,
-    /// and returns their number.
+    /// Moves the completions that the host sees now to `out`, at most `max`. Returns their number.
     pub(crate) fn poll_cq(&mut self, now: Time, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        let visible = self.cqs.get(&cq).map_or(0, |view| view.visible);
-        let Some(late) = &mut self.late_completions else {
-            let n = self.nic.poll_cq(cq, max.min(visible), out)?;
-            self.take_visible(cq, n);
-            return Ok(n);
-        };
-        let is_running = !self.detached && self.faults.dma_ok();
-        if is_running && now < self.completions_held_until {
+        let is_running = self.is_running();
+        let is_late = self.late_completions.is_some();
+        if is_late && is_running && now < self.completions_held_until {
             return Ok(0);
         }
+        let visible = self.cqs.get(&cq).map_or(0, |view| view.visible);
         let mut taken = Vec::new();
-        let n = self.nic.poll_cq(cq, max.min(visible), &mut taken)?;
+        let n = self.nic.poll_cq(cq, max.min(visible), if is_late { &mut taken } else { out })?;
         let Some(view) = self.cqs.get_mut(&cq) else { return Ok(0) };
+        view.visible -= n;
+        view.written -= n;
+        let Some(late) = &mut self.late_completions else { return Ok(n) };
         let before = out.len();
         for wc in taken {
             if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
@@ -194,25 +175,15 @@ impl NicState {
                 out.push(wc);
             }
         }
-        // A NIC that acknowledges after placement has written them before it died.
+        // A NIC that acknowledges after placement has written the completions before it died.
         let due = view.late_receives.iter().take_while(|&&(due, _)| due <= now || !is_running).count();
         let room = max - (out.len() - before);
         out.extend(view.late_receives.drain(..due.min(room)).map(|(_, wc)| wc));
-        let moved = out.len() - before;
-        self.take_visible(cq, n);
-        Ok(moved)
+        Ok(out.len() - before)
     }
 
-    /// Records that the host has taken completions.
-    fn take_visible(&mut self, cq: CqId, n: usize) {
-        if let Some(view) = self.cqs.get_mut(&cq) {
-            view.visible -= n;
-            view.written -= n;
-        }
-    }
-
-    /// Records that a queue pair enters ERR, so that its requests are flushed, or RESET, which
-    /// removes its completions.
+    /// Records that a queue pair enters ERR, so that its requests are flushed. Without
+    /// `is_flushed`, the queue pair enters RESET, which removes its completions.
     pub(crate) fn on_revoked(&mut self, now: Time, qp: Qpn, is_flushed: bool) {
         let Some(late) = &mut self.late_completions else { return };
         if is_flushed {
@@ -222,7 +193,6 @@ impl NicState {
         }
     }
 
-    /// Returns the transport, its access to host memory, and the batch for its outgoing packets.
     pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, DmaMemory<'_>, &mut TxBatch) {
         let memory = DmaMemory {
             pipeline: &mut self.pipeline,
@@ -233,33 +203,31 @@ impl NicState {
         (&mut self.nic, memory, &mut self.batch)
     }
 
-    /// Adds a region and returns its number.
-    pub(crate) fn add_region(&mut self, memory: HostBuffer) -> mitra_verbs::RegionId {
-        self.regions.push(Some(Arc::new(memory)));
-        mitra_verbs::RegionId(self.regions.len() as u32 - 1)
-    }
-
-    /// Makes the released completions visible, and drops the released packets. Called when the NIC
+    /// Makes the released completions visible, and drops the released packets, because the NIC
     /// stops.
     pub(crate) fn flush_completions(&mut self) {
         for release in self.pipeline.take_released() {
-            if let Release::Completion(cq) = release
-                && let Some(cq_view) = self.cqs.get_mut(&cq)
-            {
-                cq_view.visible = (cq_view.visible + 1).min(cq_view.written);
+            if let Release::Completion(cq) = release {
+                self.show_completion(cq);
             }
         }
     }
 
-    /// Removes a region. Its buffer is freed after the pending placements.
-    pub(crate) fn drop_region(&mut self, region: mitra_verbs::RegionId) {
+    pub(crate) fn show_completion(&mut self, cq: CqId) {
+        if let Some(view) = self.cqs.get_mut(&cq) {
+            view.visible = (view.visible + 1).min(view.written);
+        }
+    }
+
+    /// Removes a region. The pending placements keep its buffer.
+    pub(crate) fn drop_region(&mut self, region: RegionId) {
         if let Some(slot) = self.regions.get_mut(region.0 as usize) {
             *slot = None;
         }
     }
 
-    /// Reports an executed packet to the faults and the probes, and returns the failures that it
-    /// triggers.
+    /// Reports an executed packet to the faults and the probes. Returns the failures that the
+    /// packet triggers.
     pub(crate) fn executed(&mut self, number: usize, packet: &Packet<'_>) -> Vec<FailureInjection> {
         let mut injections = Vec::new();
         if self.faults.executed(packet).is_some() {
@@ -274,14 +242,13 @@ impl NicState {
         injections
     }
 
-    /// Returns the PSN that a queue pair expects next. It changes when the queue pair executes a
-    /// request packet. Returns `None` if no fault or probe observes packets, because then the
-    /// caller does not need it.
+    /// Returns the PSN that a queue pair expects next, which changes when the queue pair executes a
+    /// request packet. Returns `None` if no fault or probe observes packets, because then no caller
+    /// needs the PSN.
     pub(crate) fn expected_psn(&self, qpn: Qpn) -> Option<Psn> {
         if self.is_observed() { self.nic.query_qp(qpn).ok().map(|s| s.rq_psn) } else { None }
     }
 
-    /// Returns whether a fault or a probe observes packets.
     pub(crate) fn is_observed(&self) -> bool {
         !self.stage_probes.is_empty() || !self.packet_probes.is_empty() || !self.faults.is_idle()
     }
@@ -299,7 +266,6 @@ impl StageProbe {
         StageProbe { stage: trigger.stage, only, faults, targets, hold }
     }
 
-    /// Returns whether the packet counts.
     pub(crate) fn observes(&self, packet: &Packet<'_>) -> bool {
         // At stage 8 the probe also waits for the response, which may acknowledge later operations
         // too.

@@ -13,9 +13,8 @@ pub(crate) struct Pcap {
 }
 
 impl Pcap {
-    /// Creates the file that the environment variable `MITRA_SIM_PCAP` names. `{seed}` in the name
-    /// is replaced by the seed. Returns `None` if the variable is not set or the file cannot be
-    /// created.
+    /// Creates the file that the environment variable `MITRA_SIM_PCAP` names, with the seed for
+    /// `{seed}`. Returns `None` if the variable is not set or the file cannot be created.
     pub(crate) fn from_env(seed: u64) -> Option<Pcap> {
         let name = std::env::var("MITRA_SIM_PCAP").ok()?.replace("{seed}", &seed.to_string());
         match File::create(&name).and_then(|file| Writer::new(BufWriter::new(file))) {
@@ -27,7 +26,6 @@ impl Pcap {
         }
     }
 
-    /// Writes a datagram, which includes its ICRC.
     pub(crate) fn write(&mut self, at: Time, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
         let written =
             self.writer.as_mut().map(|writer| writer.datagram(at.as_nanos(), from, to, 0, datagram));

@@ -52,13 +52,12 @@ impl PacketKind {
     ];
 }
 
-/// An observer of the packets that a NIC sends, or of those that arrive at it. It injects failures
-/// at the nth packet of a kind.
+/// Injects failures at the nth packet of a kind that a NIC sends, or that arrives there.
 pub(crate) struct PacketProbe {
     pub(crate) kind: PacketKind,
     pub(crate) arriving: bool,
-    /// The number of packets of the kind until the probe fires, including the one at which it
-    /// fires.
+    /// The number of packets of the kind until the probe fires. The packet at which it fires
+    /// counts.
     pub(crate) left: u32,
     /// The position of the last packet in its WRITE.
     pub(crate) fragment: u32,
@@ -78,7 +77,7 @@ pub enum PacketFate {
 }
 
 impl PacketProbe {
-    /// Counts a packet. Returns whether the probe fires at it.
+    /// Returns whether the probe fires at this packet.
     pub(crate) fn counts(&mut self, packet: &Packet<'_>, arriving: bool) -> bool {
         if arriving != self.arriving || !self.matches(packet) {
             return false;
@@ -96,34 +95,22 @@ impl PacketProbe {
                 _ => false,
             };
         }
-        match packet.message {
-            Message::WriteFirst(_) | Message::WriteOnly(_) | Message::WriteOnlyImm(..) => self.fragment = 0,
-            Message::WriteMiddle | Message::WriteLast | Message::WriteLastImm(_) => self.fragment += 1,
-            _ => {}
-        }
-        let is_write = matches!(
-            packet.message,
-            Message::WriteFirst(_)
-                | Message::WriteMiddle
-                | Message::WriteLast
-                | Message::WriteLastImm(_)
-                | Message::WriteOnly(_)
-                | Message::WriteOnlyImm(..)
-        );
+        let fragment = match packet.message {
+            Message::WriteFirst(_) | Message::WriteOnly(_) | Message::WriteOnlyImm(..) => Some(0),
+            Message::WriteMiddle | Message::WriteLast | Message::WriteLastImm(_) => Some(self.fragment + 1),
+            _ => None,
+        };
+        self.fragment = fragment.unwrap_or(self.fragment);
         match self.kind {
             PacketKind::Control(_) | PacketKind::AnyControl => false,
-            PacketKind::WriteFragment(position) => is_write && self.fragment == position,
+            PacketKind::WriteFragment(position) => fragment == Some(position),
             PacketKind::ReadRequest => matches!(packet.message, Message::ReadRequest(_)),
             PacketKind::AtomicRequest => {
                 matches!(packet.message, Message::FetchAdd(_) | Message::CompareSwap(_))
             }
             PacketKind::AtomicAck => matches!(packet.message, Message::AtomicAck(..)),
-            PacketKind::Ack => {
-                matches!(packet.message, Message::Ack(aeth) if matches!(aeth.syndrome, Syndrome::Ack { .. }))
-            }
-            PacketKind::Nak => {
-                matches!(packet.message, Message::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }))
-            }
+            PacketKind::Ack | PacketKind::Nak => matches!(packet.message, Message::Ack(aeth)
+                if matches!(aeth.syndrome, Syndrome::Ack { .. }) == (self.kind == PacketKind::Ack)),
             PacketKind::ReadResponse => matches!(
                 packet.message,
                 Message::ReadFirst(_) | Message::ReadMiddle | Message::ReadLast(_) | Message::ReadOnly(_)

@@ -1,9 +1,10 @@
-//! Rules of retransmission, checked from the packets of a reliable connection as an analyser on the
-//! wire sees them.
+//! Rules of retransmission, checked from the packets of a reliable connection, as an analyser on
+//! the wire does.
 //!
-//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* is what it
-//! sends from there on until it goes back again. *Progress* is a response that acknowledges the
-//! oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 say what is allowed in between.
+//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* is the
+//! packets from there until the requester goes back again. *Progress* is a response that
+//! acknowledges the oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 have the rules between two points
+//! of progress.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ const UNLIMITED: u8 = 7;
 /// The time that a NIC may take to send a response that is due, besides [`Tuning::ack_delay`].
 const RESPONSE_TIME: Duration = Duration::from_micros(100);
 
-/// A queue pair, by the number of its NIC and its own.
+/// A queue pair, by the index of its NIC and its number.
 pub(crate) type QpAddress = (usize, Qpn);
 
 /// The attributes of a requester that bound its retries.
@@ -26,7 +27,6 @@ pub(crate) struct RetryRules {
     pub(crate) mtu: Mtu,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
-    /// The local ACK timeout.
     pub(crate) timeout: Duration,
     pub(crate) tuning: Tuning,
 }
@@ -34,48 +34,44 @@ pub(crate) struct RetryRules {
 /// A violated rule: the name of its checker, and what happened.
 pub(crate) type RetryFinding = (&'static str, String);
 
-/// The requests of one queue pair and the responses to them.
 pub(crate) struct RcFlow {
     pub(crate) requester: QpAddress,
     pub(crate) responder: QpAddress,
     rules: RetryRules,
-    /// The end of each request that is not acknowledged as a whole, and whether it is a READ or an
-    /// atomic. A READ counts as one request.
+    /// The end of each request that is not acknowledged as a whole, and whether the request is a
+    /// READ or an atomic. A READ counts as one request.
     unacked: VecDeque<(Psn, bool)>,
     oldest: Psn,
-    /// The PSN after all that were sent.
+    /// The PSN after the last sent PSN.
     next: Psn,
     /// The last PSN of the last request packet.
     last_sent: Option<Psn>,
     since_progress: SinceProgress,
     /// The time since which the requester's link is down.
     down_since: Option<Time>,
-    /// The rule that was violated first.
     finding: Option<RetryFinding>,
 }
 
-/// Retries and time-outs since the last progress.
 #[derive(Default)]
 struct SinceProgress {
     /// The bursts that no RNR NAK caused.
     retransmissions: u32,
-    /// The timeouts for which there was time while the requester's link was down, so that the
+    /// The number of timeouts that fit into the time in which the requester's link was down. Their
     /// retransmissions did not reach the wire.
     silent_timeouts: u32,
-    /// Those of them since the last RNR NAK, which shows that the peer is alive.
+    /// The retransmissions since the last RNR NAK, which shows that the peer is alive.
     retransmissions_since_rnr: u32,
     rnr_naks: u32,
-    /// The end of the wait for which the last RNR NAK has asked, until the next burst begins.
+    /// The end of the wait that the last RNR NAK demands, until the next burst begins.
     rnr_until: Option<Time>,
-    /// How often the oldest packet has reached the responder.
+    /// The number of copies of the oldest packet that have reached the responder.
     arrivals: u32,
     /// The arrival of a copy of the oldest packet after which the responder has sent nothing.
     unanswered_since: Option<Time>,
 }
 
 impl RcFlow {
-    /// Observes the requests from one queue pair to another, of which the first has the PSN
-    /// `first`.
+    /// Observes the requests from one queue pair to another, beginning with the PSN `first`.
     pub(crate) fn new(requester: QpAddress, responder: QpAddress, first: Psn, rules: RetryRules) -> RcFlow {
         RcFlow {
             requester,
@@ -91,13 +87,12 @@ impl RcFlow {
         }
     }
 
-    /// Observes that the responder's queue pair is not ready to receive. An error of its own
+    /// Records that the responder's queue pair is not ready to receive. An error of its own
     /// requests may have ended it before an answer left.
     pub(crate) fn on_responder_not_ready(&mut self) {
         self.since_progress.unanswered_since = None;
     }
 
-    /// Observes a packet that a NIC sends.
     pub(crate) fn on_sent(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
         let is_request = packet.message.is_request();
         if is_request && (nic, packet.dest_qp) == (self.requester.0, self.responder.1) {
@@ -110,7 +105,7 @@ impl RcFlow {
         }
     }
 
-    /// Observes a packet that a NIC has received. Its queue pair is ready to receive.
+    /// The queue pair that receives the packet is ready to receive.
     pub(crate) fn on_received(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
         let is_request = packet.message.is_request();
         if is_request && (nic, packet.dest_qp) == self.responder {
@@ -120,7 +115,6 @@ impl RcFlow {
         }
     }
 
-    /// Observes a change of a NIC's link.
     pub(crate) fn on_link(&mut self, now: Time, nic: usize, is_up: bool) {
         if nic == self.responder.0 {
             self.since_progress.unanswered_since = None;
@@ -136,8 +130,8 @@ impl RcFlow {
         }
     }
 
-    /// Returns the violated rules, if the first failed request of the queue pair ended with this
-    /// status.
+    /// Returns the violated rules. `failure` is the status of the first failed request of the queue
+    /// pair.
     pub(crate) fn findings(&self, failure: Option<WcStatus>) -> Vec<RetryFinding> {
         let (rules, since) = (&self.rules, &self.since_progress);
         let is_allowed = match failure {
@@ -186,7 +180,7 @@ impl RcFlow {
         }
         since.retransmissions += 1;
         since.retransmissions_since_rnr += 1;
-        // A burst that began before the progress and was sent after it may add one.
+        // A burst that began before the progress and was sent afterwards may add one.
         let is_too_often = since.retransmissions_since_rnr > u32::from(self.rules.retry_cnt) + 1;
         let answer_time = self.rules.tuning.ack_delay + RESPONSE_TIME;
         let unanswered = since.unanswered_since.filter(|&at| at + answer_time < now);
@@ -194,10 +188,8 @@ impl RcFlow {
             self.report("unanswered", format!("a copy of {} that arrived at {at:?}", self.oldest));
         }
         if is_too_often {
-            self.report(
-                "retried-too-often",
-                format!("{} is sent again more often than retry_cnt", self.oldest),
-            );
+            let detail = format!("{} is sent again more often than retry_cnt", self.oldest);
+            self.report("retried-too-often", detail);
         }
     }
 
@@ -205,8 +197,8 @@ impl RcFlow {
         if psn != self.oldest {
             return;
         }
-        // All earlier packets are acknowledged, so the responder has executed or refused the first
-        // one that arrived; the others are copies.
+        // All earlier packets are acknowledged. So the responder has executed or refused the first
+        // arrival, and the other arrivals are copies.
         self.since_progress.arrivals += 1;
         if self.since_progress.arrivals > 1 {
             self.since_progress.unanswered_since.get_or_insert(now);
@@ -219,22 +211,14 @@ impl RcFlow {
         }
         match packet.message {
             Message::Ack(aeth) => match aeth.syndrome {
-                Syndrome::Ack { .. } => {
-                    self.acknowledge(packet.psn.next());
-                }
+                Syndrome::Ack { .. } => _ = self.acknowledge(packet.psn.next()),
                 Syndrome::RnrNak { timer } => {
                     if self.acknowledge(packet.psn) && self.since_progress.rnr_until.is_none() {
-                        let wait = RnrTimer::from_code(timer).as_duration();
-                        self.since_progress.rnr_naks += 1;
-                        self.since_progress.retransmissions_since_rnr = 0;
-                        self.since_progress.rnr_until = Some(now + wait);
-                        self.check_rnr_limit();
+                        self.on_rnr_nak(now + RnrTimer::from_code(timer).as_duration());
                     }
                 }
                 Syndrome::Nak(NakCode::InvalidRdRequest) | Syndrome::Reserved(_) => {}
-                Syndrome::Nak(_) => {
-                    self.acknowledge(packet.psn);
-                }
+                Syndrome::Nak(_) => _ = self.acknowledge(packet.psn),
             },
             _ => {
                 self.acknowledge(packet.psn);
@@ -245,15 +229,19 @@ impl RcFlow {
         }
     }
 
-    fn check_rnr_limit(&mut self) {
-        let (naks, limit) = (self.since_progress.rnr_naks, self.rules.rnr_retry);
+    fn on_rnr_nak(&mut self, until: Time) {
+        let (since, limit) = (&mut self.since_progress, self.rules.rnr_retry);
+        since.rnr_naks += 1;
+        since.retransmissions_since_rnr = 0;
+        since.rnr_until = Some(until);
+        let naks = since.rnr_naks;
         if limit != UNLIMITED && naks > u32::from(limit) + 1 {
             self.report("retried-too-often", format!("{naks} RNR NAKs of {}", self.oldest));
         }
     }
 
-    /// Acknowledges the SENDs and WRITEs before `end`. Returns whether no READ or atomic without a
-    /// response is among them.
+    /// Acknowledges the SENDs and WRITEs before `end`. Returns false if a READ or atomic without a
+    /// response is before `end`.
     fn acknowledge(&mut self, end: Psn) -> bool {
         while self.oldest != end {
             match self.unacked.front() {

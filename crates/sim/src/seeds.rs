@@ -16,7 +16,6 @@ pub fn seeds(n: u64) -> core::ops::Range<u64> {
     }
 }
 
-/// Returns the value of an environment variable, or `None` if it is not set.
 pub(crate) fn env_number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     match text.parse() {

@@ -7,7 +7,6 @@ use mitra_verbs::{
     Result, SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 
-use crate::dma_pipeline::HostBuffer;
 use crate::nic::NicState;
 use crate::world_state::{Shared, WorldState, lock};
 
@@ -29,8 +28,7 @@ impl SimNic {
         crate::NicId(self.number)
     }
 
-    /// Returns whether the NIC answers no call of its host, and still executes requests of a
-    /// connected peer.
+    /// Returns whether the NIC hangs, and still executes requests of a connected peer.
     pub(crate) fn hangs_and_executes(&self) -> bool {
         let nic = &lock(&self.shared).nics[self.number];
         let executes = |qp: QpStatus| {
@@ -39,8 +37,8 @@ impl SimNic {
         nic.is_running() && nic.check_access().is_err() && nic.nic.queue_pairs().any(executes)
     }
 
-    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests
-    /// use this function because the simulator has no completion channels.
+    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). The
+    /// simulator has no completion channels.
     pub fn poll_cq_event(&self) -> Option<CqId> {
         lock(&self.shared).nics[self.number].cq_events.pop_front()
     }
@@ -62,15 +60,14 @@ impl SimNic {
         world.nics[n].check_access()?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world, n, local)?;
-        let host = world.nics[n].host;
-        world.hosts[host].activity += 1;
+        world.count_activity(n);
         world.ring_doorbell(n);
         world.reschedule(n);
         Ok(result)
     }
 
-    /// Performs a verb that revokes access to memory. After it returns, earlier requests do not
-    /// access that memory, unless `revoke_waits` is off.
+    /// Performs a verb that revokes access to memory. Unless `revoke_waits` is off, earlier
+    /// requests do not access the memory afterwards.
     fn revoke<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
         self.call(|world, n, local| {
             let result = f(world, n, local)?;
@@ -86,10 +83,11 @@ impl SimNic {
         world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world.nics[n], local);
-        // A failed post may have posted some of its requests. They are executed, but the turn does
-        // not count as active because of them.
-        let host = world.nics[n].host;
-        world.hosts[host].activity += u64::from(result.is_ok());
+        // A failed post may have posted some of its requests. The NIC executes them, but they do
+        // not make the turn active.
+        if result.is_ok() {
+            world.count_activity(n);
+        }
         world.ring_doorbell(n);
         world.reschedule(n);
         result
@@ -132,11 +130,9 @@ impl Provider for SimNic {
 
     fn poll_async_event(&self) -> Option<AsyncEvent> {
         let mut world = lock(&self.shared);
-        let nic = &mut world.nics[self.number];
-        let event = nic.async_events.pop_front();
+        let event = world.nics[self.number].async_events.pop_front();
         if event.is_some() {
-            let host = nic.host;
-            world.hosts[host].activity += 1;
+            world.count_activity(self.number);
         }
         event
     }
@@ -151,12 +147,9 @@ impl Provider for SimNic {
 
     fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
         self.call(|world, n, local| {
-            let host = world.nics[n].host;
-            let address = world.hosts[host].address_of(&memory);
-            let changes = world.hosts[host].changes_of(&memory);
-            let nic = &mut world.nics[n];
             let len = memory.len() as u64;
-            let region = nic.add_region(HostBuffer { buffer: memory, changes });
+            let (region, address) = world.add_region(n, memory);
+            let nic = &mut world.nics[n];
             nic.nic.reg_mr(local, pd, region, address, len, access).inspect_err(|_| nic.drop_region(region))
         })
     }
@@ -171,12 +164,9 @@ impl Provider for SimNic {
 
     fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
         self.revoke(|world, n, _| {
-            let host = world.nics[n].host;
-            let address = world.hosts[host].address_of(&memory);
-            let changes = world.hosts[host].changes_of(&memory);
-            let nic = &mut world.nics[n];
             let len = memory.len() as u64;
-            let region = nic.add_region(HostBuffer { buffer: memory, changes });
+            let (region, address) = world.add_region(n, memory);
+            let nic = &mut world.nics[n];
             let changed = nic.nic.rereg_mr(mr, pd, region, address, len, access);
             let (mr, earlier) = changed.inspect_err(|_| nic.drop_region(region))?;
             nic.drop_region(earlier);
@@ -230,11 +220,9 @@ impl Provider for SimNic {
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let mut world = lock(&self.shared);
         let now = world.now;
-        let nic = &mut world.nics[self.number];
-        let n = nic.poll_cq(now, cq, max, out)?;
+        let n = world.nics[self.number].poll_cq(now, cq, max, out)?;
         if n > 0 {
-            let host = nic.host;
-            world.hosts[host].activity += 1;
+            world.count_activity(self.number);
             world.ring_doorbell(self.number);
         }
         Ok(n)

@@ -23,7 +23,7 @@ impl Testbed {
         Testbed::from_world(World::with_config(seed, config), rails)
     }
 
-    /// Adds the hosts and NICs of a testbed to this world.
+    /// Adds two hosts and their NICs to this world.
     pub fn from_world(mut world: World, rails: u8) -> Testbed {
         let hosts = ["a", "b"].map(|name| world.add_host(name));
         let nics = hosts.map(|host| (0..rails).map(|rail| world.add_nic(host, rail)).collect());

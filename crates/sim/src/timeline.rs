@@ -1,5 +1,5 @@
-//! The records of a trace in a form that can be drawn: which packet arrived where, and what failed,
-//! moved and completed.
+//! The records of a trace in a form that can be drawn: the packets and where they arrived,
+//! failures, moves and completions.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,7 +7,7 @@ use mitra_verbs::Time;
 
 use crate::trace::{PacketHead, Trace, TraceEvent};
 
-/// The part of a world that a record is about, by its index.
+/// The part of a world that a record describes, by its index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// The whole world.
@@ -18,16 +18,16 @@ pub enum Subject {
     Nic(usize),
 }
 
-/// The content of a record other than that of a packet.
+/// The content of a record that describes no packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoteKind {
-    /// Something fails.
+    /// A failure.
     Fault,
-    /// Something that failed works again.
+    /// The end of a failure.
     Recovery,
-    /// A connection leaves a rail, or closes.
+    /// The departure of a connection from a rail, or its close.
     Move,
-    /// A program posts operations, or operations end.
+    /// A post or an end of operations.
     Operation,
     /// Anything else.
     Event,
@@ -36,13 +36,13 @@ pub enum NoteKind {
 /// A step in the life of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PacketStep {
-    /// A NIC sends it.
+    /// A NIC sends the packet.
     Sent,
-    /// A NIC executes it.
+    /// A NIC executes the packet.
     Taken,
-    /// It is lost, at the NIC of the record.
+    /// The packet is lost at the NIC of the record.
     Lost,
-    /// A fault acts on it: it is delayed or corrupted.
+    /// A fault delays or corrupts the packet.
     Changed,
 }
 
@@ -53,8 +53,8 @@ pub enum EventKind {
     Packet {
         /// The step.
         step: PacketStep,
-        /// For a packet that arrives or is lost, the index of the record in which it was sent, if
-        /// that is kept.
+        /// For a packet that arrives or is lost: the index of the record in which the packet was
+        /// sent, if the trace keeps this record.
         sent: Option<usize>,
     },
     /// A completion becomes visible in memory.
@@ -110,8 +110,8 @@ impl Timeline {
     }
 }
 
-/// The packets that were sent and have not arrived, by what they contain. Copies of a packet arrive
-/// in the order in which they were sent.
+/// The packets that were sent and have not arrived, by content. Copies of a packet arrive in the
+/// order in which they were sent.
 #[derive(Default)]
 struct Flights(HashMap<PacketHead, VecDeque<usize>>);
 
@@ -132,7 +132,7 @@ fn draw(at: Time, event: &TraceEvent, index: usize, in_flight: &mut Flights) -> 
 }
 
 impl Flights {
-    /// Returns the step that an action on a packet is, and the record in which the packet was sent.
+    /// Returns the step, and the record in which the packet was sent.
     fn follow(&mut self, action: &str, head: PacketHead, index: usize) -> (PacketStep, Option<usize>) {
         let step = match action {
             "sends" => {
@@ -143,7 +143,8 @@ impl Flights {
             "delays" | "corrupts" | "holds" => return (PacketStep::Changed, None),
             _ => PacketStep::Lost,
         };
-        // A packet that its sender loses was not sent: an earlier copy of it may be in flight.
+        // A packet that its sender loses was not sent. An earlier copy of the packet may be in
+        // flight.
         let was_sent = !matches!(action, "loses" | "has no way for");
         let sent = self.0.get_mut(&head).filter(|_| was_sent).and_then(VecDeque::pop_front);
         (step, sent)

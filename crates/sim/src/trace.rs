@@ -1,5 +1,5 @@
-//! The trace of a run: each packet and event with its virtual time. The trace hashes each record
-//! when it is added, keeps the last records in a compact form, and formats them only on demand.
+//! The trace of a run. The trace hashes each record when it is added, keeps the last records in a
+//! compact form, and formats them only on demand.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -13,7 +13,6 @@ use crate::timeline::{NoteKind, Subject};
 /// The number of bytes of a datagram that a record keeps. All headers of a packet fit.
 const HEAD_BYTES: usize = 48;
 
-/// The part of a datagram that formatting needs: its first bytes, its length and its ICRC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PacketHead {
     bytes: [u8; HEAD_BYTES],
@@ -30,8 +29,8 @@ impl PacketHead {
         PacketHead { bytes, len: datagram.len() as u32, icrc }
     }
 
-    /// Passes the parsed packet to `f`. Zeros replace the bytes of the payload that the record does
-    /// not keep.
+    /// Passes the parsed packet to `f`. The record does not keep the whole payload, so zeros
+    /// replace the rest.
     fn with_packet<T>(&self, f: impl FnOnce(Result<Packet<'_>, mitra_wire::ParseError>) -> T) -> T {
         let len = (self.len as usize).saturating_sub(mitra_wire::ICRC_LEN);
         let mut whole = vec![0; len];
@@ -40,7 +39,7 @@ impl PacketHead {
         f(Packet::parse(&whole))
     }
 
-    /// Returns the kind of a control message of a virtual queue pair, if the packet is one.
+    /// Returns `None` if the packet is not a control message of a virtual queue pair.
     pub(crate) fn control_message(&self) -> Option<MessageKind> {
         self.with_packet(|packet| {
             let packet = packet.ok().filter(|packet| matches!(packet.transport, Transport::Ud(_)))?;
@@ -58,14 +57,13 @@ impl fmt::Display for PacketHead {
     }
 }
 
-/// A record of the trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TraceEvent {
     /// An action of a NIC on a packet.
     Packet { action: &'static str, nic: u32, head: PacketHead },
     /// An event at a NIC, with two numbers that depend on the action.
     Nic { action: &'static str, nic: u32, a: u64, b: u64 },
-    /// Anything else.
+    /// Any other record.
     Note { about: Subject, kind: NoteKind, text: String },
 }
 
@@ -96,13 +94,12 @@ impl Trace {
         }
     }
 
-    /// Returns a hash over all records since the beginning, including those that are no longer
-    /// kept. Two runs of one seed have the same hash.
+    /// Returns a hash over all records since the beginning, kept or not. Two runs of one seed have
+    /// the same hash.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Returns the number of records so far.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -112,17 +109,14 @@ impl Trace {
         self.max_records > 0 || self.print_live
     }
 
-    /// Returns the records that are kept, in order.
     pub(crate) fn records(&self) -> impl Iterator<Item = &(Time, TraceEvent)> {
         self.records.iter()
     }
 
-    /// Adds the name of the next NIC.
     pub(crate) fn add_nic(&mut self, name: &str) {
         self.nic_names.push(name.to_owned());
     }
 
-    /// Adds the name of the next host.
     pub(crate) fn add_host(&mut self, name: &str) {
         self.host_names.push(name.to_owned());
     }

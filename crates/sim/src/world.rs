@@ -35,18 +35,16 @@ type Script = Box<dyn FnOnce(&mut World)>;
 /// records of its trace, and the command that repeats the run.
 pub struct World {
     pub(crate) shared: Shared,
-    apps: Vec<Box<dyn App>>,
-    app_rngs: Vec<Prng>,
+    apps: Vec<(Box<dyn App>, Prng)>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
-    /// The number of turns of applications and of scheduled functions so far.
     turns: u64,
 }
 
 /// The error of a run whose condition did not become true. Its text has several lines: the reason,
 /// the state of every program, host and NIC, and the command that repeats the run.
 /// [`Debug`](fmt::Debug) prints the same text, so that `unwrap` and a test that returns the error
-/// show it.
+/// show the text.
 #[derive(Clone)]
 pub struct Stalled {
     /// The text.
@@ -71,7 +69,6 @@ fn trace_setting() -> String {
     std::env::var("MITRA_SIM_TRACE").unwrap_or_default()
 }
 
-/// The number of records that a trace keeps by default.
 const DEFAULT_TRACE_LEN: usize = 200;
 
 impl World {
@@ -92,7 +89,8 @@ impl World {
     }
 
     /// Creates a world with this configuration that keeps the last `kept_records` records of its
-    /// trace. If it keeps some, `MITRA_SIM_TRACE=live` makes it print each record immediately.
+    /// trace. If `kept_records` is not 0, `MITRA_SIM_TRACE=live` makes it print each record
+    /// immediately.
     pub fn with_trace_len(seed: u64, config: Config, kept_records: usize) -> World {
         let is_live = kept_records > 0 && trace_setting() == "live";
         World::with_trace(seed, config, Trace::new(kept_records, is_live))
@@ -103,7 +101,6 @@ impl World {
         World {
             shared: Arc::new(Mutex::new(world)),
             apps: Vec::new(),
-            app_rngs: Vec::new(),
             scripts: BTreeMap::new(),
             next_script: 0,
             turns: 0,
@@ -120,8 +117,7 @@ impl World {
         lock(&self.shared).config.clone()
     }
 
-    /// Returns a random number generator for the test. It is independent of the generators that the
-    /// world uses.
+    /// Returns a random number generator for the test, independent of the world's generators.
     pub fn test_rng(&self, name: &str) -> Prng {
         Prng::stream(self.seed(), &format!("test {name}"))
     }
@@ -140,9 +136,9 @@ impl World {
         HostId(number)
     }
 
-    /// Adds a NIC of a host on a rail, with the configuration's capabilities. It is connected to
-    /// all NICs of the rail. If the host already has a NIC on the rail, the new NIC replaces the
-    /// old one and has the same address.
+    /// Adds a NIC of a host on a rail, connected to all NICs of the rail, with the configuration's
+    /// capabilities. If the host already has a NIC on the rail, the new NIC replaces the old NIC
+    /// and has the same address.
     pub fn add_nic(&mut self, host: HostId, rail: u8) -> Arc<SimNic> {
         let capabilities = lock(&self.shared).config.capabilities;
         self.add_nic_with(host, rail, capabilities)
@@ -154,7 +150,7 @@ impl World {
         Arc::new(SimNic::new(Arc::clone(&self.shared), number))
     }
 
-    /// Adds a NIC like [`World::add_nic_with`], with this largest MTU of its port.
+    /// Adds a NIC like [`World::add_nic_with`], whose port has this largest MTU.
     pub fn add_nic_with_mtu(
         &mut self,
         host: HostId,
@@ -166,13 +162,13 @@ impl World {
         Arc::new(SimNic::new(Arc::clone(&self.shared), number))
     }
 
-    /// Sets the behaviour of the cables of one rail, instead of that of [`Config::link`]. The noise
-    /// is that of NICs which are added later.
+    /// Sets the behaviour of the cables of one rail, instead of [`Config::link`]. The noise affects
+    /// only NICs that are added later.
     pub fn set_rail_link(&mut self, rail: u8, link: LinkConfig) {
         lock(&self.shared).rail_links.insert(rail, link);
     }
 
-    /// Returns the NIC of a host on a rail: the one that [`World::add_nic`] added last.
+    /// Returns the NIC of a host on a rail that [`World::add_nic`] added last.
     ///
     /// # Panics
     /// Panics if the host has none.
@@ -186,8 +182,7 @@ impl World {
     pub fn add_app(&mut self, host: HostId, app: impl App + 'static) {
         let mut world = lock(&self.shared);
         let number = self.apps.len();
-        self.apps.push(Box::new(app));
-        self.app_rngs.push(Prng::stream(world.seed, &format!("app {number}")));
+        self.apps.push((Box::new(app), Prng::stream(world.seed, &format!("app {number}"))));
         world.apps.push(AppState {
             host: host.0,
             turn: 0,
@@ -200,8 +195,7 @@ impl World {
         world.schedule_turn(number, at);
     }
 
-    /// Schedules a function at a time. If that time has passed, the function runs at the current
-    /// time.
+    /// Schedules a function at a time, or at the current time if that time has passed.
     pub fn at(&mut self, at: Time, script: impl FnOnce(&mut World) + 'static) {
         self.next_script += 1;
         self.scripts.insert(self.next_script, Box::new(script));
@@ -220,8 +214,8 @@ impl World {
         self.step_until(Time::from_nanos(u64::MAX)).is_ok()
     }
 
-    /// Handles the next event if it is not after `deadline`. Otherwise returns its time, or `None`
-    /// if there is no event.
+    /// Handles the next event if it is not after `deadline`. Otherwise returns its time. Returns
+    /// `None` if there is no event.
     fn step_until(&mut self, deadline: Time) -> Result<(), Option<Time>> {
         let mut world = lock(&self.shared);
         let at = world.queue.next_at().filter(|at| *at <= deadline).ok_or(world.queue.next_at())?;
@@ -253,7 +247,7 @@ impl World {
 
     fn run_turn(&mut self, number: usize, host: usize, activity_before: u64) {
         self.turns += 1;
-        let (app, rng) = (&mut self.apps[number], &mut self.app_rngs[number]);
+        let (app, rng) = &mut self.apps[number];
         let (host, next_turn) = (HostId(host), NextTurn::Soon);
         let mut ctx = AppContext { shared: &self.shared, host, app: number, rng, next_turn };
         app.step(&mut ctx);
@@ -261,7 +255,7 @@ impl World {
         lock(&self.shared).after_turn(number, next_turn, activity_before);
     }
 
-    /// Runs until `done` returns true. `done` is called before each event.
+    /// Runs until `done` returns true. The world calls `done` before each event.
     ///
     /// # Errors
     /// Returns [`Stalled`] if `done` is not true within `timeout` of virtual time, or if no event
@@ -272,10 +266,7 @@ impl World {
         timeout: Duration,
     ) -> Result<(), Stalled> {
         let deadline = self.now() + timeout;
-        loop {
-            if done(self) {
-                return Ok(());
-            }
+        while !done(self) {
             match self.step_until(deadline) {
                 Ok(()) => {}
                 Err(None) => return Err(self.stalled("no event is left")),
@@ -285,6 +276,7 @@ impl World {
                 }
             }
         }
+        Ok(())
     }
 
     /// Returns whether no packet is in flight and no placement, completion or ACK is pending in a
@@ -294,8 +286,8 @@ impl World {
         world.in_flight == 0 && world.nics.iter().all(|n| n.pipeline.len() == 0)
     }
 
-    /// Runs until [`World::is_quiet`]. Call [`World::stop_noise`] before if the configuration has
-    /// stragglers, so that no more packets are delayed.
+    /// Runs until [`World::is_quiet`]. If the configuration has stragglers, call
+    /// [`World::stop_noise`] before, so that no more packets are delayed.
     ///
     /// # Errors
     /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest
@@ -341,7 +333,7 @@ impl World {
 
     /// Returns the number of bytes that a NIC has placed in host memory so far.
     pub fn placed_bytes(&self, nic: NicId) -> u64 {
-        lock(&self.shared).nics[nic.0].pipeline.placed()
+        lock(&self.shared).nics[nic.0].pipeline.placed
     }
 
     /// Writes a line into the trace.
@@ -361,7 +353,7 @@ impl World {
         lock(&self.shared).trace.tail(n).collect()
     }
 
-    /// Returns what failures have met so far.
+    /// Returns how often failures met operations so far.
     pub fn coverage(&self) -> Coverage {
         lock(&self.shared).observer.coverage.clone()
     }
@@ -374,13 +366,12 @@ impl World {
         Timeline::new(hosts, world.nics.iter().map(nic).collect(), &world.trace)
     }
 
-    /// Returns the counter of the changes that NICs of a host make to a registered buffer.
     pub(crate) fn memory_changes(&self, host: HostId, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
-        lock(&self.shared).hosts[host.0].changes_of(buffer)
+        Arc::clone(&lock(&self.shared).hosts[host.0].registered(buffer).changes)
     }
 
-    /// Returns a condition for [`World::run_until`] that depends on the state of programs only.
-    /// `done` is called again only after a turn of a program, or after a scheduled function.
+    /// Returns a condition for [`World::run_until`] that depends only on the state of programs. The
+    /// world calls `done` again only after a turn of a program, or after a scheduled function.
     pub fn programs_are(done: impl Fn() -> bool) -> impl FnMut(&World) -> bool {
         let mut last = (None, false);
         move |world| {
@@ -398,7 +389,7 @@ impl World {
 }
 
 impl WorldState {
-    fn sample_step_interval(&mut self) -> Duration {
+    pub(crate) fn sample_step_interval(&mut self) -> Duration {
         self.config.host.step_interval.sample(&mut self.host_rng)
     }
 

@@ -1,5 +1,5 @@
 //! The state of a world: the clock, the event queue, the hosts, the NICs and the packets in flight.
-//! One lock protects all of it.
+//! One lock protects the whole state.
 
 pub(crate) mod host;
 mod packet_delivery;
@@ -28,39 +28,33 @@ use crate::{Config, LinkConfig, Prng};
 use host::{AppState, HostState};
 use packet_delivery::InFlightPacket;
 
-/// The longest inline data that a NIC accepts, in bytes, as that of some hardware: several packets
-/// at the smallest MTU.
+/// The longest inline data that a NIC accepts, in bytes, like that of some hardware: several
+/// packets at the smallest MTU.
 pub(crate) const LONGEST_INLINE: u32 = 1024;
 
-/// A scheduled event. A `usize` is the index of the NIC, host or application that the event belongs
-/// to.
+/// A scheduled event. A `usize` is the index of the NIC, host or application.
 pub(crate) enum Event {
-    /// A packet reaches its NIC.
     PacketArrival(Box<InFlightPacket>),
-    /// A NIC transmits its pending packets.
     Transmit(usize),
-    /// The timer of a NIC fires.
     Timer(usize),
     /// A NIC runs an idle poll, in which it sends its pending ACKs or defers them.
     IdlePoll(usize),
     /// The first item of a NIC's DMA pipeline is due.
     Placement(usize),
-    /// An asynchronous event of a NIC reaches its host.
     AsyncReport(usize, AsyncEvent),
-    /// The report of a host that it has refused a packet reaches the sender. Its second part is the
-    /// NIC that the packet was sent to.
+    /// The report of a host that it has refused a packet reaches the sender. The second NIC is the
+    /// destination of the packet.
     Refusal(usize, usize),
-    /// An application runs the turn with this number.
+    /// An application runs the turn with this number, unless the turn is stale.
     AppTurn(usize, u64),
     /// The pause of a host with this number ends.
     HostResume(usize, u64),
-    /// Failures that are placed at a point of a recovery happen.
+    /// The failures of a [`host::PointProbe`] happen.
     Failures(Vec<FailureInjection>),
     /// A function that the test scheduled runs.
     Script(u64),
 }
 
-/// The state of a world.
 pub(crate) struct WorldState {
     pub(crate) seed: u64,
     pub(crate) now: Time,
@@ -88,10 +82,9 @@ pub(crate) struct WorldState {
     pub(crate) in_flight: usize,
 }
 
-/// A world's state with its lock.
 pub(crate) type Shared = Arc<Mutex<WorldState>>;
 
-/// Takes the lock. Ignores poisoning, because the failure report prints the state after a panic.
+/// Ignores poisoning, because the failure report prints the state after a panic.
 pub(crate) fn lock(shared: &Shared) -> MutexGuard<'_, WorldState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -122,8 +115,8 @@ impl WorldState {
         }
     }
 
-    /// Adds a NIC of a host on a rail, and returns its index. If the host already has a NIC on the
-    /// rail, the new NIC replaces it.
+    /// Adds a NIC and returns its index. If the host already has a NIC on the rail, the new NIC
+    /// replaces it.
     pub(crate) fn add_nic(
         &mut self,
         host: usize,
@@ -194,13 +187,11 @@ impl WorldState {
         number
     }
 
-    /// Returns the behaviour of the cables of a rail.
     pub(crate) fn link(&self, rail: u8) -> &LinkConfig {
         self.rail_links.get(&rail).unwrap_or(&self.config.link)
     }
 
-    /// Handles an event other than an application's turn or a scheduled function, which
-    /// [`crate::World`] handles.
+    /// Handles an event. [`crate::World`] handles turns of applications and scheduled functions.
     pub(crate) fn handle(&mut self, event: Event) {
         match event {
             Event::PacketArrival(flight) => {
@@ -262,7 +253,8 @@ impl WorldState {
         self.release_placed(n);
         let nic = &mut self.nics[n];
         let due = nic.nic.poll_timeout().map(|t| nic.global(t));
-        // A timer that is set for an earlier time stays: when it fires, this function runs again.
+        // A timer that is set for an earlier time stays. When the timer fires, this function runs
+        // again.
         if let Some(due) = due
             && nic.timer.is_none_or(|(set, _)| due < set)
         {
@@ -307,17 +299,13 @@ impl WorldState {
         }
     }
 
-    /// Completes the due items of the DMA pipeline, and handles its releases: a completion becomes
-    /// visible, and a packet leaves the NIC.
+    /// Completes the due items of the DMA pipeline, and handles its releases.
     pub(crate) fn release_placed(&mut self, n: usize) {
         self.nics[n].pipeline.advance(self.now);
         for release in self.nics[n].pipeline.take_released() {
             match release {
                 Release::Completion(cq) => {
-                    let nic = &mut self.nics[n];
-                    if let Some(cq_view) = nic.cqs.get_mut(&cq) {
-                        cq_view.visible = (cq_view.visible + 1).min(cq_view.written);
-                    }
+                    self.nics[n].show_completion(cq);
                     self.trace.nic(self.now, "completes in", n, u64::from(cq.0), 0);
                     self.wake_apps(self.nics[n].host);
                 }
@@ -326,8 +314,8 @@ impl WorldState {
         }
     }
 
-    /// Completes all placements of a NIC, so that the NIC does not write to revoked memory after
-    /// this call. Does not complete them if `revoke_waits` is off.
+    /// Completes all placements of a NIC, unless `revoke_waits` is off, so that the NIC does not
+    /// write to revoked memory afterwards.
     pub(crate) fn revoke(&mut self, n: usize) {
         if self.config.memory.revoke_waits {
             self.nics[n].pipeline.flush();
@@ -336,8 +324,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Resets a NIC. If it is alive, a random number of its pending placements complete first. The
-    /// others are lost.
+    /// Resets a NIC. If the NIC is alive, a random number of its pending placements complete first.
+    /// The other placements are lost.
     pub(crate) fn reset_nic(&mut self, n: usize) -> Result<()> {
         let nic = &mut self.nics[n];
         if !nic.capabilities.reset {
@@ -359,7 +347,6 @@ impl WorldState {
         Ok(())
     }
 
-    /// Schedules a transmission of the NIC, unless one is scheduled already.
     pub(crate) fn ring_doorbell(&mut self, n: usize) {
         if self.nics[n].transmit_at.is_none() {
             let at = self.now + self.config.nic.doorbell_delay.sample(&mut self.nic_rng);

@@ -1,7 +1,8 @@
-//! Takes stock of the operations in flight when a failure takes effect, from the state of NICs,
-//! queue pairs and packets.
+//! Records the operations in flight when a failure takes effect, from the state of NICs, queue
+//! pairs and packets.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use mitra_failover::rail_negotiation::MessageKind;
 use mitra_transport::PendingSend;
@@ -12,28 +13,25 @@ use mitra_wire::{Packet, Transport};
 use super::{Coverage, CoverageCell, Operation, RecoveryPoint};
 use crate::world_state::{Event, WorldState};
 
-/// What the observer of a world remembers.
 #[derive(Default)]
 pub(crate) struct CoverageObserver {
     pub(crate) coverage: Coverage,
-    hosts: Vec<HostProgress>,
+    hosts: BTreeMap<usize, HostProgress>,
     /// The operations that were in flight when the recovery began, with their stages.
     at_begin: Vec<(Stage, Operation)>,
     /// The packet that is lost because of the fault whose failures now take effect.
     pub(crate) lost: Option<LostPacket>,
 }
 
-/// What the observer knows of a host.
 #[derive(Clone, Copy, Default)]
 struct HostProgress {
     point: RecoveryPoint,
-    /// The rail that its program uses. Only there a recovery fences a queue pair.
+    /// The rail that its program uses. A recovery fences a queue pair on this rail only.
     active_rail: Option<usize>,
     /// The epoch of the last completed failover.
     epoch: u64,
 }
 
-/// A packet that a fault stops.
 #[derive(Clone, Copy)]
 pub(crate) struct LostPacket {
     nic: usize,
@@ -45,20 +43,27 @@ pub(crate) struct LostPacket {
 }
 
 impl CoverageObserver {
-    /// Returns the point of a host.
     pub(crate) fn point(&self, host: usize) -> RecoveryPoint {
-        self.hosts.get(host).map_or(RecoveryPoint::None, |host| host.point)
+        self.hosts.get(&host).map_or(RecoveryPoint::None, |host| host.point)
     }
 
     fn host(&mut self, host: usize) -> &mut HostProgress {
-        let hosts = self.hosts.len().max(host + 1);
-        self.hosts.resize(hosts, HostProgress::default());
-        &mut self.hosts[host]
+        self.hosts.entry(host).or_default()
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.hosts.values().any(|host| host.point != RecoveryPoint::None)
+    }
+
+    fn begin(&mut self, met: Vec<(Stage, Operation)>) {
+        if !met.is_empty() {
+            self.at_begin = met;
+        }
     }
 }
 
 impl WorldState {
-    /// Counts a failure that is about to take effect at a NIC.
+    /// Must be called before the failure takes effect.
     pub(crate) fn cover_failure(&mut self, nic: usize, failure: Failure) {
         let state = &self.nics[nic];
         let is_new = match failure {
@@ -71,7 +76,7 @@ impl WorldState {
             return;
         }
         let met = self.operations_at(nic);
-        let mut points: Vec<_> = (0..self.hosts.len()).map(|host| self.observer.point(host)).collect();
+        let mut points: Vec<_> = self.observer.hosts.values().map(|host| host.point).collect();
         points.retain(|&point| point != RecoveryPoint::None);
         points.dedup();
         if points.is_empty() {
@@ -79,9 +84,7 @@ impl WorldState {
                 let cell = CoverageCell { stage, failure, operation, point: RecoveryPoint::None };
                 self.observer.coverage.count(cell);
             }
-            if !met.is_empty() {
-                self.observer.at_begin = met;
-            }
+            self.observer.begin(met);
             return;
         }
         for point in points {
@@ -91,24 +94,21 @@ impl WorldState {
         }
     }
 
-    /// Notes that the program of a NIC's host takes a queue pair out of service.
+    /// Records that the program of a NIC's host takes a queue pair out of service.
     pub(crate) fn cover_fence(&mut self, nic: usize) {
         let (host, rail) = (self.nics[nic].host, usize::from(self.nics[nic].rail));
         let is_active = self.observer.host(host).active_rail == Some(rail);
         if !is_active || !matches!(self.observer.point(host), RecoveryPoint::None | RecoveryPoint::Proposed) {
             return;
         }
-        if (0..self.hosts.len()).all(|host| self.observer.point(host) == RecoveryPoint::None) {
-            // A recovery without a failure of a NIC, or one that began some time after it.
+        if !self.observer.is_recovering() {
+            // The recovery began without a failure of a NIC, or some time after a failure.
             let met = self.operations_at(nic);
-            if !met.is_empty() {
-                self.observer.at_begin = met;
-            }
+            self.observer.begin(met);
         }
         self.reach_point(host, RecoveryPoint::Fenced);
     }
 
-    /// Notes a control message that a NIC sends or receives.
     pub(crate) fn cover_message(&mut self, nic: usize, packet: &Packet<'_>) {
         if !matches!(packet.transport, Transport::Ud(_)) {
             return;
@@ -130,8 +130,8 @@ impl WorldState {
         }
     }
 
-    /// Notes the last step of a host in a recovery, and schedules the failures that are placed at
-    /// it.
+    /// Records the last step of a host in a recovery, and schedules the failures that are placed at
+    /// this step.
     fn reach_point(&mut self, host: usize, point: RecoveryPoint) {
         self.observer.host(host).point = point;
         let probe = &mut self.hosts[host].point_probe;
@@ -140,13 +140,13 @@ impl WorldState {
         if placed.left == 0
             && let Some(placed) = probe.take()
         {
-            // After the step, which is a call or a packet of this instant.
+            // The failures follow the step, which is a call or a packet of this instant.
             self.queue.push(self.now + Duration::from_nanos(1), Event::Failures(placed.targets));
         }
     }
 
-    /// Notes what a program says of its connection. A recovery is over when a failover with a later
-    /// epoch has completed, or the connection is closed.
+    /// Records what a program reports about its connection. A recovery is over when a failover with
+    /// a later epoch has completed, or when the connection is closed.
     pub(crate) fn cover_program(&mut self, host: usize, active_rail: usize, epoch: u64, is_closed: bool) {
         let progress = self.observer.host(host);
         progress.active_rail = Some(active_rail);
@@ -154,15 +154,15 @@ impl WorldState {
         progress.epoch = progress.epoch.max(epoch);
         if is_over && progress.point != RecoveryPoint::None {
             progress.point = RecoveryPoint::None;
-            if (0..self.hosts.len()).all(|host| self.observer.point(host) == RecoveryPoint::None) {
+            if !self.observer.is_recovering() {
                 self.observer.at_begin.clear();
             }
         }
     }
 
-    /// Notes a packet that is lost at a NIC. `stage` is that at which a fault was placed, if the
-    /// packet has reached one. A packet that is lost otherwise is lost on the wire, also at the NIC
-    /// at which it arrives.
+    /// Records a packet that is lost at a NIC. `stage` is the stage that the packet has reached, if
+    /// a fault was placed there. Other packets are lost on the wire, also at the NIC at which they
+    /// arrive.
     pub(crate) fn cover_lost_packet(
         &mut self,
         nic: usize,
@@ -183,7 +183,7 @@ impl WorldState {
         });
     }
 
-    /// Returns the operations that are in flight between a NIC and those of its rail, with their
+    /// Returns the operations in flight between a NIC and the other NICs of its rail, with their
     /// stages.
     fn operations_at(&self, nic: usize) -> Vec<(Stage, Operation)> {
         let responses = self.responses_in_flight();
@@ -196,7 +196,7 @@ impl WorldState {
         found
     }
 
-    /// Returns the responses in flight: the destination and the PSN that each answers.
+    /// Returns the responses in flight: the destination, and the PSN that the response answers.
     fn responses_in_flight(&self) -> Vec<(usize, Qpn, Psn)> {
         let packets = self.queue.iter().filter_map(|event| match event {
             Event::PacketArrival(packet) => Some(packet),
@@ -206,12 +206,11 @@ impl WorldState {
             let parsed = Packet::parse(packet.covered()).ok()?;
             let is_response =
                 matches!(parsed.transport, Transport::Rc | Transport::Xrc(_)) && !parsed.message.is_request();
-            is_response.then_some((packet.to(), parsed.dest_qp, parsed.psn))
+            is_response.then_some((packet.to, parsed.dest_qp, parsed.psn))
         });
         responses.collect()
     }
 
-    /// Adds an operation of `requester`, if the NIC that fails takes part in it.
     fn add_operation(
         &self,
         failing: usize,
@@ -234,7 +233,7 @@ impl WorldState {
             return;
         };
         let Ok(peer) = self.nics[responder].nic.query_qp(peer_qp) else { return };
-        // The response to a READ begins at its first PSN; an acknowledgement of the last PSN
+        // The response to a READ begins at its first PSN. An acknowledgement of the last PSN
         // answers a WRITE or SEND.
         let answer = if operation == Operation::Read { first } else { last };
         let lost = self.observer.lost.filter(|lost| {
@@ -254,7 +253,7 @@ impl WorldState {
         let stage = match lost {
             Some(lost) => lost.stage,
             None if is_at_or_after(first, peer.rq_psn) => Stage::RequestOnWire,
-            // A READ may have several request packets. Each is executed as a whole.
+            // A READ may have several request packets. Each packet is executed as a whole.
             None if is_at_or_after(last, peer.rq_psn) && operation != Operation::Read => {
                 Stage::PartlyExecuted
             }
@@ -271,7 +270,7 @@ impl WorldState {
     }
 }
 
-/// Returns whether a PSN is another one or comes after it, in the half of all PSNs that follows it.
+/// Returns whether `psn` is in the half of all PSNs that begins with `other`.
 fn is_at_or_after(psn: Psn, other: Psn) -> bool {
     psn.distance(other) < 1 << 23
 }

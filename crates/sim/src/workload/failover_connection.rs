@@ -51,8 +51,7 @@ pub fn virtual_qps(
     virtual_qps_with(domains, [config; 2], secrets, [None; 2])
 }
 
-/// Makes two virtual queue pairs like [`virtual_qps`], with these configurations, which take
-/// receives from these queues if there are some.
+/// Makes two virtual queue pairs like [`virtual_qps`], which take receives from `queues`, if given.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -71,9 +70,9 @@ pub(crate) fn virtual_qps_with(
     };
     let [a, b] = secrets;
     let (mut a, mut b) = (make(0, a)?, make(1, b)?);
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
+    let info = a.local_info();
+    a.connect(&b.local_info())?;
+    b.connect(&info)?;
     Ok([a, b])
 }
 
@@ -91,9 +90,9 @@ pub fn shared_backups(
     };
     let [a, b] = secrets;
     let (a, b) = (make(0, a)?, make(1, b)?);
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
+    let info = a.local_info();
+    a.connect(&b.local_info())?;
+    b.connect(&info)?;
     Ok([a, b])
 }
 
@@ -105,8 +104,7 @@ pub fn backed_qps(backups: &[Arc<SharedBackup>; 2], config: Config) -> Result<[B
     backed_qps_with(backups, config, [None; 2])
 }
 
-/// Makes two queue pairs like [`backed_qps`], which take receives from these queues if there are
-/// some.
+/// Makes two queue pairs like [`backed_qps`], which take receives from `queues`, if given.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a queue pair that failed.
@@ -120,9 +118,9 @@ pub(crate) fn backed_qps_with(
         None => backups[h].queue_pair(config),
     };
     let [mut a, mut b] = [make(0)?, make(1)?];
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
+    let info = a.local_info();
+    a.connect(&b.local_info())?;
+    b.connect(&info)?;
     Ok([a, b])
 }
 

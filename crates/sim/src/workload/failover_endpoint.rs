@@ -11,162 +11,149 @@ use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
 
 use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
 
-/// A queue pair that survives the loss of a rail: a virtual queue pair, or a queue pair with a
-/// shared backup.
+/// A queue pair that survives the loss of a rail: a virtual queue pair, a queue pair with a shared
+/// backup, or a pair of XRC connections.
 pub trait FailoverQp: fmt::Debug {
+    /// The kind of failover.
+    type Kind: Failover;
+
+    /// The virtual queue pair that sends.
+    fn sender(&self) -> &VirtualQp<Self::Kind>;
+
+    /// The virtual queue pair that sends.
+    fn sender_mut(&mut self) -> &mut VirtualQp<Self::Kind>;
+
+    /// The virtual queue pair that receives.
+    fn receiver(&self) -> &VirtualQp<Self::Kind> {
+        self.sender()
+    }
+
     /// Posts a send.
     ///
     /// # Errors
-    /// Those of the queue pair.
-    fn post_send(&mut self, wr: SendWr) -> Result<u64>;
+    /// The error of the virtual queue pair.
+    fn post_send(&mut self, wr: SendWr) -> Result<u64> {
+        self.sender_mut().post_send(wr)
+    }
 
     /// Posts a receive.
     ///
     /// # Errors
-    /// Those of the queue pair.
-    fn post_recv(&mut self, wr: RecvWr) -> Result<()>;
+    /// The error of the virtual queue pair.
+    fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        self.sender_mut().post_recv(wr)
+    }
 
     /// Drives the queue pair, and appends completions to `out`.
-    fn poll(&mut self, out: &mut Vec<Completion>);
+    fn poll(&mut self, out: &mut Vec<Completion>) {
+        self.sender_mut().poll(out);
+    }
 
     /// Appends completions to `out`, and runs no maintenance.
-    fn poll_completions(&mut self, out: &mut Vec<Completion>);
+    fn poll_completions(&mut self, out: &mut Vec<Completion>) {
+        self.sender_mut().poll_completions(out);
+    }
 
     /// Returns whether the send queue has stopped at an operation that ended in an error.
-    fn is_halted(&self) -> bool;
+    fn is_halted(&self) -> bool {
+        self.sender().is_halted()
+    }
 
     /// Lets sends be posted again.
-    fn resume(&mut self);
+    fn resume(&mut self) {
+        self.sender_mut().resume();
+    }
 
     /// The number of sends that have not completed.
-    fn outstanding(&self) -> usize;
+    fn outstanding(&self) -> usize {
+        self.sender().outstanding()
+    }
 
     /// The number of messages that have arrived and wait for a receive of the shared receive queue.
-    fn waiting_messages(&self) -> usize;
+    fn waiting_messages(&self) -> usize {
+        self.receiver().waiting_messages()
+    }
 
     /// The reason for which the queue pair closed. `None` while it is open.
-    fn close_reason(&self) -> Option<CloseReason>;
+    fn close_reason(&self) -> Option<CloseReason> {
+        self.sender().close_reason()
+    }
 
     /// The contradiction, if the queue pair closed with [`CloseReason::Contradiction`].
-    fn contradiction(&self) -> Option<Contradiction>;
+    fn contradiction(&self) -> Option<Contradiction> {
+        self.sender().contradiction()
+    }
 
     /// The lengths of the lists that each virtual queue pair of the end keeps.
-    fn state_lengths(&self) -> Vec<StateLengths>;
+    fn state_lengths(&self) -> Vec<StateLengths> {
+        vec![self.sender().state_lengths()]
+    }
 
     /// The active rail.
-    fn active_rail(&self) -> usize;
+    fn active_rail(&self) -> usize {
+        self.sender().active_rail()
+    }
 
     /// The report of the last failover.
-    fn last_failover(&self) -> Option<FailoverReport>;
+    fn last_failover(&self) -> Option<FailoverReport> {
+        self.sender().last_failover()
+    }
 
     /// The number of messages of the peer that no honest peer sends.
-    fn rejected_messages(&self) -> u64;
+    fn rejected_messages(&self) -> u64 {
+        self.sender().rejected_messages()
+    }
 
     /// The configuration.
-    fn config(&self) -> Config;
+    fn config(&self) -> Config {
+        self.sender().config()
+    }
 
     /// The domain whose NICs and memory the queue pair uses.
-    fn domain(&self) -> &Arc<Domain>;
+    fn domain(&self) -> &Arc<Domain> {
+        self.sender().domain()
+    }
 
     /// Makes a region of the peer known.
     ///
     /// # Errors
-    /// Those of the queue pair.
-    fn import(&mut self, region: &RemoteRegion) -> Result<()>;
-
-    /// Ends the queue pair: at once, or, if not `abruptly`, so that it tells its peer when it is
-    /// polled.
-    fn leave(&mut self, abruptly: bool);
-}
-
-impl<F: Failover> FailoverQp for VirtualQp<F> {
-    fn post_send(&mut self, wr: SendWr) -> Result<u64> {
-        VirtualQp::post_send(self, wr)
-    }
-
-    fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
-        VirtualQp::post_recv(self, wr)
-    }
-
-    fn poll(&mut self, out: &mut Vec<Completion>) {
-        VirtualQp::poll(self, out);
-    }
-
-    fn poll_completions(&mut self, out: &mut Vec<Completion>) {
-        VirtualQp::poll_completions(self, out);
-    }
-
-    fn is_halted(&self) -> bool {
-        VirtualQp::is_halted(self)
-    }
-
-    fn resume(&mut self) {
-        VirtualQp::resume(self);
-    }
-
-    fn outstanding(&self) -> usize {
-        VirtualQp::outstanding(self)
-    }
-
-    fn waiting_messages(&self) -> usize {
-        VirtualQp::waiting_messages(self)
-    }
-
-    fn close_reason(&self) -> Option<CloseReason> {
-        VirtualQp::close_reason(self)
-    }
-
-    fn contradiction(&self) -> Option<Contradiction> {
-        VirtualQp::contradiction(self)
-    }
-
-    fn state_lengths(&self) -> Vec<StateLengths> {
-        vec![VirtualQp::state_lengths(self)]
-    }
-
-    fn active_rail(&self) -> usize {
-        VirtualQp::active_rail(self)
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        VirtualQp::last_failover(self)
-    }
-
-    fn rejected_messages(&self) -> u64 {
-        VirtualQp::rejected_messages(self)
-    }
-
-    fn config(&self) -> Config {
-        VirtualQp::config(self)
-    }
-
-    fn domain(&self) -> &Arc<Domain> {
-        VirtualQp::domain(self)
-    }
-
+    /// The error of the virtual queue pair.
     fn import(&mut self, region: &RemoteRegion) -> Result<()> {
-        VirtualQp::import(self, region)
+        self.sender_mut().import(region)
     }
 
+    /// Ends the queue pair. With `abruptly`, it ends at once. Otherwise it tells its peer when it
+    /// is polled.
     fn leave(&mut self, abruptly: bool) {
         if abruptly {
-            let _ = self.close(); // a dead NIC has no objects to destroy
+            let _ = self.sender_mut().close(); // a dead NIC has no objects to destroy
         } else {
-            self.shutdown();
+            self.sender_mut().shutdown();
         }
     }
 }
 
-/// A halt of the send queue: the operations from one that failed to the last one that was posted
-/// before posting resumed.
+impl<F: Failover> FailoverQp for VirtualQp<F> {
+    type Kind = F;
+
+    fn sender(&self) -> &VirtualQp<F> {
+        self
+    }
+
+    fn sender_mut(&mut self) -> &mut VirtualQp<F> {
+        self
+    }
+}
+
+/// A halt of the send queue: the operations from a failed operation to the last operation that was
+/// posted before posting resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Halt {
     /// The sequence number of the operation that failed first.
     pub failed: u64,
     /// The number of operations that ended as [`UnresolvedError::Indeterminate`].
     pub indeterminate: usize,
-    /// The sequence number of the first operation that succeeded although it was behind one that
-    /// failed.
+    /// The sequence number of the first operation that succeeded behind a failed operation.
     pub succeeded: Option<u64>,
 }
 
@@ -180,7 +167,6 @@ pub struct FailoverEndpoint<Q> {
     pub failures: Vec<Completion>,
     /// The halts of the send queue, each at an operation that failed.
     pub halts: Vec<Halt>,
-    /// The sequence number of the first operation that was posted after each halt.
     resumed: Vec<u64>,
     /// Whether [`Endpoint::poll`] takes completions and runs no maintenance
     /// ([`FailoverQp::poll_completions`]).
@@ -213,8 +199,8 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
         }
     }
 
-    /// Ends the queue pair as [`FailoverQp::leave`] does, or, if not `abruptly`, all queue pairs of
-    /// its shared backup.
+    /// Ends the queue pair like [`FailoverQp::leave`]. If not `abruptly`, all queue pairs of its
+    /// shared backup end.
     pub fn leave(&mut self, abruptly: bool) {
         match &self.backup {
             Some(backup) if !abruptly => backup.shutdown(),
@@ -296,7 +282,6 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
     }
 }
 
-/// Returns what an outcome says about execution.
 fn outcome(outcome: Outcome) -> ReportedOutcome {
     match outcome {
         Outcome::Success => ReportedOutcome::Success,

@@ -35,8 +35,7 @@ impl FailureTarget {
     ];
 }
 
-/// A test case: the kind of an operation, the stage of the operation at which a failure happens,
-/// and the component that fails.
+/// A failure at a stage of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FailureCase {
     /// The stage of the operation at which the failure happens.
@@ -50,39 +49,32 @@ pub struct FailureCase {
 impl FailureCase {
     /// Returns every possible case. [`Stage::PartlyExecuted`] is possible only for kinds with
     /// messages of several packets. [`Stage::NotPlaced`] is impossible for a READ, which places
-    /// nothing at its responder. It also needs NICs without
-    /// [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement); see
-    /// [`FailureCase::requires_early_ack`].
+    /// nothing at its responder. [`FailureCase::requires_early_ack`] has its condition on NICs.
     pub fn all() -> Vec<FailureCase> {
         let mut all = Vec::new();
         for stage in Stage::ALL {
             for target in FailureTarget::ALL {
-                for kind in OpKind::ALL {
-                    let case = FailureCase { stage, target, kind };
-                    let possible = match stage {
-                        Stage::PartlyExecuted => {
-                            matches!(kind, OpKind::Block | OpKind::WriteImm | OpKind::Send)
-                        }
-                        Stage::NotPlaced => kind != OpKind::Read,
-                        _ => true,
-                    };
-                    if possible {
-                        all.push(case);
+                let possible = OpKind::ALL.into_iter().filter(|kind| match stage {
+                    Stage::PartlyExecuted => {
+                        matches!(kind, OpKind::Block | OpKind::WriteImm | OpKind::Send)
                     }
-                }
+                    Stage::NotPlaced => *kind != OpKind::Read,
+                    _ => true,
+                });
+                all.extend(possible.map(|kind| FailureCase { stage, target, kind }));
             }
         }
         all
     }
 
     /// Returns whether this case needs a responder that acknowledges data before it has placed them
-    /// in memory.
+    /// in memory, so without
+    /// [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement).
     pub fn requires_early_ack(&self) -> bool {
         self.stage == Stage::NotPlaced
     }
 
-    /// Returns whether the stage is observed at the requester's NIC. Otherwise, it is observed at
-    /// the responder's NIC.
+    /// Returns whether the requester's NIC observes the stage. Otherwise, the responder's NIC does.
     pub fn at_requester(&self) -> bool {
         matches!(self.stage, Stage::Posted | Stage::RequestOnWire | Stage::Acknowledged)
     }

@@ -1,12 +1,12 @@
-//! What Mitra's own tests run in a world, and no test of another program needs: a workload over an
-//! endpoint, and a verdict on the outcomes of its operations.
+//! A workload over an endpoint, and a verdict on the outcomes of its operations. Only Mitra's own
+//! tests need this module.
 //!
-//! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its own [`Plan`]. It
-//! also serves the operations of its peer: it consumes and resets flags, takes messages, and
-//! overwrites blocks that it has read. Each end keeps a log of its requests and their completions
-//! ([`RequesterLog`]), and a log of the effects that it observed in its memory ([`ResponderLog`]).
-//! [`verify`] compares one end's `RequesterLog` with the other end's `ResponderLog`. It uses no
-//! state of the queue pairs.
+//! A [`WorkloadPeer`] is one end of a connection. The peer posts the operations of its own
+//! [`Plan`], and serves the operations of the other peer: it consumes and resets flags, takes
+//! messages, and overwrites blocks that it has read. Each end keeps a log of its requests and their
+//! completions ([`RequesterLog`]), and a log of the effects that it observed in its memory
+//! ([`ResponderLog`]). [`verify`] compares one end's `RequesterLog` with the other end's
+//! `ResponderLog`, and uses no state of the queue pairs.
 //!
 //! An effect that happens twice is detected for every kind of operation. A flag that is written
 //! again is consumed again. A counter is too high. A message that is received again has two entries
@@ -125,7 +125,7 @@ pub struct EndpointCompletion {
     pub invalidated: Option<Key>,
 }
 
-/// The outcome of an operation as the endpoint reports it. [`verify`] checks whether it is true.
+/// The outcome of an operation as the endpoint reports it. [`verify`] checks its truth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ReportedOutcome {

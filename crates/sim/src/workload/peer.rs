@@ -7,11 +7,11 @@ use mitra_verbs::{Access, Buffer, Mr, RemoteAddr};
 
 use super::requester::Requester;
 use super::responder::Responder;
-use super::{Endpoint, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
+use super::{Endpoint, MemoryLayout, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
 use crate::{App, AppContext, Prng};
 
-/// One end of a connection. It posts the operations of its own plan and serves those of its peer's
-/// plan.
+/// One end of a connection. The end posts the operations of its own plan and serves the operations
+/// of its peer's plan.
 pub struct WorkloadPeer {
     requester: Requester,
     responder: Responder,
@@ -27,7 +27,7 @@ impl WorkloadPeer {
     /// Creates an end that posts `own_plan` and serves `peer_plan`. Allocates its memory.
     pub fn new(own_plan: &Plan, peer_plan: &Plan) -> WorkloadPeer {
         let peer_ops = peer_plan.ops();
-        let responder_len = Responder::memory_len(peer_plan, &peer_ops);
+        let responder_len = MemoryLayout::of(peer_plan, &peer_ops).end;
         let memory = Arc::new(Buffer::new(responder_len + Requester::memory_len(own_plan)));
         WorkloadPeer {
             requester: Requester::new(own_plan, Arc::clone(&memory), responder_len),
@@ -46,14 +46,14 @@ impl WorkloadPeer {
 
     /// Sets the region of this end's memory, and the address of the start of the peer's memory.
     pub fn connect(&mut self, local: Mr, remote: RemoteAddr) {
-        self.requester.connect(local, remote);
-        self.responder.connect(local);
+        self.requester.regions = Some((local, remote));
+        self.responder.local = Some(local);
     }
 
-    /// Sets the counter of the changes that NICs make to the peer's memory, so that turns look at
-    /// it only after a change. What they find does not depend on it.
+    /// Sets the counter of the changes that NICs make to the peer's memory. Turns then look at the
+    /// memory only after a change, and find the same.
     pub(crate) fn watch(&mut self, changes: Arc<AtomicU64>) {
-        self.responder.watch(changes);
+        self.responder.changes = Some(changes);
     }
 
     /// Runs one turn: posts receives, polls completions, serves the peer, and posts operations.
@@ -75,7 +75,7 @@ impl WorkloadPeer {
             self.requester.finish_unsignalled();
         }
         // Some turns consume nothing, so that a second placement of the same data may come before
-        // or after the consumption of the first one.
+        // or after the first consumption.
         if self.rng.below(4) != 0 {
             active |= self.responder.scan() > 0;
         }
@@ -92,12 +92,12 @@ impl WorkloadPeer {
     /// Holds back the last operations of the plan, at most those that are not posted:
     /// [`WorkloadPeer::is_done`] ignores them. 0 releases them.
     pub fn hold_back(&mut self, ops: usize) {
-        self.requester.hold_back(ops);
+        self.requester.held_back = ops.min(self.requester.ops.len() - self.requester.next);
     }
 
-    /// Returns whether the effect of an operation of the peer is in this end's memory now, or was
-    /// consumed, as far as memory shows it. True for operations without an effect on memory that
-    /// stays until it is consumed.
+    /// Returns whether the effect of an operation of the peer is in this end's memory, or was
+    /// consumed, as far as memory shows it. Returns true for operations without an effect that
+    /// stays in memory until it is consumed.
     pub fn has_effect(&self, seq: usize) -> bool {
         self.responder.has_effect(seq)
     }
@@ -109,11 +109,10 @@ impl WorkloadPeer {
 
     /// Returns the number of operations that this end has posted.
     pub fn posted(&self) -> usize {
-        self.requester.posted()
+        self.requester.next
     }
 
-    /// Describes operations of this end, by their positions in posting order: kind, size and
-    /// outcome.
+    /// Returns kind, size and outcome of operations, by their positions in posting order.
     pub(crate) fn describe_operations(&self, positions: core::ops::Range<usize>) -> String {
         self.requester.describe(positions)
     }
@@ -126,11 +125,11 @@ impl WorkloadPeer {
 
     /// Returns the number of this end's operations that have ended.
     pub fn ended(&self) -> usize {
-        self.requester.ended()
+        self.requester.next - self.requester.in_flight.len()
     }
 
-    /// Performs the last check of the memory and completes both logs. Call it once, when both ends
-    /// are done and nothing is in flight.
+    /// Checks the memory a last time and completes both logs. Call it once, when both ends are done
+    /// and nothing is in flight.
     pub fn sweep(&mut self) {
         self.responder.sweep();
         self.requester.sweep();
@@ -147,8 +146,7 @@ impl WorkloadPeer {
     }
 }
 
-/// An application that runs a workload peer over its endpoint. The test shares both, to inspect
-/// them.
+/// An application that runs a workload peer over its endpoint. The test shares both.
 pub struct PeerApp<E> {
     /// The peer.
     pub peer: Rc<RefCell<WorkloadPeer>>,

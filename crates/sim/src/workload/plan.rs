@@ -1,15 +1,15 @@
 //! The operations of a workload, drawn from a seed. The requester, the responder and the verdict
 //! derive the same operations from the same plan.
 
-use mitra_verbs::{Mr, SendFlags, SgeList};
+use mitra_verbs::{Buffer, Mr, SendFlags, SgeList};
 
 use crate::Prng;
 
-/// The kinds of operations.
+/// A kind of operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OpKind {
-    /// A WRITE of one 8-byte word, a flag that the responder consumes.
+    /// A WRITE of one 8-byte word. The responder consumes the word as a flag.
     Write,
     /// A WRITE of up to [`Plan::max_len`] bytes. The responder polls its last word.
     Block,
@@ -74,8 +74,7 @@ pub struct Plan {
     pub depth: usize,
     /// How many operations per million are unsignalled.
     pub unsignalled_ppm: u32,
-    /// How many operations per million have the FENCE flag, with which they wait for earlier READs
-    /// and atomics.
+    /// How many operations per million have the FENCE flag.
     pub fence_ppm: u32,
     /// The number of receive buffers that the responder keeps posted.
     pub receives: usize,
@@ -87,17 +86,17 @@ pub struct Plan {
     /// Such a READ must return the memory as it was before.
     pub overwritten_read_ppm: u32,
     /// How many READs per million read the last counter and the READ area behind it. The next
-    /// operation is a fenced fetch-and-add to that counter, which needs no data of the requester,
-    /// so its NIC may send it while it still places the data of the READ.
+    /// operation is a fenced fetch-and-add to that counter. The fetch-and-add needs no data of the
+    /// requester, so the NIC may send it while the NIC still places the data of the READ.
     pub counted_read_ppm: u32,
     /// How many SENDs with immediate data, WRITEs with immediate data and READs per million have no
     /// data.
     pub empty_ppm: u32,
-    /// Whether the responder consumes each word of a block as soon as it sees it, so that a word
-    /// that is written again is noticed even if the block is not complete.
+    /// Whether the responder consumes each word of a block as soon as the word arrives. A word that
+    /// is written again is then noticed even if the block is not complete.
     pub by_word: bool,
-    /// Whether the responder also consumes the words of a WRITE with immediate data as soon as it
-    /// sees them, before it receives the notification.
+    /// Whether the responder also consumes the words of a WRITE with immediate data before it
+    /// receives the notification.
     pub imm_by_word: bool,
     /// How many WRITEs of blocks per million have no data, and therefore no effect.
     pub empty_block_ppm: u32,
@@ -107,9 +106,9 @@ pub struct Plan {
     /// The maximum number of pieces of local memory that an operation or a receive names, at
     /// least 1.
     pub sges: usize,
-    /// Whether the responder consumes what WRITEs have written only in the final check, so that it
-    /// does not notice a WRITE that is executed again. Programs that declare their WRITEs
-    /// repeatable behave like this.
+    /// Whether the responder consumes the data of WRITEs only in the final check, so that it does
+    /// not notice a WRITE that is executed again. Programs that declare their WRITEs repeatable
+    /// behave like this.
     pub consumes_late: bool,
 }
 
@@ -139,7 +138,7 @@ impl Plan {
         }
     }
 
-    /// Draws a plan with operations of all kinds, whose sizes and numbers in flight are random.
+    /// Draws a plan with operations of all kinds, with random sizes and depth.
     pub fn draw(rng: &mut Prng, tag: u16, ordered: bool, ops: usize) -> Plan {
         Plan {
             tag,
@@ -151,7 +150,7 @@ impl Plan {
         }
     }
 
-    /// Restricts the plan to these kinds, which then have equal frequency.
+    /// Restricts the plan to these kinds, with equal frequency.
     pub fn only(mut self, kinds: &[OpKind]) -> Plan {
         for (weight, kind) in self.mix.iter_mut().zip(OpKind::ALL) {
             *weight = u32::from(kinds.contains(&kind));
@@ -165,7 +164,8 @@ impl Plan {
         let total: u32 = self.mix.iter().sum();
         let mut unsignalled = 0;
         let mut block_end = MemoryLayout::blocks_at(self.ops);
-        // The size of the next operation, if it overwrites what the operation before reads.
+        // The size of the next operation, if it overwrites the memory that the previous operation
+        // reads.
         let mut overwriter_len = None;
         let mut is_counted = false;
         let ops = (0..self.ops).map(|seq| {
@@ -183,8 +183,8 @@ impl Plan {
                 Some(_) => OpKind::Block,
                 None => drawn_kind,
             };
-            // The power of two is drawn uniformly, so that small operations are as frequent as
-            // large operations.
+            // The power of two is drawn uniformly, so that small and large operations are equally
+            // frequent.
             let limit = (self.max_len.max(64) as u64) >> rng.below(6);
             let len = overwriter.unwrap_or(rng.between(16, limit.max(16)) as usize);
             let last = seq + 1 == self.ops;
@@ -288,7 +288,6 @@ pub struct Op {
 }
 
 impl Op {
-    /// Returns whether the operation changes the responder's memory, or is received there.
     pub(crate) fn has_effect(&self) -> bool {
         self.kind != OpKind::Read && (self.kind != OpKind::Block || self.len > 0)
     }
@@ -300,8 +299,7 @@ impl Op {
     }
 }
 
-/// Cuts `len` bytes of a region that begin at `offset` into at most `pieces` pieces of about the
-/// same length.
+/// Cuts `len` bytes at `offset` of a region into at most `pieces` pieces of about the same length.
 pub(crate) fn cut(mr: &Mr, offset: usize, len: usize, pieces: usize) -> SgeList {
     let piece = len.div_ceil(pieces.max(1)).max(1);
     let mut sges = SgeList::new();
@@ -315,21 +313,16 @@ pub(crate) fn cut(mr: &Mr, offset: usize, len: usize, pieces: usize) -> SgeList 
 pub(crate) const COUNTERS: usize = 4;
 /// The size in bytes of the READ area, which READs read and no operation writes.
 pub(crate) const STABLE: usize = 16 * 1024;
-/// The id whose pattern fills the READ area.
 pub(crate) const STABLE_ID: u64 = 0x5ab1e;
 
-/// The layout of the memory of the end that serves a plan: a word for each operation, the counters,
-/// the READ area, an area for each block and each WRITE with immediate data, and the receive
-/// buffers. The local buffers for the end's own operations follow.
+/// The memory of the end that serves a plan: a word for each operation, the counters, the READ
+/// area, an area for each block and each WRITE with immediate data, and the receive buffers. The
+/// local buffers for the end's own operations follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MemoryLayout {
-    /// The number of operations.
     pub(crate) ops: usize,
-    /// The offset of the receive buffers.
     pub(crate) receives_at: usize,
-    /// The size of a receive buffer, in bytes.
     pub(crate) receive_len: usize,
-    /// The size of the whole layout, in bytes.
     pub(crate) end: usize,
 }
 
@@ -342,22 +335,18 @@ impl MemoryLayout {
         MemoryLayout { ops: plan.ops, receives_at, receive_len, end }
     }
 
-    /// Returns the offset of the word of an operation.
     pub(crate) fn slot(seq: usize) -> usize {
         seq * 8
     }
 
-    /// Returns the offset of a counter.
     pub(crate) fn counter(ops: usize, number: usize) -> usize {
         (ops + number) * 8
     }
 
-    /// Returns the offset of the READ area.
     pub(crate) fn stable_at(ops: usize) -> usize {
         (ops + COUNTERS) * 8
     }
 
-    /// Returns the offset of the first block.
     pub(crate) fn blocks_at(ops: usize) -> usize {
         MemoryLayout::stable_at(ops) + STABLE
     }
@@ -385,34 +374,28 @@ pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     }
 }
 
-/// Returns whether all bytes have this value.
+pub(crate) fn read(memory: &Buffer, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read_at(offset, &mut bytes);
+    bytes
+}
+
 pub(crate) fn is_filled_with(value: u8, bytes: &[u8]) -> bool {
     // A fold over a chunk, unlike a search that ends early, compiles to vector instructions.
     bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |differences, byte| differences | (byte ^ value)) == 0)
 }
 
-/// Returns the data of an operation. For a SEND, it is the pattern of the id, with the id in the
-/// first 8 bytes. For a block or a WRITE with immediate data, it is the pattern with the id in the
-/// last 8 bytes. For other kinds, it is the id, followed by zeros.
+/// Returns the data of an operation. The data of a SEND are the pattern of the id, with the id in
+/// the first 8 bytes. A block or a WRITE with immediate data has the id in the last 8 bytes
+/// instead. The other kinds have the id, followed by zeros.
 pub(crate) fn content(op: &Op) -> Vec<u8> {
     let mut out = vec![0; op.len];
-    let id = op.id.to_ne_bytes();
-    match op.kind {
-        OpKind::Send => {
-            pattern(op.id, 0, &mut out);
-            let n = op.len.min(8);
-            out[..n].copy_from_slice(&id[..n]);
-        }
-        OpKind::Block | OpKind::WriteImm => {
-            pattern(op.id, 0, &mut out);
-            let at = op.len.saturating_sub(8);
-            out[at..].copy_from_slice(&id[..op.len - at]);
-        }
-        _ => {
-            let n = op.len.min(8);
-            out[..n].copy_from_slice(&id[..n]);
-        }
+    if matches!(op.kind, OpKind::Send | OpKind::Block | OpKind::WriteImm) {
+        pattern(op.id, 0, &mut out);
     }
+    let n = op.len.min(8);
+    let at = if matches!(op.kind, OpKind::Block | OpKind::WriteImm) { op.len - n } else { 0 };
+    out[at..at + n].copy_from_slice(&op.id.to_ne_bytes()[..n]);
     out
 }
 

@@ -70,7 +70,7 @@ impl RcOptions {
         }
     }
 
-    /// Draws the numbers of retries. Half of all connections have the largest ones.
+    /// Draws the numbers of retries. Half of all numbers are the maximum.
     pub fn with_drawn_retries(self, rng: &mut Prng) -> RcOptions {
         let [retry_cnt, rnr_retry] = [(); 2].map(|()| if rng.below(2) == 0 { 7 } else { rng.below(7) as u8 });
         RcOptions { retry_cnt, rnr_retry, ..self }
@@ -78,8 +78,7 @@ impl RcOptions {
 }
 
 impl RcEndpoint {
-    /// Creates a queue pair in RESET, with a protection domain and two completion queues of its
-    /// own.
+    /// Creates a queue pair in RESET, with its own protection domain and two completion queues.
     ///
     /// # Errors
     /// Returns the error of the verb that failed.
@@ -100,8 +99,8 @@ impl RcEndpoint {
         Ok(RcEndpoint { nic, pd, qpn, send_cq, recv_cq, wcs: Vec::new(), failed: None })
     }
 
-    /// Connects the queue pair to `peer` and brings it to RTS. The end with `first` uses `psns[0]`
-    /// as its initial PSN, the other end `psns[1]`.
+    /// Connects the queue pair to `peer` and brings it to RTS. The initial PSN is `psns[0]` with
+    /// `first`, and otherwise `psns[1]`.
     ///
     /// # Errors
     /// Returns the error of the verb that failed.
@@ -160,13 +159,12 @@ impl Endpoint for RcEndpoint {
     }
 }
 
-/// Returns what a completion status says about execution. After most errors, the request may or may
-/// not have been executed.
+/// After most errors, the request may or may not have been executed.
 fn outcome(status: WcStatus) -> ReportedOutcome {
     match status {
         WcStatus::Success => ReportedOutcome::Success,
         WcStatus::LocalProtection | WcStatus::LocalLength => ReportedOutcome::NotExecuted,
-        // Without a receive, a WRITE with immediate data is executed but for its last packet.
+        // Without a receive, a WRITE with immediate data is executed except for its last packet.
         _ => ReportedOutcome::Unknown,
     }
 }

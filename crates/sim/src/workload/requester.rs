@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{Buffer, Data, Error, Mr, RemoteAddr, SendFlags, SendOp, SendWr};
 
-use super::plan::{STABLE_ID, content, cut, is_filled_with, pattern};
+use super::plan::{STABLE_ID, content, cut, is_filled_with, pattern, read};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, ReportedOutcome};
 
 /// The log of one end's operations and of their completions.
@@ -16,16 +16,16 @@ pub struct RequesterLog {
     /// The records of the posted operations, in posting order.
     pub records: Vec<Record>,
     /// The `wr_id`s of completions that came before the completion of an earlier signalled
-    /// operation, or that belong to no operation in flight.
+    /// operation, or without an operation in flight.
     pub out_of_order: Vec<u64>,
     /// The ids of operations whose local buffer changed after they had ended.
     pub late_changes: Vec<u64>,
-    /// The error after which the requester stopped posting. A full queue is no such error.
+    /// The error after which the requester stopped posting. A full queue does not stop it.
     pub refused: Option<String>,
 }
 
 /// The result of an operation at the requester.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Record {
     /// The reported outcome, or `None` while the operation is pending.
@@ -40,31 +40,28 @@ pub struct Record {
 const POISON: u8 = 0xdb;
 
 pub(super) struct Requester {
-    ops: Vec<Op>,
-    /// The index of the next operation to post.
-    next: usize,
+    pub(super) ops: Vec<Op>,
+    pub(super) next: usize,
     memory: Arc<Buffer>,
-    local: Option<Mr>,
-    remote: Option<RemoteAddr>,
+    /// The region of `memory`, and the address of the start of the peer's memory.
+    pub(super) regions: Option<(Mr, RemoteAddr)>,
     /// The offset of the local buffers in `memory`.
     staging_offset: usize,
-    /// The size of a slot, which is one local buffer, in bytes.
     slot_len: usize,
-    /// The number of bytes at the begin of each slot that have been poisoned. An operation poisons
-    /// its part of the slot when it is posted.
+    /// The number of poisoned bytes at the begin of each slot. An operation poisons its part of the
+    /// slot when it is posted.
     poisoned: Vec<usize>,
     /// The free slots, each with the operation that used it last.
     free_slots: VecDeque<(usize, Option<usize>)>,
     /// The operations in flight, oldest first, each with its slot.
-    in_flight: VecDeque<(usize, usize)>,
+    pub(super) in_flight: VecDeque<(usize, usize)>,
     depth: usize,
     /// The number of operations at the end of the plan that are not posted yet.
-    held_back: usize,
+    pub(super) held_back: usize,
     pub(super) requester_log: RequesterLog,
 }
 
 impl Requester {
-    /// Returns the size of the local buffers that a plan needs, in bytes.
     pub(super) fn memory_len(plan: &Plan) -> usize {
         2 * plan.depth * plan.buffer_len()
     }
@@ -75,8 +72,7 @@ impl Requester {
             ops: plan.ops(),
             next: 0,
             memory,
-            local: None,
-            remote: None,
+            regions: None,
             staging_offset,
             slot_len: plan.buffer_len(),
             poisoned: vec![0; slots],
@@ -88,23 +84,9 @@ impl Requester {
         }
     }
 
-    pub(super) fn connect(&mut self, local: Mr, remote: RemoteAddr) {
-        (self.local, self.remote) = (Some(local), Some(remote));
-    }
-
-    /// Returns whether no operation is in flight and none will be posted.
     pub(super) fn is_done(&self) -> bool {
         self.in_flight.is_empty()
             && (self.next == self.ops.len() - self.held_back || self.requester_log.refused.is_some())
-    }
-
-    /// Holds back the last operations of the plan. 0 releases them.
-    pub(super) fn hold_back(&mut self, ops: usize) {
-        self.held_back = ops.min(self.ops.len() - self.next);
-    }
-
-    pub(super) fn posted(&self) -> usize {
-        self.next
     }
 
     pub(super) fn describe(&self, positions: core::ops::Range<usize>) -> String {
@@ -123,13 +105,9 @@ impl Requester {
         records.filter(|(op, r)| op.kind.is_received() && executed.contains(&r.outcome)).count()
     }
 
-    pub(super) fn ended(&self) -> usize {
-        self.next - self.in_flight.len()
-    }
-
     /// Posts at most `limit` operations, and returns the number of posted operations.
     pub(super) fn post(&mut self, endpoint: &mut impl Endpoint, limit: usize) -> usize {
-        let (Some(local), Some(remote)) = (self.local, self.remote) else { return 0 };
+        let Some((local, remote)) = self.regions else { return 0 };
         let mut n = 0;
         while n < limit
             && self.next < self.ops.len() - self.held_back
@@ -139,12 +117,11 @@ impl Requester {
             let op = self.ops[self.next];
             let Some((slot, previous)) = self.free_slots.pop_front() else { break };
             self.check_poison(slot, previous);
+            let offset = self.slot_offset(slot);
             if let Some(more) = op.len.checked_sub(self.poisoned[slot]) {
-                let end = self.staging_offset + slot * self.slot_len + self.poisoned[slot];
-                self.memory.write_at(end, &vec![POISON; more]);
+                self.memory.write_at(offset + self.poisoned[slot], &vec![POISON; more]);
                 self.poisoned[slot] = op.len;
             }
-            let offset = self.staging_offset + slot * self.slot_len;
             let bytes = content(&op);
             if matches!(op.kind, OpKind::Write | OpKind::Block | OpKind::WriteImm | OpKind::Send) {
                 self.memory.write_at(offset, &bytes);
@@ -165,11 +142,7 @@ impl Requester {
             };
             match endpoint.post(SendWr::new(op.id, send, data).with_flags(op.flags)) {
                 Ok(()) => {
-                    self.requester_log.records.push(Record {
-                        outcome: None,
-                        value: None,
-                        wrong_content: false,
-                    });
+                    self.requester_log.records.push(Record::default());
                     self.in_flight.push_back((self.next, slot));
                     self.next += 1;
                     n += 1;
@@ -187,8 +160,7 @@ impl Requester {
         n
     }
 
-    /// Handles a completion of an operation. It also ends the unsignalled operations that were
-    /// posted before.
+    /// Also ends the unsignalled operations that were posted before.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         let Some(offset) = self.in_flight.iter().position(|&(op, _)| self.ops[op].id == completion.wr_id)
         else {
@@ -203,16 +175,13 @@ impl Requester {
             }
             return;
         }
-        // An unsignalled operation that fails has a completion. The unsignalled operations without
-        // a completion have therefore succeeded.
+        // An unsignalled operation that fails has a completion. So the unsignalled operations
+        // without a completion have succeeded.
         for _ in 0..=offset {
             let Some((op, slot)) = self.in_flight.pop_front() else { return };
-            let is_completed_op = self.ops[op].id == completion.wr_id;
-            self.finish(
-                op,
-                slot,
-                if is_completed_op { completion.outcome } else { ReportedOutcome::Success },
-            );
+            let is_completed = self.ops[op].id == completion.wr_id;
+            let outcome = if is_completed { completion.outcome } else { ReportedOutcome::Success };
+            self.finish(op, slot, outcome);
         }
     }
 
@@ -229,16 +198,16 @@ impl Requester {
 
     fn finish(&mut self, number: usize, slot: usize, outcome: ReportedOutcome) {
         let op = self.ops[number];
-        let offset = self.staging_offset + slot * self.slot_len;
+        let offset = self.slot_offset(slot);
         let record = &mut self.requester_log.records[number];
         record.outcome = Some(outcome);
         if outcome == ReportedOutcome::Success {
             match op.kind {
                 OpKind::FetchAdd | OpKind::CompareSwap => record.value = Some(self.memory.load(offset)),
                 OpKind::Read => {
-                    let (mut got, mut want) = (vec![0; op.len], vec![0; op.len]);
-                    self.memory.read_at(offset, &mut got);
-                    // Memory of a block that a later operation writes is 0 until then.
+                    let mut want = vec![0; op.len];
+                    let mut got = read(&self.memory, offset, op.len);
+                    // A block that a later operation writes is 0 until then.
                     if op.reads_counter(self.ops.len()) {
                         record.value = Some(self.memory.load(offset));
                         let words = got.len().min(8);
@@ -253,28 +222,29 @@ impl Requester {
                 _ => {}
             }
         }
-        // An operation that has ended must not access its local buffer. The poison shows whether it
-        // does, and other operations may use the slot.
+        // An operation that has ended must not access its local buffer. A change of the poison
+        // shows an access. Other operations may use the slot.
         self.poison(slot, op.len);
         self.free_slots.push_back((slot, Some(number)));
     }
 
     fn poison(&self, slot: usize, len: usize) {
-        self.memory.write_at(self.staging_offset + slot * self.slot_len, &vec![POISON; len]);
+        self.memory.write_at(self.slot_offset(slot), &vec![POISON; len]);
+    }
+
+    fn slot_offset(&self, slot: usize) -> usize {
+        self.staging_offset + slot * self.slot_len
     }
 
     fn check_poison(&mut self, slot: usize, previous: Option<usize>) {
         let Some(previous) = previous else { return };
         let op = self.ops[previous];
-        let mut bytes = vec![0; op.len];
-        self.memory.read_at(self.staging_offset + slot * self.slot_len, &mut bytes);
-        if !is_filled_with(POISON, &bytes) {
+        if !is_filled_with(POISON, &read(&self.memory, self.slot_offset(slot), op.len)) {
             self.requester_log.late_changes.push(op.id);
             self.poison(slot, op.len);
         }
     }
 
-    /// Performs the final check of the local buffers of ended operations.
     pub(super) fn sweep(&mut self) {
         for (slot, previous) in self.free_slots.clone() {
             self.check_poison(slot, previous);

@@ -1,5 +1,5 @@
-//! The responder: consumes, checks, resets and logs the effects of the peer's operations, as a
-//! program would.
+//! The responder: consumes, checks, resets and logs the effects of the peer's operations, like a
+//! program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,18 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_verbs::{Buffer, Error, Mr, RecvWr};
 
-use super::plan::{COUNTERS, STABLE, STABLE_ID, content, cut, is_filled_with, pattern};
+use super::plan::{COUNTERS, STABLE, STABLE_ID, content, cut, is_filled_with, pattern, read};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, RECV_WR_FLAG, ReportedOutcome};
 
-/// The log of the effects of its peer's operations that one end observed.
+/// The effects of its peer's operations that one end observed.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResponderLog {
     /// The consumed words of WRITEs and compare-and-swaps, in the order of consumption: the
-    /// operation to which the address of the word belongs, and the value of the word.
+    /// operation that the address of the word belongs to, and the value of the word.
     pub words: Vec<(usize, u64)>,
-    /// The consumed blocks, in the order of consumption: the operation, and whether the content was
-    /// correct.
+    /// The consumed blocks, in the order of consumption, and whether their content was correct.
     pub blocks: Vec<(usize, bool)>,
     /// The received messages, in the order of their completions.
     pub received: Vec<Received>,
@@ -30,8 +29,8 @@ pub struct ResponderLog {
     pub overwritten: Vec<usize>,
     /// The operations whose block changed but was never complete.
     pub partial: Vec<usize>,
-    /// The number of bytes of the READ area that changed, plus the number of words that changed
-    /// although no operation writes them.
+    /// The number of changed bytes of the READ area, plus the number of changed words that no
+    /// operation writes.
     pub strays: usize,
 }
 
@@ -51,10 +50,15 @@ const CONSUMED_FILL: u8 = 0xee;
 const SCAN_WINDOW: usize = 96;
 
 /// The number of incomplete blocks that each turn consumes by word. Operations are executed in
-/// posting order, so the first ones suffice.
+/// posting order, so the first blocks suffice.
 const BLOCKS_BY_WORD: usize = 3;
 
-/// The consumed words of an incomplete block.
+fn read_area() -> Vec<u8> {
+    let mut bytes = vec![0; STABLE];
+    pattern(STABLE_ID, 0, &mut bytes);
+    bytes
+}
+
 struct BlockProgress {
     consumed: Vec<bool>,
     left: usize,
@@ -66,37 +70,28 @@ pub(super) struct Responder {
     ops: Vec<Op>,
     layout: MemoryLayout,
     memory: Arc<Buffer>,
-    local: Option<Mr>,
-    /// Whether the word or block of each operation was consumed.
+    pub(super) local: Option<Mr>,
     consumed: Vec<bool>,
     first_unconsumed: usize,
     /// The words of incomplete blocks that were consumed, by operation.
     partial_blocks: BTreeMap<usize, BlockProgress>,
     /// The receive buffers that are not posted. The last one is posted next.
     unposted: Vec<usize>,
-    /// Whether posting a receive failed for another reason than a full queue. No more receives are
-    /// posted then.
+    /// Whether posting a receive failed for another reason than a full queue, which ends posting.
     posting_failed: bool,
-    /// The number of changes of the memory by NICs, if the world counts them.
-    changes: Option<Arc<AtomicU64>>,
-    /// The number of changes at the last scan, if that scan found nothing and nothing but the
+    /// The number of changes of the memory by NICs. Without this counter, each turn scans the
+    /// memory.
+    pub(super) changes: Option<Arc<AtomicU64>>,
+    /// The number of changes at the last scan. Set only if that scan found nothing, and only the
     /// memory may have changed since.
     scanned: Option<u64>,
     pub(super) responder_log: ResponderLog,
 }
 
 impl Responder {
-    /// Returns the size of the memory that the responder needs to serve a plan, in bytes. It begins
-    /// at offset 0.
-    pub(super) fn memory_len(plan: &Plan, ops: &[Op]) -> usize {
-        MemoryLayout::of(plan, ops).end
-    }
-
     pub(super) fn new(plan: &Plan, ops: Vec<Op>, memory: Arc<Buffer>) -> Responder {
         let layout = MemoryLayout::of(plan, &ops);
-        let mut read_area = vec![0; STABLE];
-        pattern(STABLE_ID, 0, &mut read_area);
-        memory.write_at(MemoryLayout::stable_at(plan.ops), &read_area);
+        memory.write_at(MemoryLayout::stable_at(plan.ops), &read_area());
         Responder {
             plan: plan.clone(),
             // A block without data has no effect to wait for.
@@ -115,11 +110,7 @@ impl Responder {
         }
     }
 
-    pub(super) fn connect(&mut self, local: Mr) {
-        self.local = Some(local);
-    }
-
-    /// Posts the free receive buffers until the queue is full, and returns the number of posted
+    /// Posts the free receive buffers until the queue is full. Returns the number of posted
     /// buffers.
     pub(super) fn post_receives(&mut self, endpoint: &mut impl Endpoint) -> usize {
         let Some(local) = self.local else { return 0 };
@@ -143,12 +134,6 @@ impl Responder {
         n
     }
 
-    /// Sets the counter of the changes of the memory. Without one, each turn scans the memory.
-    pub(super) fn watch(&mut self, changes: Arc<AtomicU64>) {
-        self.changes = Some(changes);
-    }
-
-    /// Handles the completion of a receive.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         self.scanned = None;
         let slot = (completion.wr_id & !RECV_WR_FLAG) as usize;
@@ -168,8 +153,7 @@ impl Responder {
                 Received { seq: Some(seq), intact }
             }
             _ => {
-                let mut bytes = vec![0; len];
-                self.memory.read_at(at, &mut bytes);
+                let bytes = read(&self.memory, at, len);
                 let id = bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
                 // An empty message has no id, but immediate data.
                 let id = if len == 0 { by_imm.map_or(0, |seq| self.ops[seq].id) } else { id };
@@ -181,13 +165,12 @@ impl Responder {
             }
         };
         self.responder_log.received.push(received);
-        // The fill replaces the message, so that a later receive whose data did not arrive is not
-        // taken for this message.
+        // The fill replaces the message. Otherwise a later receive whose data did not arrive would
+        // look like this message.
         self.memory.write_at(at, &vec![CONSUMED_FILL; len.max(8)]);
         self.unposted.insert(0, slot);
     }
 
-    /// Consumes the words and blocks that have arrived, and returns their number.
     pub(super) fn scan(&mut self) -> usize {
         let changes = self.changes.as_ref().map(|changes| changes.load(Ordering::Relaxed));
         if self.scanned.is_some() && self.scanned == changes {
@@ -220,7 +203,6 @@ impl Responder {
         n
     }
 
-    /// Returns whether the responder polls memory for this operation.
     fn is_polled(&self, seq: usize) -> bool {
         match self.ops[seq].kind {
             OpKind::Write | OpKind::CompareSwap => true,
@@ -256,8 +238,8 @@ impl Responder {
         }
     }
 
-    /// Consumes a block, or the words of it that are not consumed yet: reads it and overwrites it.
-    /// Returns whether the content was correct.
+    /// Reads and overwrites the unconsumed words of a block. Returns whether the content was
+    /// correct.
     fn consume_block(&mut self, seq: usize) -> bool {
         let op = self.ops[seq];
         if self.partial_blocks.contains_key(&seq) {
@@ -265,7 +247,7 @@ impl Responder {
         }
         let intact = match self.partial_blocks.remove(&seq) {
             Some(progress) => progress.intact && progress.left == 0,
-            None => self.bytes(op.offset, op.len) == content(&op),
+            None => read(&self.memory, op.offset, op.len) == content(&op),
         };
         self.memory.write_at(op.offset, &vec![CONSUMED_FILL; op.len]);
         self.consumed[seq] = true;
@@ -285,11 +267,10 @@ impl Responder {
             && self.partial_blocks.get(&seq).is_none_or(|progress| progress.left > 0)
     }
 
-    /// Consumes the words of a block that have arrived since the last call, and returns their
-    /// number.
+    /// Consumes the words of a block that have arrived since the last call. Returns their number.
     fn consume_words(&mut self, seq: usize) -> usize {
         let op = self.ops[seq];
-        let bytes = self.bytes(op.offset, op.len);
+        let bytes = read(&self.memory, op.offset, op.len);
         if !self.partial_blocks.contains_key(&seq) && is_filled_with(0, &bytes) {
             return 0;
         }
@@ -329,14 +310,15 @@ impl Responder {
         consumed
     }
 
-    /// Returns whether the effect of an operation shows in memory, if it would show there.
+    /// Returns whether the effect of an operation shows in memory. True for effects that do not
+    /// show there.
     pub(super) fn has_effect(&self, seq: usize) -> bool {
         let op = self.ops[seq];
         match op.kind {
             _ if self.consumed[seq] => true,
             OpKind::Write | OpKind::CompareSwap => self.memory.load(op.offset) == op.id,
             OpKind::Block => {
-                let (bytes, want) = (self.bytes(op.offset, op.len), content(&op));
+                let (bytes, want) = (read(&self.memory, op.offset, op.len), content(&op));
                 let progress = self.partial_blocks.get(&seq);
                 let consumed = |i: usize| progress.is_some_and(|p| p.consumed[i]);
                 let mut words = bytes.chunks_exact(8).zip(want.chunks_exact(8)).enumerate();
@@ -346,13 +328,7 @@ impl Responder {
         }
     }
 
-    fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read_at(offset, &mut bytes);
-        bytes
-    }
-
-    /// Performs the final check of the responder's memory. Nothing may be in flight any more.
+    /// Nothing may be in flight any more.
     pub(super) fn sweep(&mut self) {
         for seq in 0..self.ops.len() {
             let op = self.ops[seq];
@@ -364,7 +340,7 @@ impl Responder {
             if !matches!(op.kind, OpKind::Block | OpKind::WriteImm) {
                 continue;
             }
-            let bytes = self.bytes(op.offset, op.len);
+            let bytes = read(&self.memory, op.offset, op.len);
             if self.consumed[seq] {
                 if !is_filled_with(CONSUMED_FILL, &bytes) {
                     self.responder_log.overwritten.push(seq);
@@ -379,12 +355,10 @@ impl Responder {
         for (number, counter) in self.responder_log.counters.iter_mut().enumerate() {
             *counter = self.memory.load(MemoryLayout::counter(self.layout.ops, number));
         }
-        let mut read_area = vec![0; STABLE];
-        pattern(STABLE_ID, 0, &mut read_area);
-        let found = self.bytes(MemoryLayout::stable_at(self.layout.ops), STABLE);
-        self.responder_log.strays += found.iter().zip(&read_area).filter(|(a, b)| a != b).count();
-        // No operation writes the words that belong to operations of other kinds, so they must
-        // still be 0.
+        let found = read(&self.memory, MemoryLayout::stable_at(self.layout.ops), STABLE);
+        self.responder_log.strays += found.iter().zip(&read_area()).filter(|(a, b)| a != b).count();
+        // No operation writes the words of operations of other kinds, so these words must still be
+        // 0.
         for op in self.ops.iter().filter(|o| !matches!(o.kind, OpKind::Write | OpKind::CompareSwap)) {
             self.responder_log.strays += usize::from(self.memory.load(MemoryLayout::slot(op.seq)) != 0);
         }

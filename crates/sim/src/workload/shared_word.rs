@@ -1,5 +1,5 @@
-//! A word that many clients increment by atomics, each over a vQP of its own. Each increment must
-//! find another value.
+//! A word that many clients increment by atomics, each over its own vQP. Each increment must find
+//! another value.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use mitra_verbs::{
     Access, Buffer, Data, LocalAckTimeout, Provider, RemoteAddr, SendOp, SendWr, Time, WcStatus,
 };
 
+use super::virtual_qps;
 use crate::{AppContext, Prng, SimNic};
 
 /// The maximum number of atomics that a client has in flight.
@@ -52,22 +53,22 @@ impl Pace {
     }
 }
 
-/// A client, which increments the word by FAA or by CAS.
+/// A client that increments the word by FAA or by CAS.
 #[derive(Debug)]
 pub struct Client {
     /// The index of its host.
     pub host: usize,
-    /// Its vQP.
+    /// The vQP of the client.
     pub vqp: VirtualQp,
     results: Arc<Buffer>,
     mr: VirtualMr,
     word: RemoteAddr,
     by_cas: bool,
-    /// How often it polls.
+    /// The pace of the client's polls.
     pub pace: Pace,
     /// The longest pause after a completion.
     pub longest_pause: Duration,
-    /// The number of increments that it makes.
+    /// The number of increments that the client makes.
     pub target: u64,
     posted: u64,
     in_flight: u64,
@@ -75,8 +76,8 @@ pub struct Client {
     pub expected: u64,
     /// The values that the successful increments found.
     pub found: Vec<u64>,
-    /// The number of atomics that may or may not have incremented the word, and of those that have
-    /// and whose value is lost.
+    /// The number of atomics with an unknown outcome, plus the number of executed atomics whose
+    /// value is lost.
     pub undecided: u64,
 }
 
@@ -111,13 +112,13 @@ impl Client {
         }
     }
 
-    /// Returns whether it has made its increments, or its vQP has closed.
+    /// Returns whether the client has made its increments, or its vQP has closed.
     pub fn is_done(&self) -> bool {
         self.in_flight == 0
             && (self.found.len() as u64 + self.undecided >= self.target || self.vqp.close_reason().is_some())
     }
 
-    /// Polls, and posts what there is room for.
+    /// Polls, and posts atomics while there is room.
     ///
     /// # Panics
     /// If an atomic fails in a way that no failover excuses.
@@ -132,7 +133,7 @@ impl Client {
             self.complete(&completion);
         }
         let limit = if self.by_cas { 1 } else { 1 + ctx.rng().below(DEPTH) };
-        // A post may find a failed NIC, so that the vQP halts.
+        // A post may find a failed NIC, which halts the vQP.
         while self.vqp.close_reason().is_none()
             && !self.vqp.is_halted()
             && self.in_flight < limit
@@ -173,7 +174,7 @@ impl Client {
                 self.undecided += 1;
                 self.vqp.resume();
             }
-            // An atomic behind an undecided one, which was not executed.
+            // An atomic behind an undecided atomic. The peer did not execute it.
             Outcome::Failed(WcStatus::Flushed) => self.vqp.resume(),
             Outcome::Failed(status) => panic!("an atomic failed: {status}"),
         }
@@ -198,19 +199,17 @@ pub fn vqp(config: Config, domain: &Arc<Domain>, secret: u64) -> VirtualQp {
     builder.build().expect("the NICs have room")
 }
 
-/// Connects two domains by a vQP, whose ends have the secrets `secret` and `secret + 1`.
+/// Connects two domains by a vQP. Its ends have the secrets `secret` and `secret + 1`.
 ///
 /// # Panics
 /// If a NIC has no room.
 pub fn connect(config: Config, domains: [&Arc<Domain>; 2], secret: u64) -> [VirtualQp; 2] {
-    let [mut a, mut b] = [vqp(config, domains[0], secret), vqp(config, domains[1], secret + 1)];
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b).expect("the ends match");
-    b.connect(&info_a).expect("the ends match");
-    [a, b]
+    let secrets = [secret, secret + 1].map(|secret| Secret::fixed([secret, secret]));
+    virtual_qps(domains.map(Arc::clone), config, secrets).expect("the NICs have room, and the ends match")
 }
 
-/// Draws a time below a random power of two, in nanoseconds.
+/// Draws a duration in nanoseconds. Its upper bound is a random power of two, with an exponent in
+/// `from..=to`.
 pub fn time_below(rng: &mut Prng, from: u64, to: u64) -> Duration {
     let bits = rng.between(from, to);
     Duration::from_nanos(rng.below(1 << bits))

@@ -62,7 +62,7 @@ impl AddAssign for Tally {
 pub struct Verdict {
     /// The tallies by kind, in the order of [`OpKind::ALL`].
     pub kinds: [Tally; 7],
-    /// The number of changes at either end of memory that no operation may change at that time.
+    /// The number of forbidden changes of memory at either end.
     pub strays: u64,
     /// Descriptions of the first 20 problems.
     pub problems: Vec<String>,
@@ -91,6 +91,11 @@ impl Verdict {
     pub fn is_complete(&self) -> bool {
         let total = self.total();
         self.is_exact() && total.success == total.posted
+    }
+
+    fn wrong(&mut self, kind: OpKind, text: impl FnOnce() -> String) {
+        self.kinds[kind as usize].wrong_value += 1;
+        self.problem(text);
     }
 
     fn problem(&mut self, text: impl FnOnce() -> String) {
@@ -131,7 +136,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Compares the logs of a plan's requester and responder, and returns the verdict. Call
+/// Compares the logs of a plan's requester and responder. Call
 /// [`WorkloadPeer::sweep`](super::WorkloadPeer::sweep) on both ends first.
 pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &ResponderLog) -> Verdict {
     let ops = plan.ops();
@@ -148,27 +153,25 @@ pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &Respond
             None => tally.unfinished += 1,
         }
         if record.wrong_content {
-            tally.wrong_value += 1;
-            verdict.problem(|| format!("{op:?} read wrong content"));
+            verdict.wrong(op.kind, || format!("{op:?} read wrong content"));
         }
-        if op.kind == OpKind::CompareSwap && record.value.is_some_and(|v| v != 0) {
-            verdict.kinds[op.kind as usize].wrong_value += 1;
-            verdict.problem(|| format!("{op:?} returned {:#x}, the word was 0", record.value.unwrap_or(0)));
+        if op.kind == OpKind::CompareSwap
+            && let Some(value) = record.value.filter(|&value| value != 0)
+        {
+            verdict.wrong(op.kind, || format!("{op:?} returned {value:#x}, the word was 0"));
         }
         if op.has_effect() && op.kind != OpKind::FetchAdd {
-            let (min, max) = bounds(record.outcome);
-            compare(&mut verdict, op, record.outcome, effects[op.seq], min, max);
+            compare(&mut verdict, op, record.outcome, effects[op.seq], bounds(record.outcome));
         }
     }
     for op in ops.iter().skip(requester_log.records.len()) {
-        compare(&mut verdict, op, None, effects[op.seq], 0, 0);
+        compare(&mut verdict, op, None, effects[op.seq], (0, 0));
     }
     for &seq in &responder_log.partial {
         let outcome = requester_log.records.get(seq).map(|r| r.outcome);
-        let allowed = matches!(outcome, Some(Some(ReportedOutcome::Unknown) | None));
-        if !allowed || outcome.is_none() {
-            verdict.kinds[ops[seq].kind as usize].wrong_value += 1;
-            verdict.problem(|| format!("{:?} ended in {outcome:?} and was partly executed", ops[seq]));
+        if !matches!(outcome, Some(Some(ReportedOutcome::Unknown) | None)) {
+            let op = ops[seq];
+            verdict.wrong(op.kind, || format!("{op:?} ended in {outcome:?} and was partly executed"));
         }
     }
     verify_counters(&ops, requester_log, responder_log, &mut verdict);
@@ -198,8 +201,7 @@ fn compare(
     op: &Op,
     outcome: Option<ReportedOutcome>,
     effects: u64,
-    min: u64,
-    max: u64,
+    (min, max): (u64, u64),
 ) {
     let tally = &mut verdict.kinds[op.kind as usize];
     if effects < min {
@@ -211,22 +213,19 @@ fn compare(
     }
 }
 
-/// Counts the effects of each operation.
 fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict) -> Vec<u64> {
     let mut effects = vec![0; ops.len()];
     for &(seq, value) in &responder_log.words {
         if value == ops[seq].id {
             effects[seq] += 1;
         } else {
-            verdict.kinds[ops[seq].kind as usize].wrong_value += 1;
-            verdict.problem(|| format!("the word of {:?} held {value:#x}", ops[seq]));
+            verdict.wrong(ops[seq].kind, || format!("the word of {:?} held {value:#x}", ops[seq]));
         }
     }
     for &(seq, whole) in &responder_log.blocks {
         effects[seq] += 1;
         if !whole {
-            verdict.kinds[ops[seq].kind as usize].wrong_value += 1;
-            verdict.problem(|| format!("{:?} had its last word and not the rest", ops[seq]));
+            verdict.wrong(ops[seq].kind, || format!("{:?} had its last word and not the rest", ops[seq]));
         }
     }
     for &seq in &responder_log.overwritten {
@@ -236,18 +235,16 @@ fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict
     let mut newest = None;
     for received in &responder_log.received {
         let Some(seq) = received.seq else {
-            verdict.kinds[OpKind::Send as usize].wrong_value += 1;
-            verdict.problem(|| "a message was received that is not in the plan".to_owned());
+            verdict.wrong(OpKind::Send, || "a message was received that is not in the plan".to_owned());
             continue;
         };
-        let kind = ops[seq].kind as usize;
+        let kind = ops[seq].kind;
         effects[seq] += 1;
         if !received.intact {
-            verdict.kinds[kind].wrong_value += 1;
-            verdict.problem(|| format!("{:?} was received with wrong content", ops[seq]));
+            verdict.wrong(kind, || format!("{:?} was received with wrong content", ops[seq]));
         }
         if newest.is_some_and(|n| seq < n) {
-            verdict.kinds[kind].out_of_order += 1;
+            verdict.kinds[kind as usize].out_of_order += 1;
             verdict.problem(|| format!("{:?} was received after {newest:?}", ops[seq]));
         }
         newest = newest.max(Some(seq));
@@ -260,8 +257,8 @@ fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict
 }
 
 /// Checks the counters and the values that fetch-and-adds returned. A counter shows only the number
-/// of executed additions. A returned value is therefore compared with a range: the fewest and the
-/// most additions that may have been executed before.
+/// of executed additions. So a returned value must be in a range: from the fewest to the most
+/// additions that may have been executed before.
 fn verify_counters(
     ops: &[Op],
     requester_log: &RequesterLog,
@@ -279,8 +276,7 @@ fn verify_counters(
             if op.reads_counter(ops.len()) {
                 // The additions behind the READ are fenced.
                 if let Some(value) = record.value.filter(|value| !(min..=max).contains(value)) {
-                    verdict.kinds[OpKind::Read as usize].wrong_value += 1;
-                    verdict.problem(|| format!("{op:?} read {value}, possible were {min} to {max}"));
+                    verdict.wrong(op.kind, || format!("{op:?} read {value}, possible were {min} to {max}"));
                 }
                 continue;
             }
@@ -293,8 +289,8 @@ fn verify_counters(
                 let fits = (min..=max).contains(&value) && previous.is_none_or(|p| value > p);
                 previous = Some(value);
                 if !fits || value >= responder_log.counters[number] {
-                    verdict.kinds[OpKind::FetchAdd as usize].wrong_value += 1;
-                    verdict.problem(|| format!("{op:?} returned {value}, possible were {min} to {max}"));
+                    verdict
+                        .wrong(op.kind, || format!("{op:?} returned {value}, possible were {min} to {max}"));
                 }
             }
             let (low, high) = bounds(record.outcome);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_failover::{
-    CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, RemoteRegion, Secret, Service,
-    SharedReceiveQueue, StateLengths, VirtualQp, XrcDomain,
+    CloseReason, Completion, Config, Contradiction, Domain, OwnFailover, Secret, Service, SharedReceiveQueue,
+    StateLengths, VirtualQp, XrcDomain,
 };
 use mitra_verbs::{Error, Qpn, RecvWr, Result, SendWr, Srqn};
 
@@ -15,14 +15,13 @@ const NUMBERS: [u32; 3] = [0xff_ffff, 1, 0x5a_5a5a];
 
 /// One end: the sending end of one XRC connection, and the receiving end of the other.
 ///
-/// A message names one of several shared receive queues, by its `wr_id`. A receive goes to the
-/// queue that has the fewest.
+/// The `wr_id` of a message selects a shared receive queue. A receive goes to the queue with the
+/// fewest receives.
 #[derive(Debug)]
 pub struct XrcEnd {
     sender: VirtualQp,
     receiver: VirtualQp,
     queues: Vec<Arc<SharedReceiveQueue>>,
-    /// The maximum number of receives in all queues.
     depth: usize,
 }
 
@@ -41,9 +40,9 @@ impl XrcEnd {
         Ok(XrcEnd { sender, receiver, queues, depth: depth as usize })
     }
 
-    /// Makes two ends and connects them. Each has this number of shared receive queues, at most
-    /// three. `config` needs a receive for each queue, and `secrets` those of the connection from
-    /// the first end, and of the other.
+    /// Makes two ends and connects them. Each end has this number of shared receive queues, at most
+    /// three. `config` needs a receive for each queue. `secrets` has the secrets of the connection
+    /// from the first end, and of the connection from the second end.
     ///
     /// # Errors
     /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -60,10 +59,8 @@ impl XrcEnd {
         connect(&mut b.sender, &mut a.receiver)?;
         Ok([a, b])
     }
-}
 
-impl XrcEnd {
-    /// Begins with this epoch and this sequence number. See [`VirtualQp::begin_at`].
+    /// See [`VirtualQp::begin_at`].
     pub(crate) fn begin_at(&mut self, epoch: u16, seq: u64) {
         self.sender.begin_at(epoch, seq);
         self.receiver.begin_at(epoch, seq);
@@ -77,8 +74,18 @@ fn connect(sender: &mut VirtualQp, receiver: &mut VirtualQp) -> Result<()> {
 }
 
 impl FailoverQp for XrcEnd {
-    fn state_lengths(&self) -> Vec<StateLengths> {
-        vec![self.sender.state_lengths(), self.receiver.state_lengths()]
+    type Kind = OwnFailover;
+
+    fn sender(&self) -> &VirtualQp {
+        &self.sender
+    }
+
+    fn sender_mut(&mut self) -> &mut VirtualQp {
+        &mut self.sender
+    }
+
+    fn receiver(&self) -> &VirtualQp {
+        &self.receiver
     }
 
     fn post_send(&mut self, wr: SendWr) -> Result<u64> {
@@ -106,24 +113,8 @@ impl FailoverQp for XrcEnd {
         self.receiver.poll_completions(out);
     }
 
-    fn is_halted(&self) -> bool {
-        self.sender.is_halted()
-    }
-
-    fn resume(&mut self) {
-        self.sender.resume();
-    }
-
-    fn outstanding(&self) -> usize {
-        self.sender.outstanding()
-    }
-
-    fn waiting_messages(&self) -> usize {
-        self.receiver.waiting_messages()
-    }
-
     fn close_reason(&self) -> Option<CloseReason> {
-        // If one vQP closes for a reason of its own, the other one learns at most that its peer has
+        // If one vQP closes for a reason of its own, the other vQP learns at most that its peer has
         // closed.
         let reasons = [self.sender.close_reason(), self.receiver.close_reason()];
         let own = reasons.into_iter().flatten().find(|&reason| reason != CloseReason::PeerClosed);
@@ -134,28 +125,12 @@ impl FailoverQp for XrcEnd {
         self.sender.contradiction().or(self.receiver.contradiction())
     }
 
-    fn active_rail(&self) -> usize {
-        self.sender.active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.sender.last_failover()
+    fn state_lengths(&self) -> Vec<StateLengths> {
+        vec![self.sender.state_lengths(), self.receiver.state_lengths()]
     }
 
     fn rejected_messages(&self) -> u64 {
         self.sender.rejected_messages() + self.receiver.rejected_messages()
-    }
-
-    fn config(&self) -> Config {
-        self.sender.config()
-    }
-
-    fn domain(&self) -> &Arc<Domain> {
-        self.sender.domain()
-    }
-
-    fn import(&mut self, region: &RemoteRegion) -> Result<()> {
-        self.sender.import(region)
     }
 
     fn leave(&mut self, abruptly: bool) {

@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// Calls `act` without random packet faults and pauses, and lets them begin again.
+    /// Calls `act` without random packet faults and pauses.
     pub(crate) fn without_noise<T>(&mut self, act: impl FnOnce(&mut World) -> T) -> T {
         let (config, links) = {
             let world = lock(&self.shared);
@@ -66,8 +66,7 @@ impl World {
 
     /// Fails a NIC or its link immediately.
     pub fn fail(&mut self, nic: NicId, failure: Failure) {
-        let injection = FailureInjection { nic: nic.0, failure: Some(failure), release_placements: false };
-        lock(&self.shared).inject_failures(vec![injection]);
+        lock(&self.shared).inject_failures(vec![FailureInjection::new(nic.0, failure)]);
     }
 
     /// Makes the clock of this NIC jump ahead by `duration` after it has been read `readings` more
@@ -88,8 +87,8 @@ impl World {
     }
 
     /// Passes a NIC's faults to `f`, which may arm triggers or set the noise of one direction. A
-    /// failure that `f` sets takes effect at the NIC's next packet. [`World::fail`] takes effect
-    /// immediately.
+    /// failure that `f` sets takes effect at the NIC's next packet, whereas [`World::fail`] takes
+    /// effect immediately.
     pub fn faults<T>(&mut self, nic: NicId, f: impl FnOnce(&mut Faults) -> T) -> T {
         f(&mut lock(&self.shared).nics[nic.0].faults)
     }
@@ -108,9 +107,8 @@ impl World {
         self.fail_operation_at_stage(at, stage, None, nth, targets, hold);
     }
 
-    /// As [`World::fail_at_stage`]. With `operation`, only the packets of operations of this kind
-    /// count, as far as packets tell the kind: those of WRITEs and SENDs have the same
-    /// acknowledgements.
+    /// Fails `targets` like [`World::fail_at_stage`]. With `operation`, only the packets of
+    /// operations of this kind count. WRITEs and SENDs have the same acknowledgements.
     pub(crate) fn fail_operation_at_stage(
         &mut self,
         at: NicId,
@@ -138,8 +136,8 @@ impl World {
         lock(&self.shared).nics[at.0].stage_probes.push(probe);
     }
 
-    /// Fails `targets` when the `nth` packet of a kind is sent by the NIC `at` or, if `arriving`,
-    /// arrives there.
+    /// Fails `targets` when the NIC `at` sends the `nth` packet of a kind. With `arriving`, packets
+    /// that arrive there count.
     pub fn fail_at_packet(
         &mut self,
         at: NicId,
@@ -154,14 +152,13 @@ impl World {
         lock(&self.shared).nics[at.0].packet_probes.push(probe);
     }
 
-    /// Fails `targets` at the `nth` call from now on by which programs of a host change or query a
-    /// NIC, before the NIC executes it. Reading the clock, events and completions does not count.
+    /// Fails `targets` before the `nth` call from now on by which programs of a host change or
+    /// query a NIC. Reading the clock, events and completions does not count.
     pub fn fail_at_call(&mut self, host: HostId, nth: u64, targets: &[(NicId, Failure)]) {
         lock(&self.shared).hosts[host.0].call_probe = Some((nth.max(1), injections(targets)));
     }
 
-    /// Fails `targets` when a recovery of a host has taken the step of this point for the `nth`
-    /// time.
+    /// Fails `targets` when recoveries of a host have reached this point for the `nth` time.
     pub fn fail_at_point(
         &mut self,
         host: HostId,
@@ -173,23 +170,23 @@ impl World {
         lock(&self.shared).hosts[host.0].point_probe = Some(probe);
     }
 
-    /// Returns whether the call or the packets of all calls of [`World::fail_at_call`] and
-    /// [`World::fail_at_packet`] were reached.
+    /// Returns whether all faults of [`World::fail_at_call`] and [`World::fail_at_packet`] have
+    /// happened.
     pub fn placed_faults_happened(&self) -> bool {
         let world = lock(&self.shared);
         world.hosts.iter().all(|host| host.call_probe.is_none())
             && world.nics.iter().all(|nic| nic.packet_probes.is_empty())
     }
 
-    /// Returns whether the stages of all calls of [`World::fail_at_stage`] for this NIC were
-    /// reached.
+    /// Returns whether packets have reached the stages of all calls of [`World::fail_at_stage`] for
+    /// this NIC.
     pub fn stage_reached(&self, nic: NicId) -> bool {
         lock(&self.shared).nics[nic.0].stage_probes.is_empty()
     }
 
-    /// Withdraws all calls of [`World::fail_at_stage`], [`World::fail_at_packet`],
-    /// [`World::fail_at_call`] and [`World::fail_at_point`] whose stages, packets, calls and points
-    /// were not reached. Placements that a NIC holds back for [`Stage::NotPlaced`] are made.
+    /// Withdraws all faults of [`World::fail_at_stage`], [`World::fail_at_packet`],
+    /// [`World::fail_at_call`] and [`World::fail_at_point`] that have not happened. Placements that
+    /// a NIC holds back for [`Stage::NotPlaced`] are made.
     pub fn disarm_stages(&mut self) {
         let mut world = lock(&self.shared);
         for n in 0..world.nics.len() {
@@ -215,7 +212,7 @@ impl World {
     }
 
     /// Ends the process of a host: its applications have no further turn, and its NICs are reset.
-    /// The host refuses packets to them if the links are up, as it does when the process of a
+    /// While the links are up, the host refuses packets to these NICs, as when the process of a
     /// software NIC ends.
     pub fn exit(&mut self, host: HostId) {
         let mut world = lock(&self.shared);
@@ -226,25 +223,24 @@ impl World {
         }
     }
 
-    /// Makes the completions of a NIC late: when a queue pair has been moved to ERR, completions
-    /// become visible only after a time, and those of receives always become visible later than
-    /// those of sends by another time. Both are drawn. The verbs promise no order between the
-    /// completions of the two queues of a queue pair.
+    /// Makes the completions of a NIC late by drawn times. When a queue pair has been moved to ERR,
+    /// completions become visible only after a time in `flushes`. Completions of receives become
+    /// visible later than completions of sends, by a time in `receives`. The verbs promise no order
+    /// between the completions of the two queues of a queue pair.
     pub fn delay_completions(&mut self, nic: NicId, flushes: DurationRange, receives: DurationRange) {
         let mut world = lock(&self.shared);
         let rng = Prng::stream(world.seed, &format!("late completions {}", nic.0));
         world.nics[nic.0].late_completions = Some(LateCompletions { flushes, receives, rng });
     }
 
-    /// Resets a NIC as its process would by [`Provider::reset`](mitra_verbs::Provider::reset), and
-    /// makes its host refuse packets to it. A NIC that is reset otherwise refuses nothing, as a NIC
-    /// in hardware.
+    /// Resets a NIC like [`Provider::reset`](mitra_verbs::Provider::reset), and makes its host
+    /// refuse packets to it. A NIC that is reset otherwise refuses nothing, like a NIC in hardware.
     pub fn close_port(&mut self, nic: NicId) {
         lock(&self.shared).close_port(nic.0);
     }
 
-    /// Makes the NIC `at` learn that the host of `of` refuses packets, although it does not, as a
-    /// forged ICMP message does.
+    /// Makes the NIC `at` learn that the host of `of` refuses packets, although the host does not,
+    /// as a forged ICMP message does.
     pub fn forge_refusal(&mut self, at: NicId, of: NicId) {
         lock(&self.shared).arrive_refusal(at.0, of.0);
     }
@@ -256,16 +252,10 @@ impl World {
 }
 
 fn injections(targets: &[(NicId, Failure)]) -> Vec<FailureInjection> {
-    let inject = |&(n, f): &(NicId, Failure)| FailureInjection {
-        nic: n.0,
-        failure: Some(f),
-        release_placements: false,
-    };
-    targets.iter().map(inject).collect()
+    targets.iter().map(|&(nic, failure)| FailureInjection::new(nic.0, failure)).collect()
 }
 
 impl WorldState {
-    /// Counts a call to the NIC `n`, and injects the failures that are placed at it.
     pub(crate) fn count_call(&mut self, n: usize) {
         let probe = &mut self.hosts[self.nics[n].host].call_probe;
         let Some((left, _)) = probe else { return };
@@ -304,11 +294,7 @@ impl WorldState {
             self.nics[n].faults.heal_link();
             self.update_health(n);
         } else {
-            self.inject_failures(vec![FailureInjection {
-                nic: n,
-                failure: Some(Failure::LinkDown),
-                release_placements: false,
-            }]);
+            self.inject_failures(vec![FailureInjection::new(n, Failure::LinkDown)]);
         }
     }
 }

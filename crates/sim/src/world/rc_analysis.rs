@@ -5,13 +5,12 @@ use crate::rc_flow::{QpAddress, RcFlow, RetryFinding};
 use crate::world_state::lock;
 
 impl World {
-    /// Checks the retransmissions of a queue pair.
     pub(crate) fn analyse_rc(&mut self, flow: RcFlow) {
         lock(&self.shared).rc_flows.push(flow);
     }
 
-    /// Returns the rules that the retransmissions of a queue pair have violated, if its first
-    /// failed request ended with this status.
+    /// Returns the rules that the retransmissions of a queue pair have violated. `failure` is the
+    /// status of its first failed request.
     pub(crate) fn rc_findings(&self, requester: QpAddress, failure: Option<WcStatus>) -> Vec<RetryFinding> {
         let world = lock(&self.shared);
         let flows = world.rc_flows.iter().filter(|flow| flow.requester == requester);

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use mitra_verbs::{Buffer, Time};
+use mitra_verbs::{Buffer, RegionId, Time};
 
 use crate::absences::Part;
 use crate::coverage::RecoveryPoint;
+use crate::dma_pipeline::HostBuffer;
 use crate::failure_injection::FailureInjection;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 
-/// A host: its name, whether it is paused, and the addresses of its buffers.
 pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) paused: bool,
@@ -24,7 +24,6 @@ pub(crate) struct HostState {
     pub(crate) activity: u64,
     /// The number of calls until failures are injected, and the failures.
     pub(crate) call_probe: Option<(u64, Vec<FailureInjection>)>,
-    /// The failures that are injected when a recovery of the host reaches a point.
     pub(crate) point_probe: Option<PointProbe>,
     /// The registered buffers, by real address. The weak pointer keeps the allocation, so that no
     /// other buffer gets the same real address.
@@ -32,20 +31,16 @@ pub(crate) struct HostState {
     next_address: u64,
 }
 
-/// A buffer of which NICs of a host have a region.
-struct RegisteredBuffer {
+pub(crate) struct RegisteredBuffer {
     _buffer: Weak<Buffer>,
-    /// The simulated address.
-    address: u64,
-    /// The number of changes that NICs of the host have made.
-    changes: Arc<AtomicU64>,
+    pub(crate) address: u64,
+    pub(crate) changes: Arc<AtomicU64>,
 }
 
-/// Failures that are injected when a recovery of a host reaches a point.
 pub(crate) struct PointProbe {
     pub(crate) point: RecoveryPoint,
-    /// The number of times that the host takes the step of this point until the probe fires,
-    /// including the one at which it fires.
+    /// The number of times that the host reaches the point until the probe fires. The time at which
+    /// it fires counts.
     pub(crate) left: u32,
     pub(crate) targets: Vec<FailureInjection>,
 }
@@ -64,18 +59,9 @@ impl HostState {
         }
     }
 
-    /// Returns the simulated address of a buffer, and assigns one to a new buffer. Simulated
-    /// addresses do not depend on real addresses, so that runs of one seed are identical.
-    pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
-        self.registered(buffer).address
-    }
-
-    /// Returns the counter of the changes that NICs of this host make to a buffer.
-    pub(crate) fn changes_of(&mut self, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
-        Arc::clone(&self.registered(buffer).changes)
-    }
-
-    fn registered(&mut self, buffer: &Arc<Buffer>) -> &RegisteredBuffer {
+    /// Assigns a simulated address to a new buffer. Simulated addresses do not depend on real
+    /// addresses, so that runs of one seed are identical.
+    pub(crate) fn registered(&mut self, buffer: &Arc<Buffer>) -> &RegisteredBuffer {
         let next = &mut self.next_address;
         self.buffers.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| {
             let address = *next;
@@ -85,37 +71,47 @@ impl HostState {
     }
 }
 
-/// The schedule of an application.
 pub(crate) struct AppState {
     pub(crate) host: usize,
     /// The number of the scheduled turn. Events for other turns are stale.
     pub(crate) turn: u64,
-    /// The time of the scheduled turn.
     pub(crate) next_at: Time,
-    /// The interval to the next turn. It grows while the application is idle.
+    /// The interval to the next turn, which grows while the application is idle.
     pub(crate) idle_interval: core::time::Duration,
     pub(crate) exited: bool,
-    /// The last line that it added to the trace, for the report of a failure.
+    /// The last line that the application added to the trace, for the report of a failure.
     pub(crate) last_trace: String,
 }
 
 impl WorldState {
-    /// Schedules earlier turns for the applications of a host. Called when something happens at the
-    /// host's NICs.
+    /// Returns the number and the simulated address of the region.
+    pub(crate) fn add_region(&mut self, nic: usize, buffer: Arc<Buffer>) -> (RegionId, u64) {
+        let nic = &mut self.nics[nic];
+        let registered = self.hosts[nic.host].registered(&buffer);
+        let changes = Arc::clone(&registered.changes);
+        nic.regions.push(Some(Arc::new(HostBuffer { buffer, changes })));
+        (RegionId(nic.regions.len() as u32 - 1), registered.address)
+    }
+
+    pub(crate) fn count_activity(&mut self, nic: usize) {
+        self.hosts[self.nics[nic].host].activity += 1;
+    }
+
+    /// Schedules earlier turns for the applications of a host, because something has happened at
+    /// its NICs.
     pub(crate) fn wake_apps(&mut self, host: usize) {
         for app in 0..self.apps.len() {
             if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
                 continue;
             }
-            let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);
+            let at = self.now + self.sample_step_interval();
             if at < self.apps[app].next_at {
                 self.schedule_turn(app, at);
             }
         }
     }
 
-    /// Schedules the next turn of an application, and invalidates the turn that was scheduled
-    /// before.
+    /// Also invalidates the turn that was scheduled before.
     pub(crate) fn schedule_turn(&mut self, app: usize, at: Time) {
         let state = &mut self.apps[app];
         state.turn += 1;
@@ -143,7 +139,7 @@ impl WorldState {
         self.trace.note(self.now, Subject::Host(host), NoteKind::Recovery, "wakes".to_owned());
         for app in 0..self.apps.len() {
             if self.apps[app].host == host && !self.apps[app].exited {
-                let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);
+                let at = self.now + self.sample_step_interval();
                 self.schedule_turn(app, at);
             }
         }

@@ -1,6 +1,7 @@
 //! The path of packets between NICs: transmission, faults on the way, and arrival.
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use mitra_transport::fault::{Failure, Stage, TapResult, Verdict};
 use mitra_verbs::{AsyncEvent, Gid, Time};
@@ -12,12 +13,13 @@ use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketFate;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
+use crate::{DurationRange, LinkConfig};
 
-/// A packet between two NICs, with its ICRC.
+/// A packet between two NICs. `datagram` includes the ICRC.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlightPacket {
     from: usize,
-    to: usize,
+    pub(crate) to: usize,
     datagram: Vec<u8>,
     /// The sum of both NICs' `cable_failures` when the packet was sent.
     cable_failures: u64,
@@ -25,20 +27,17 @@ pub(crate) struct InFlightPacket {
     survives: bool,
     /// The number of times that a switch has held the packet because a cable had failed.
     holds: u8,
-    /// Whether the receiver's faults were applied.
     faults_applied: bool,
 }
 
 impl InFlightPacket {
-    /// Returns the NIC to which the packet was sent.
-    pub(crate) fn to(&self) -> usize {
-        self.to
-    }
-
-    /// Returns the packet without its ICRC.
     pub(crate) fn covered(&self) -> &[u8] {
-        &self.datagram[..self.datagram.len() - ICRC_LEN]
+        covered(&self.datagram)
     }
+}
+
+pub(super) fn covered(datagram: &[u8]) -> &[u8] {
+    &datagram[..datagram.len() - ICRC_LEN]
 }
 
 /// The opcode of datagrams, which carry control messages (IBTA table 38).
@@ -47,7 +46,6 @@ const UD_SEND_ONLY: u8 = 0x64;
 const MAX_HOLDS: u8 = 3;
 
 impl WorldState {
-    /// Transmits the pending packets of a NIC.
     pub(crate) fn transmit(&mut self, n: usize) {
         let now = self.now;
         if self.nics[n].transmit_at.take_if(|t| *t == now).is_none() || !self.nics[n].is_running() {
@@ -68,7 +66,7 @@ impl WorldState {
             self.analyse_sent(n, datagram);
             let nic = &mut self.nics[n];
             // With `ack_after_placement`, an ACK waits until the data is in memory.
-            let wait_for_placement = nic.capabilities.ack_after_placement && !nic.pipeline.is_frozen();
+            let wait_for_placement = nic.capabilities.ack_after_placement && !nic.pipeline.frozen;
             if wait_for_placement && is_response(&sealed) && nic.pipeline.len() > 0 {
                 nic.pipeline.push_release(now, Release::Packet(batch.destination, sealed));
             } else {
@@ -82,13 +80,12 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Applies the NIC's faults to an outgoing packet, and sends the packet unless they drop it.
     pub(crate) fn depart(&mut self, n: usize, destination: Gid, mut datagram: Vec<u8>) {
         if !self.nics[n].is_running() {
             return;
         }
         if datagram.first() == Some(&UD_SEND_ONLY)
-            && let Ok(parsed) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN])
+            && let Ok(parsed) = Packet::parse(covered(&datagram))
         {
             self.cover_message(n, &parsed);
         }
@@ -97,7 +94,7 @@ impl WorldState {
             Verdict::Pass => self.send(n, destination, datagram),
             Verdict::Drop => {
                 self.trace.packet(self.now, "loses", n, &datagram);
-                self.cover_lost_packet(n, false, effects.stage, &datagram[..datagram.len() - ICRC_LEN]);
+                self.cover_lost_packet(n, false, effects.stage, covered(&datagram));
             }
             Verdict::Duplicate => {
                 self.send(n, destination, datagram.clone());
@@ -126,12 +123,12 @@ impl WorldState {
         let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
         // A packet does not overtake an earlier packet of the same path.
         let last = self.last_arrival.entry((n, to)).or_default();
-        let at = arrival.max(*last + core::time::Duration::from_nanos(1));
+        let at = arrival.max(*last + Duration::from_nanos(1));
         *last = at;
         self.launch(n, to, at, datagram);
     }
 
-    fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: core::time::Duration) {
+    fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: Duration) {
         self.trace.packet(self.now, "delays", n, &datagram);
         if let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) {
             self.launch(n, to, arrival + by, datagram);
@@ -139,8 +136,8 @@ impl WorldState {
     }
 
     /// Counts and captures a packet, and occupies the sender's cable for its transmission. Returns
-    /// the destination NIC and the earliest arrival time, or `None` if no NIC has the destination
-    /// address.
+    /// the destination NIC and the earliest arrival time. Returns `None` if no NIC has the
+    /// destination address.
     fn transmit_on_cable(&mut self, n: usize, destination: Gid, datagram: &[u8]) -> Option<(usize, Time)> {
         let link = *self.link(self.nics[n].rail);
         let nic = &mut self.nics[n];
@@ -169,14 +166,18 @@ impl WorldState {
         self.arrive_at(at, packet);
     }
 
+    fn sample_link(&mut self, rail: u8, range: impl FnOnce(&LinkConfig) -> DurationRange) -> Duration {
+        let range = range(self.link(rail));
+        range.sample(&mut self.link_rng)
+    }
+
     fn arrive_at(&mut self, at: Time, packet: InFlightPacket) {
         self.in_flight += 1;
         self.queue.push(at, Event::PacketArrival(Box::new(packet)));
     }
 
-    /// Handles the arrival of a packet.
     pub(crate) fn arrive(&mut self, mut packet: InFlightPacket) {
-        // The address is looked up again, because another NIC may have replaced the destination.
+        // Another NIC may have replaced the destination since the packet was sent.
         let port = (self.nics[packet.to].rail, self.nics[packet.to].gid);
         let (from, n) = (packet.from, self.routes.get(&port).copied().unwrap_or(packet.to));
         let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
@@ -189,16 +190,14 @@ impl WorldState {
                 return self.trace.packet(self.now, "lost at", n, &packet.datagram);
             }
             if packet.holds == 0 || !link_up {
-                let delay = self.link(port.0).straggler_delay;
-                let by = delay.sample(&mut self.link_rng);
+                let by = self.sample_link(port.0, |link| link.straggler_delay);
                 packet.holds += 1;
                 return self.arrive_at(self.now + by, packet);
             }
         }
         if !self.nics[n].is_running() {
             if self.nics[n].refuses {
-                let latency = self.link(port.0).latency;
-                let by = latency.sample(&mut self.link_rng);
+                let by = self.sample_link(port.0, |link| link.latency);
                 self.queue.push(self.now + by, Event::Refusal(from, n));
             }
             self.nics[n].stats.undeliverable += 1;
@@ -211,11 +210,10 @@ impl WorldState {
             self.nics[n].stats.icrc_errors += 1;
             return self.trace.packet(self.now, "refuses", n, &packet.datagram);
         }
-        let mut effects = FaultEffects::default();
-        if !packet.faults_applied {
-            effects = self.apply_faults(n, &packet.datagram, true);
-            packet.faults_applied = true;
-        }
+        let effects = match core::mem::replace(&mut packet.faults_applied, true) {
+            false => self.apply_faults(n, &packet.datagram, true),
+            true => FaultEffects::NONE,
+        };
         match effects.verdict {
             Verdict::Pass => self.execute(n, &packet),
             Verdict::Drop | Verdict::Corrupt(_) => {
@@ -223,8 +221,7 @@ impl WorldState {
                 self.cover_lost_packet(n, true, effects.stage, packet.covered());
             }
             Verdict::Duplicate => {
-                let latency = self.link(port.0).latency;
-                let by = latency.sample(&mut self.link_rng);
+                let by = self.sample_link(port.0, |link| link.latency);
                 self.arrive_at(self.now + by, packet.clone());
                 self.execute(n, &packet);
             }
@@ -237,8 +234,7 @@ impl WorldState {
         self.observer.lost = None;
     }
 
-    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`, unless
-    /// the sender's link is down.
+    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`.
     pub(crate) fn arrive_refusal(&mut self, n: usize, to: usize) {
         let destination = self.nics[to].gid;
         let nic = &mut self.nics[n];
@@ -247,12 +243,10 @@ impl WorldState {
         }
     }
 
-    /// Passes an arrived packet to the transport, which executes it.
     fn execute(&mut self, n: usize, packet: &InFlightPacket) {
         let source = self.nics[packet.from].gid;
         let (now, local) = (self.now, self.nics[n].local(self.now));
-        let covered = &packet.datagram[..packet.datagram.len() - ICRC_LEN];
-        let Ok(parsed) = Packet::parse(covered) else {
+        let Ok(parsed) = Packet::parse(packet.covered()) else {
             self.nics[n].stats.malformed += 1;
             return self.trace.packet(now, "malformed", n, &packet.datagram);
         };
@@ -277,15 +271,13 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Reports a packet to the NIC's faults and probes, and returns their effects. Probes that fire
-    /// are removed.
+    /// Reports a packet to the NIC's faults and probes. Removes the probes that fire.
     fn apply_faults(&mut self, n: usize, datagram: &[u8], arriving: bool) -> FaultEffects {
         let nic = &mut self.nics[n];
-        let covered = &datagram[..datagram.len().saturating_sub(ICRC_LEN)];
         if !nic.is_observed() {
-            return FaultEffects::default();
+            return FaultEffects::NONE;
         }
-        let Ok(parsed) = Packet::parse(covered) else { return FaultEffects::default() };
+        let Ok(parsed) = Packet::parse(covered(datagram)) else { return FaultEffects::NONE };
         let tap = |faults: &mut mitra_transport::fault::Faults| match arriving {
             true => faults.receive(&parsed),
             false => faults.transmit(&parsed),
@@ -314,7 +306,7 @@ impl WorldState {
                 None if verdict == Verdict::Drop => effects.verdict = Verdict::Drop,
                 None => {}
             }
-            effects.stage = Some(nic.stage_probes[i].stage);
+            effects.stage = Some(probe.stage);
             effects.injections.extend(nic.stage_probes.remove(i).targets);
         }
         for i in (0..nic.packet_probes.len()).rev() {
@@ -332,16 +324,14 @@ impl WorldState {
         effects
     }
 
-    /// Injects failures into NICs.
     pub(crate) fn inject_failures(&mut self, injections: Vec<FailureInjection>) {
         for injection in injections {
             if let Some(failure) = injection.failure {
                 self.cover_failure(injection.nic, failure);
                 self.nics[injection.nic].faults.fail(failure);
             }
-            let faults = &mut self.nics[injection.nic].faults;
             if injection.release_placements {
-                faults.resume_placement();
+                self.nics[injection.nic].faults.resume_placement();
             }
             self.update_health(injection.nic);
         }
@@ -374,13 +364,13 @@ impl WorldState {
         let nic = &mut self.nics[n];
         if dma {
             let frozen = !nic.faults.placement_ok();
-            if frozen != nic.pipeline.is_frozen() {
+            if frozen != nic.pipeline.frozen {
                 let (kind, verb) = match frozen {
                     true => (NoteKind::Fault, "holds back"),
                     false => (NoteKind::Recovery, "lets go of"),
                 };
                 self.trace.note(self.now, Subject::Nic(n), kind, format!("{verb} placements"));
-                if frozen { nic.pipeline.freeze() } else { nic.pipeline.thaw() }
+                if frozen { nic.pipeline.freeze() } else { nic.pipeline.frozen = false }
             }
         }
         if up != nic.link_up {
@@ -389,8 +379,7 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Takes the cable of a NIC down or up. Without a switch, the links of all NICs on the rail
-    /// follow.
+    /// Without a switch, the links of all NICs on the rail follow.
     fn set_cable(&mut self, n: usize, up: bool) {
         let rail = self.nics[n].rail;
         let switched = self.link(rail).switched;
@@ -429,7 +418,6 @@ impl WorldState {
     }
 }
 
-/// The effects of faults on a packet, and the failures that the packet triggers.
 struct FaultEffects {
     verdict: Verdict,
     /// The stage that the packet has reached, if a fault was placed there.
@@ -437,10 +425,8 @@ struct FaultEffects {
     injections: Vec<FailureInjection>,
 }
 
-impl Default for FaultEffects {
-    fn default() -> FaultEffects {
-        FaultEffects { verdict: Verdict::Pass, stage: None, injections: Vec::new() }
-    }
+impl FaultEffects {
+    const NONE: FaultEffects = FaultEffects { verdict: Verdict::Pass, stage: None, injections: Vec::new() };
 }
 
 fn is_response(datagram: &[u8]) -> bool {

@@ -1,16 +1,17 @@
 use mitra_verbs::QpState;
-use mitra_wire::{ICRC_LEN, Packet};
+use mitra_wire::Packet;
 
 use super::WorldState;
+use super::packet_delivery::covered;
 use crate::rc_flow::QpAddress;
 
 impl WorldState {
-    /// Shows a datagram that a NIC sends to the analysers. It ends with space for the ICRC.
+    /// Shows a datagram that a NIC sends to the analysers. Its last bytes are space for the ICRC.
     pub(crate) fn analyse_sent(&mut self, nic: usize, datagram: &[u8]) {
         if self.rc_flows.is_empty() {
             return;
         }
-        let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else { return };
+        let Ok(packet) = Packet::parse(covered(datagram)) else { return };
         let mut flows = core::mem::take(&mut self.rc_flows);
         for flow in &mut flows {
             if !self.is_ready_to_receive(flow.responder) {
@@ -21,7 +22,6 @@ impl WorldState {
         self.rc_flows = flows;
     }
 
-    /// Shows a packet that has arrived at a NIC to the analysers.
     pub(crate) fn analyse_received(&mut self, nic: usize, packet: &Packet<'_>) {
         if self.rc_flows.is_empty() || !self.is_ready_to_receive((nic, packet.dest_qp)) {
             return;

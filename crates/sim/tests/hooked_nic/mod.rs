@@ -1,6 +1,7 @@
-//! A simulated NIC with completion channels, during whose calls the world can go on. On a software
-//! NIC, packets arrive between any two calls of a vQP; in the simulator, the world otherwise stands
-//! still until the vQP returns. Without [`set_world`], a hooked NIC only does what [`Binds`] says.
+//! A simulated NIC with completion channels, during whose calls the world can advance. On a
+//! software NIC, packets arrive between any two calls of a vQP. In the simulator, the world
+//! otherwise stands still until the vQP returns. Without [`set_world`], a hooked NIC only applies
+//! [`Binds`].
 #![allow(dead_code)] // each test binary uses a part of this module
 
 use core::time::Duration;
@@ -20,29 +21,27 @@ use mitra_verbs::{
 /// The length of the GRH before the payload of a UD receive.
 const GRH_LEN: usize = 40;
 
-/// When the world goes on.
 enum Interrupt {
     Never,
     /// Once, before this number of further calls.
     After(usize, Duration),
-    /// Before each call.
     Each(Duration),
 }
 
 /// A moment in the life of a datagram of a UD queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Moment {
-    /// The NIC is about to take it from the sender.
+    /// The NIC is about to take the datagram from the sender.
     BeforeSend,
-    /// The NIC has taken it.
+    /// The NIC has taken the datagram.
     AfterSend,
-    /// The receiver is about to take its completion.
+    /// The receiver is about to take the completion of the datagram.
     Delivery,
 }
 
-/// Sees each datagram at each [`Moment`], with the NIC at which it is. Returns whether the datagram
-/// goes on; otherwise it is lost. The result is ignored for [`Moment::AfterSend`]. While it runs,
-/// it sees no other datagram.
+/// Receives each datagram at each [`Moment`], with its NIC. Returns whether the datagram goes on;
+/// otherwise it is lost. The result is ignored for [`Moment::AfterSend`]. A running observer
+/// receives no other datagram.
 pub type Observer = Box<dyn FnMut(NicId, Moment, &[u8]) -> bool>;
 
 struct Scene {
@@ -64,22 +63,19 @@ pub fn set_world(testbed: Testbed) {
     SCENE.set(Some(Scene { testbed, interrupt: Interrupt::Never, observer: None }));
 }
 
-/// Gives access to the world.
 pub fn with_world<T>(f: impl FnOnce(&mut Testbed) -> T) -> T {
     with_scene(|scene| f(&mut scene.testbed))
 }
 
-/// Shows the datagrams of the hooked NICs to an observer.
 pub fn observe(observer: Observer) {
     with_scene(|scene| scene.observer = Some(observer));
 }
 
-/// Drops the observer.
 pub fn stop_observing() {
     drop(with_scene(|scene| scene.observer.take()));
 }
 
-/// Shows a datagram to the observer. Returns whether it goes on.
+/// Returns whether the datagram goes on.
 fn show(nic: &SimNic, moment: Moment, bytes: &[u8]) -> bool {
     // The observer may use the world and other NICs, so it runs outside the scene.
     let observer = SCENE.with_borrow_mut(|scene| scene.as_mut().and_then(|scene| scene.observer.take()));
@@ -89,12 +85,12 @@ fn show(nic: &SimNic, moment: Moment, bytes: &[u8]) -> bool {
     goes_on
 }
 
-/// Lets the world go on for `time` before the call number `calls` of a hooked NIC, counted from 0.
+/// Advances the world by `time` before call number `calls` of a hooked NIC, counted from 0.
 pub fn interrupt_after(calls: usize, time: Duration) {
     with_scene(|scene| scene.interrupt = Interrupt::After(calls, time));
 }
 
-/// Lets the world go on for `time` before each call of a hooked NIC.
+/// Advances the world by `time` before each call of a hooked NIC.
 pub fn interrupt_each(time: Duration) {
     with_scene(|scene| scene.interrupt = Interrupt::Each(time));
 }
@@ -120,17 +116,17 @@ fn before_call() {
     });
 }
 
-/// What a hooked NIC does with binds of memory windows. The simulated NIC executes all requests of
-/// all queue pairs in the order of posting.
+/// The handling of binds of memory windows by a hooked NIC. The simulated NIC executes all requests
+/// of all queue pairs in the order of posting.
 #[derive(Debug, Default)]
 pub enum Binds {
     #[default]
     Execute,
-    /// Holds them, and what is posted behind them, until [`HookedNic::execute_binds`].
+    /// Holds binds, and the requests behind them, until [`HookedNic::execute_binds`].
     Hold(Vec<(Qpn, SendWr)>),
-    /// Does not take the next one.
+    /// Refuses the next bind.
     RefuseNext,
-    /// Completes the next one with an error.
+    /// Completes the next bind with an error.
     FailNext,
 }
 
@@ -143,7 +139,6 @@ pub struct SimChannel {
 }
 
 impl SimChannel {
-    /// Returns whether the descriptor of a NIC's channel would be readable.
     pub fn is_readable(&self) -> bool {
         let mut events = self.events.lock().expect("no test panics with this lock");
         events.extend(std::iter::from_fn(|| self.nic.poll_cq_event()));
@@ -167,7 +162,6 @@ impl CompletionChannel for SimChannel {
     }
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub struct HookedNic {
     nic: Arc<SimNic>,
@@ -176,19 +170,17 @@ pub struct HookedNic {
     binds: Mutex<Binds>,
 }
 
-/// What is needed to read the datagrams that arrive.
+/// The state that reading arriving datagrams needs.
 #[derive(Debug, Default)]
 struct Datagrams {
-    /// The UD queue pairs.
     qps: Vec<Qpn>,
     /// The posted receives of the UD queue pairs.
     recvs: BTreeMap<(Qpn, u64), RecvWr>,
-    /// The registered memory, by address.
     regions: BTreeMap<u64, Arc<Buffer>>,
 }
 
 impl Datagrams {
-    /// Returns the datagram that a receive holds, and the receive. `None` if the completion is of
+    /// Returns the datagram that a receive holds, and the receive. `None` for a completion of
     /// another kind.
     fn received(&self, wc: &Wc) -> Option<(Vec<u8>, RecvWr)> {
         if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
@@ -215,13 +207,11 @@ impl HookedNic {
         })
     }
 
-    /// Sets what the NIC does with binds from now on.
     pub fn set_binds(&self, binds: Binds) {
         *self.binds.lock().expect("no test panics with this lock") = binds;
     }
 
-    /// Executes the binds that are held, and all later ones. Returns the number of requests that
-    /// were held.
+    /// Executes the held binds, and all later ones. Returns the number of held requests.
     pub fn execute_binds(&self) -> usize {
         let before = core::mem::take(&mut *self.binds.lock().expect("no test panics with this lock"));
         let Binds::Hold(held) = before else { return 0 };
@@ -231,7 +221,7 @@ impl HookedNic {
         held.len()
     }
 
-    /// Applies [`Binds`]. Returns the requests that the NIC takes.
+    /// Returns the requests that the NIC takes.
     fn apply_binds(&self, qp: Qpn, wrs: &[SendWr]) -> Result<Vec<SendWr>, PostError> {
         let mut binds = self.binds.lock().expect("no test panics with this lock");
         let mut wrs = wrs.to_vec();
@@ -259,8 +249,7 @@ impl HookedNic {
         self.datagrams.lock().expect("no test panics with this lock")
     }
 
-    /// Shows a request to the observer if it sends a datagram. Returns whether the datagram goes
-    /// on.
+    /// Shows a request that sends a datagram to the observer. Returns whether the request goes on.
     fn show_send(&self, moment: Moment, wrs: &[SendWr]) -> bool {
         match wrs {
             [SendWr { ud: Some(_), data: Data::Inline(bytes), .. }] => show(&self.nic, moment, bytes),

@@ -26,7 +26,7 @@ struct Op {
     to: usize,
 }
 
-/// The possible content of the responder's memory.
+/// The values that each byte of the responder's memory may have.
 struct Model {
     /// For each byte, the last WRITE that has completed.
     completed: Vec<u8>,
@@ -40,8 +40,8 @@ struct Model {
 }
 
 impl Model {
-    /// Checks that each byte has at least the value in `at_least` and at most the last posted one.
-    /// With `in_place`, the bytes are those of the responder's memory, and must not return to an
+    /// Checks that each byte has at least the value in `at_least` and at most the last posted
+    /// value. With `in_place`, the bytes are the responder's memory, and must not return to an
     /// earlier value.
     fn check(&mut self, source_name: &str, from: usize, bytes: &[u8], at_least: &[u8], in_place: bool) {
         for (i, &byte) in bytes.iter().enumerate() {
@@ -99,8 +99,8 @@ impl Requester {
         let sge = self.local.1.sge(slot as u64, len as u32);
         let mut model = self.model.borrow_mut();
         let target = self.remote.remote(from as u64);
-        // A READ returns the data of all WRITEs that were posted before. It may also return data of
-        // later WRITEs.
+        // A READ returns the data of all WRITEs that were posted before. The data of later WRITEs
+        // are also allowed.
         let at_least = model.posted.clone();
         let send = if op.read {
             SendOp::Read(target)
@@ -169,7 +169,7 @@ fn run(seed: u64) -> u32 {
     testbed.world.add_app(testbed.hosts[0], move |ctx: &mut AppContext<'_>| requester.step(ctx));
     let (observed_model, observed_memory) = (Rc::clone(&model), Arc::clone(&memory));
     // With relaxed ordering, a later WRITE may become visible before an earlier WRITE to another
-    // address, but never before an earlier WRITE to the same address.
+    // address. WRITEs to the same address stay in order.
     let check_memory = move || {
         let mut bytes = vec![0; REGION];
         observed_memory.read_at(0, &mut bytes);

@@ -1,4 +1,4 @@
-//! Replays the committed fuzz corpora of what runs in the simulator.
+//! Replays the committed fuzz corpora of the targets that run in the simulator.
 
 use crate::vqp_pair;
 

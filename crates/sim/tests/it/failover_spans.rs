@@ -11,7 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// A subscriber that notes the beginnings and ends of spans, their fields, and the events.
+/// A subscriber that records the beginnings and ends of spans, their fields, and the events.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<NotesState>>);
 

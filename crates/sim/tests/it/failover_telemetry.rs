@@ -15,7 +15,6 @@ fn snapshot(vqp: &VirtualQp) -> TelemetrySnapshot {
     vqp.domain().telemetry().snapshot(10)
 }
 
-/// The names of the kinds of events, in order.
 fn kinds(snapshot: &TelemetrySnapshot) -> Vec<&'static str> {
     let name = |kind: EventKind| match kind {
         EventKind::Detected { .. } => "detected",
@@ -150,7 +149,7 @@ fn closing_is_an_event_once_and_a_dropped_vqp_leaves_its_totals() {
 fn failover_has_recovered_when_its_last_operation_completes() {
     let mut pair = VqpPair::new(2, config());
     pair.poll_times(&[0, 1], 10);
-    // Two messages. The second waits for a receive.
+    // The second message waits for a receive.
     pair.recv(1, 0, 8);
     pair.send_message(0, 1);
     pair.send_message(1, 2);

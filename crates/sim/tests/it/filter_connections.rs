@@ -31,7 +31,7 @@ impl Net {
         Net { testbed, domains, server: Server::over_vqps(4, MAX_MESSAGE), connections: 0 }
     }
 
-    /// Returns a connected pair of vQPs: those of the client and of the server.
+    /// Returns the vQP of the client and the vQP of the server, connected.
     fn vqps(&mut self) -> [VirtualQp; 2] {
         self.connections += 1;
         let mut config = Config {
@@ -52,7 +52,8 @@ impl Net {
         [a, b]
     }
 
-    /// Connects a client to the server by `connect`, and returns it with its connection there.
+    /// Connects a client to the server by `connect`. Returns the client and the connection at the
+    /// server.
     fn client(
         &mut self,
         connect: impl FnOnce(&mut Server, VirtualQp) -> Result<VqpConnection, RpcError>,
@@ -83,7 +84,8 @@ fn answered(bytes: &[u8]) -> Vec<Outcome<Vec<u8>>> {
     vec![Outcome::Answered(bytes.to_vec())]
 }
 
-/// The first client's connection has ended before it comes back, and another client has its node.
+/// The first client's connection has ended before the client comes back, and another client has its
+/// node.
 #[test]
 fn client_that_connects_again_does_not_close_the_connection_of_another() {
     let mut net = Net::new();
@@ -101,7 +103,8 @@ fn client_that_connects_again_does_not_close_the_connection_of_another() {
     assert_eq!(net.run(Some(&mut other), Duration::from_millis(100)), answered(b"y"));
 }
 
-/// A client whose connection still stands closes it by connecting again, and gets its node.
+/// The connection of the client still stands when the client connects again. The client gets its
+/// node again.
 #[test]
 fn client_that_connects_again_closes_its_earlier_connection() {
     let mut net = Net::new();

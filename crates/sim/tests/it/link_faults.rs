@@ -17,7 +17,6 @@ struct Run {
     endpoints: [Rc<RefCell<RcEndpoint>>; 2],
 }
 
-/// Starts a run in which host `a` posts the operations of a plan and host `b` serves them.
 fn start(seed: u64, config: Config, ops: usize, options: &RcOptions) -> Run {
     let mut testbed = Testbed::with_config(seed, config, 1);
     let plan = Plan { depth: 16, ..Plan::new(seed, ops) };
@@ -90,8 +89,8 @@ fn fully_corrupting_link_delivers_no_wrong_data() {
         let verdict = run.verify();
         assert!(verdict.is_exact(), "seed {seed}\n{verdict}");
     }
-    // Some packets pass, because the ICRC does not cover the BTH byte with the congestion bits,
-    // which may change on the way.
+    // The ICRC does not cover the BTH byte with the congestion bits, which may change on the way.
+    // So some corrupt packets pass.
     assert!(passed * 20 < all, "{passed} of {all}");
 }
 
@@ -228,7 +227,7 @@ fn failed_nic_refuses_verbs_and_replacement_works() {
         run.testbed.world.run_for(Duration::from_millis(1));
         assert_eq!(run.testbed.world.stats(b).received, at_reset.received);
         assert_eq!(run.testbed.world.placed_bytes(b), placed, "a reset NIC does not write memory");
-        // The replacement NIC has the address of the old NIC, and none of its state.
+        // The replacement NIC has the address of the old NIC, but not its state.
         let new = run.testbed.world.add_nic(run.testbed.hosts[1], 0);
         assert_eq!(new.query_port().unwrap().gid, {
             let peer = run.testbed.nics[0][0].query_qp(run.endpoints[0].borrow().qpn).unwrap();

@@ -12,7 +12,6 @@ use mitra_verbs::{
     Access, AtomicScope, Buffer, Data, Mr, Provider, QpAttr, QpState, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
 
-/// Connects host `a` to host `b` on a rail, and registers `memory` with `b`'s NIC.
 fn connect(testbed: &Testbed, rail: usize, memory: &Arc<Buffer>) -> (RcEndpoint, RcEndpoint, Mr) {
     let options = RcOptions { timeout: 8, ..RcOptions::default() };
     let [a, b] = [0, 1]
@@ -106,7 +105,6 @@ fn concurrent_reader_sees_torn_writes_and_last_byte_last() {
     assert!(seeds(60).count() < 60 || torn > 40 && torn_in_a_packet > 20);
 }
 
-/// The method of revocation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Revoke {
     Deregister,
@@ -117,7 +115,7 @@ enum Revoke {
 }
 
 /// Revokes access to memory during a stream of WRITEs over a noisy link. Returns whether the memory
-/// had changed before the revocation, and whether it changed after it.
+/// changed before the revocation, and whether it changed afterwards.
 fn write_around_revocation(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
     let mut config = Config::swarm(seed);
     config.link.noise.duplicate_ppm = 200_000;

@@ -58,7 +58,6 @@ fn closed_virtual_queue_pair_ends_the_path_and_not_the_operation() {
     assert_eq!(run(&mut next, &mut session, &mut read), Ok(6));
 }
 
-/// Creates a queue pair in RESET on a NIC, with its protection domain and completion queue.
 fn queue_pair(nic: &dyn Provider) -> (PdId, CqId, Qpn) {
     let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None).unwrap());
     (pd, cq, QpBuilder::rc(pd, cq).build(nic).unwrap())
@@ -103,7 +102,7 @@ fn operation_runs_over_rc_queue_pair_and_goes_on_after_a_fence() {
     let lost = poll(&mut testbed, &mut session, &mut read, qp, cq);
     assert!(matches!(lost, Err(PathError::Lost(_))), "{lost:?}");
 
-    // The fence: the peer executes nothing more for this queue pair.
+    // This is the fence: the peer executes nothing more for this queue pair.
     b.destroy_qp(peer_qp).unwrap();
     testbed.world.set_link(nic, true);
     read.fenced();

@@ -1,6 +1,4 @@
 //! Captures a simulated run in a pcap file, and parses the file.
-//!
-//! The test runs itself again in another process, with an environment variable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +13,8 @@ use mitra_wire::{Packet, icrc, pcap};
 #[test]
 fn run_is_captured_to_pcap() {
     if std::env::var_os("MITRA_SIM_PCAP").is_none() {
-        // The test runs itself again with the variable set, because it is not safe to set a
-        // variable in a running process.
+        // The test runs itself again in another process, because setting a variable in a running
+        // process is not safe.
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let mut again = command(std::env::current_exe().unwrap());
         again.args(["--exact", "packet_capture::run_is_captured_to_pcap"]).env("MITRA_SIM_PCAP", &path);

@@ -38,8 +38,8 @@ impl Run {
         run
     }
 
-    /// Runs with noise until all operations have ended, but for at most 40 ms. Then runs without
-    /// noise, and fails if an operation does not end. Returns the verdict on each end's operations.
+    /// Runs with noise until all operations have ended, at most for 40 ms, and then without noise.
+    /// Fails if an operation does not end. Returns the verdict on each end's operations.
     fn finish(&mut self) -> [Verdict; 2] {
         let peers = self.peers.clone();
         let done = move |_: &World| peers.iter().all(|p| p.borrow().is_done());

@@ -13,7 +13,6 @@ use mitra_sim::workload::{
 use mitra_sim::{Config, Coverage, Operation, Stage, Testbed, seeds};
 use mitra_verbs::{Mtu, Provider};
 
-/// How many effects the operation may have at the responder.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     None,
@@ -31,7 +30,7 @@ fn expected(case: FailureCase) -> Effect {
         (Stage::Arrived, Requester) => Effect::Once,
         (Stage::Arrived, _) => Effect::None,
         // If the requester dies, packets of the message that are in flight still arrive. If the
-        // cable or the responder fails, they are lost.
+        // cable or the responder fails, these packets are lost.
         (Stage::PartlyExecuted, Requester) => Effect::AtMostOnce,
         (Stage::PartlyExecuted, _) => Effect::None,
         // The responder may die after the execution and before the placement.
@@ -68,7 +67,6 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
     // packet.
     config.tuning.send_window = 1 << 18;
     let mut testbed = Testbed::with_config(seed, config, 1);
-    // The operation has several packets, if its kind has such operations.
     let plan = (seed..)
         .map(|s| Plan { unsignalled_ppm: 0, ..Plan::new(s, 1).only(&[case.kind]) })
         .find(|p| {
@@ -86,7 +84,7 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
         let endpoint = Rc::new(RefCell::new(endpoint));
         testbed.world.add_app(testbed.hosts[host], PeerApp { peer: Rc::clone(peer), endpoint });
     };
-    // The responder posts its receives first, because the trigger would count an RNR NAK as an
+    // The responder posts its receives first. Otherwise the trigger would count an RNR NAK as an
     // acknowledgement.
     start(&mut testbed, 1, &responder, b);
     testbed.world.run_for(Duration::from_millis(1));
@@ -148,8 +146,8 @@ fn every_failure_case_has_the_expected_effect() {
                 assert_eq!(outcome.record.outcome, None, "a dead NIC completes nothing: {}", outcome.report);
             }
         }
-        // A failure of another NIC than that of the packet lets it pass, so only the cases of a
-        // stage together reach it.
+        // If another NIC than the NIC of the packet fails, the packet passes. So a single case need
+        // not reach the stage, but all cases of a stage together must.
         for case in &cases {
             assert!(met.contains(&(case.stage, operation(case.kind))), "seed {seed}: no failure met {case}");
         }

@@ -4,7 +4,6 @@
 use mitra_sim::seeded::{FIRST_GENERATION, SeededWorkload, WORKLOADS};
 use mitra_sim::{Coverage, Operation, RecoveryPoint, Stage, seeds};
 
-/// The workloads over queue pairs, each with the number of seeds of a test.
 const SEEDS: [(&str, u64); 6] = [
     ("failover", 300),
     ("failover-cases", 80),
@@ -14,7 +13,6 @@ const SEEDS: [(&str, u64); 6] = [
     ("revocation", 200),
 ];
 
-/// Returns the workloads over queue pairs.
 fn workloads() -> impl Iterator<Item = &'static SeededWorkload> {
     WORKLOADS.iter().filter(|workload| SEEDS.iter().any(|(name, _)| *name == workload.name))
 }
@@ -51,8 +49,8 @@ fn ledger_finds_no_violation() {
     }
 }
 
-/// Checks that failures met every kind of operation at every stage, and in a recovery at every
-/// point.
+/// Checks that failures met every kind of operation at every stage, and at every point of a
+/// recovery.
 fn check_coverage(workload: &str, coverage: &Coverage) {
     let cells: Vec<_> = coverage.cells().collect();
     assert!(cells.iter().all(|cell| cell.can_exist()), "{workload}: {cells:?}");
@@ -96,7 +94,7 @@ fn a_seed_repeats_its_run() {
 }
 
 /// Worlds of the first generation in which the workload found a fault. The product has changed
-/// since, so 16486, 24959, 26167 and 32074 no longer show the fault if its rule is removed: the
+/// since. So 16486, 24959, 26167 and 32074 no longer show the fault if its rule is removed: the
 /// tests in `failover_shared_backup/second_failures.rs` do.
 const FOUND: [(u64, &str); 9] = [
     (16_486, "the length of a torn WRITE with immediate was lost with an unused queue pair"),
@@ -124,8 +122,8 @@ fn seeds_that_showed_faults_of_shared_backups_find_nothing() {
 }
 
 /// An end that declined a proposal never got the lost Resume of its last move, and held its
-/// receives back. The product has changed since: a test of the negotiation, and not this world,
-/// fails without the rule.
+/// receives back. The product has changed since: without the rule, a test of the negotiation fails,
+/// and this world does not.
 #[test]
 fn seed_that_lost_a_resume_finds_nothing() {
     let failover = workloads().find(|workload| workload.name == "failover").expect("a workload");

@@ -1,5 +1,5 @@
 //! Coordinators swap one lock word of a memory node over NICs whose atomics exclude only each other
-//! on the same NIC, and one of them has lost a rail.
+//! on the same NIC. One coordinator has lost a rail.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -15,12 +15,12 @@ use mitra_verbs::AtomicScope;
 
 const COORDINATORS: u16 = 3;
 const RAILS: u8 = 2;
-/// The swaps that succeed, of each coordinator.
+/// The number of successful swaps of each coordinator.
 const SWAPS: u64 = 200;
 const WORD: u64 = 0;
 
-/// A coordinator that counts in the word: it swaps the number that it has seen there last with the
-/// next one.
+/// A coordinator that counts in the word: it swaps the number that it has seen there last for the
+/// next number.
 struct Coordinator {
     channels: Channels,
     seen: u64,
@@ -81,8 +81,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the word at the end, the number of swaps that succeeded, and of those of which that is
-/// not known.
+/// Returns the word at the end, the number of swaps that succeeded, and the number of swaps with an
+/// unknown outcome.
 fn run(seed: u64, policy: Policy) -> (u64, u64, u64) {
     let mut world = Config::fault_free();
     world.memory.atomic_delay = DurationRange::nanos(100, 3_000);
@@ -134,8 +134,7 @@ fn swaps_of_coordinators_on_different_rails_exclude_each_other() {
     }
 }
 
-/// The harm: with a policy whose queue pairs share no home rail, two coordinators take the same
-/// number.
+/// With a policy whose queue pairs share no home rail, two coordinators take the same number.
 #[test]
 fn swaps_over_two_nics_are_lost_without_a_home_rail() {
     let losing = (0..20).filter(|&seed| {

@@ -1,4 +1,5 @@
-//! What the test of a user's program relies on, apart from faults: reports, restarts, repetition.
+//! The features besides faults that the test of a user's program relies on: reports, restarts,
+//! repetition.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -40,7 +41,6 @@ fn report_of_stalled_run_says_what_each_program_does() {
     assert!(paused.to_string().contains(part), "{paused}");
 }
 
-/// An end of an RC connection.
 struct End {
     nic: Arc<SimNic>,
     cq: CqId,

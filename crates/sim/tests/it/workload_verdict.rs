@@ -12,7 +12,6 @@ use mitra_sim::workload::{
 };
 use mitra_verbs::{Buffer, Data, Key, Mr, MrId, PdId, PostError, RecvWr, SendOp, SendWr, Sge};
 
-/// A fault that the endpoint injects into one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
@@ -53,7 +52,6 @@ struct FaultyEndpoint {
     target: u64,
 }
 
-/// The address at which the memory of each end begins.
 const BASE: u64 = 0x10_0000;
 
 impl FaultyEndpoint {
@@ -235,8 +233,8 @@ fn plan(seed: u64) -> Plan {
 }
 
 fn target_op(plan: &Plan, kind: OpKind) -> Option<Op> {
-    // The third operation of the kind: others normally follow it, and some faults are detected only
-    // by later operations.
+    // Takes the third operation of the kind. Other operations normally follow it, and some faults
+    // are detected only by later operations.
     plan.ops().into_iter().filter(|op| op.kind == kind && !op.inline).nth(2)
 }
 

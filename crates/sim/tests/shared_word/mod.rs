@@ -13,7 +13,6 @@ use mitra_sim::workload::shared_word::{Client, PEER_TIMEOUT, Pace, config, conne
 use mitra_sim::{AppContext, HostId, SimNic, World};
 use mitra_verbs::{Access, Buffer, Capabilities};
 
-/// The parts of a world with several clients.
 pub struct Shape {
     /// The number of hosts on which clients may run.
     pub clients: usize,
@@ -24,7 +23,6 @@ pub struct Shape {
     pub server_pace: Pace,
 }
 
-/// The world, the server and the clients.
 pub struct Setup {
     pub world: World,
     pub hosts: Vec<HostId>,
@@ -39,7 +37,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A world of three clients, whose NICs are all alike.
+    /// Creates three clients, whose NICs are all alike.
     pub fn new(seed: u64, rails: u8, world: mitra_sim::Config, shares: bool) -> Setup {
         let rails = vec![world.capabilities; rails.into()];
         Setup::with_shape(seed, world, Shape { clients: 3, rails, shares, server_pace: Pace::default() })
@@ -73,13 +71,11 @@ impl Setup {
         Setup { world, hosts, nics, domain, word, mr, server, clients: Vec::new(), config }
     }
 
-    /// Connects the next client, on a host of its own, and starts its program.
     pub fn add_client(&mut self, by_cas: bool, target: u64) {
         let host = self.clients.len() + 1;
         self.add_client_in(&domain(&self.nics[host]), host, by_cas, target);
     }
 
-    /// Connects the next client, in a domain of this host, and starts its program.
     pub fn add_client_in(&mut self, domain: &Arc<Domain>, host: usize, by_cas: bool, target: u64) {
         let n = self.clients.len() as u64 + 1;
         let [a, b] = connect(self.config, [&self.domain, domain], 2 * n);
@@ -108,7 +104,12 @@ impl Setup {
         self.world.run_until(are_together, PEER_TIMEOUT * 2).is_ok()
     }
 
-    /// Returns the active rails of the server's ends, and of the clients'.
+    pub fn highest_epoch(&self) -> u16 {
+        let server = self.server.borrow();
+        server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
+    }
+
+    /// Returns the active rails of the server's ends and of the clients' ends.
     pub fn rails(&self) -> [Vec<usize>; 2] {
         let server = self.server.borrow().iter().map(VirtualQp::active_rail).collect();
         [server, self.clients.iter().map(|client| client.borrow().vqp.active_rail()).collect()]
@@ -118,8 +119,7 @@ impl Setup {
         self.clients.iter().map(|client| client.borrow().vqp.close_reason()).collect()
     }
 
-    /// Checks that each increment found another value, and that the word counts each. Returns the
-    /// error as text.
+    /// Checks that each increment found another value, and that the word counts each increment.
     pub fn check(&mut self) -> Result<(), String> {
         self.world.stop_noise();
         self.world.run_until_quiet().map_err(|stalled| stalled.to_string())?;

@@ -1,5 +1,3 @@
-//! A sender of forged control messages.
-
 use std::sync::Arc;
 
 use mitra_verbs::{
@@ -16,7 +14,6 @@ pub struct Forger {
     qpn: Qpn,
     cq: CqId,
     destination: UdDestination,
-    /// The cookie of the second end.
     cookie: u64,
 }
 

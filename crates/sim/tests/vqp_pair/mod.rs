@@ -8,13 +8,14 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{Completion, Config, Domain, Outcome, Secret, VirtualMr, VirtualQp};
+use mitra_sim::workload::{FailoverQp, check_liveness};
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode};
 
 pub const MEMORY_BYTES: usize = 1 << 16;
 pub const FULL_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-/// Two connected ends. Each array contains one element for each end.
+/// Each array has one element for each end.
 pub struct VqpPair {
     pub testbed: Testbed,
     pub vqps: [VirtualQp; 2],
@@ -33,17 +34,19 @@ pub fn config() -> Config {
 }
 
 impl Drop for VqpPair {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
-        if std::thread::panicking() || self.is_attacked {
-            return;
+        if !self.is_attacked {
+            assert_liveness(&self.testbed, self.vqps.each_ref());
         }
-        let [a, b] = &self.vqps;
-        if let Err(dead) =
-            mitra_sim::workload::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b])
-        {
-            panic!("{dead}");
-        }
+    }
+}
+
+/// Asserts the liveness rule, unless the test fails anyway.
+pub fn assert_liveness<Q: FailoverQp>(testbed: &Testbed, ends: [&Q; 2]) {
+    if let (Err(dead), false) =
+        (check_liveness(&testbed.world, testbed.hosts, ends), std::thread::panicking())
+    {
+        panic!("{dead}");
     }
 }
 
@@ -60,7 +63,7 @@ impl VqpPair {
         VqpPair::after_failures(testbed, config, &[])
     }
 
-    /// Makes a pair whose NICs fail before the vQPs are made: those of these ends and rails.
+    /// Makes a pair whose NICs at these ends and rails fail before the vQPs are made.
     pub fn after_failures(mut testbed: Testbed, config: Config, failed: &[(usize, usize)]) -> VqpPair {
         let domains = [0, 1].map(|h| {
             let nics: Vec<_> = testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
@@ -153,8 +156,8 @@ impl VqpPair {
         self.testbed.world.set_link(nic, true);
     }
 
-    /// Fails the link of the active rail, and heals it after `polls` polls, which must suffice for
-    /// the move. Polls as often again.
+    /// Fails the link of the active rail, and heals it after `polls` polls, in which the vQP must
+    /// move. Polls as often again.
     pub fn fail_over(&mut self, polls: usize) {
         let rail = self.vqps[0].active_rail();
         self.link_down(0, rail);
@@ -164,7 +167,7 @@ impl VqpPair {
         self.poll_times(&[0, 1], polls);
     }
 
-    /// Returns the outcome of an end's operation or receive, or `None` if it has not completed.
+    /// Returns `None` if the operation or receive has not completed.
     pub fn outcome(&self, h: usize, wr_id: u64, is_receive: bool) -> Option<Outcome> {
         let matches_request = |c: &&Completion| {
             c.wr_id == wr_id && matches!(c.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) == is_receive

@@ -15,7 +15,6 @@ fn with_access(access: Access) -> Config {
     Config { access, ..config() }
 }
 
-/// Checks that the second end refuses a WRITE of the first end, and that its memory is unchanged.
 fn check_refused(pair: &mut VqpPair) {
     let before = pair.memory[1].load(64);
     pair.send_write(99, 64, before + 1);
@@ -32,8 +31,6 @@ fn check_read(pair: &mut VqpPair, wr_id: u64) {
     assert_eq!(pair.outcome(0, wr_id, false), Some(Outcome::Success));
 }
 
-/// The right is missing on the first rail, on the rail of a failover, and on queue pairs that
-/// replaced those of a failed rail.
 #[test]
 fn missing_right_is_missing_on_every_rail() {
     for failovers in 0..4 {
@@ -65,8 +62,8 @@ fn revoked_right_is_revoked_on_every_rail() {
     }
 }
 
-/// The right is revoked in each round of a move. The WRITE that waits for the move either was
-/// executed before, or is refused.
+/// The program revokes the right in each round of a move. The WRITE that waits for the move either
+/// was executed before, or is refused.
 #[test]
 fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     for rounds in 0..60 {
@@ -87,8 +84,7 @@ fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     }
 }
 
-/// With a completion log, a peer that may execute atomics and not WRITE keeps no log. Its atomics
-/// are executed exactly once, with their values, whenever the link fails.
+/// A peer that may execute atomics and not WRITE keeps no completion log.
 #[test]
 fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     const ATOMICS: u64 = 12;
@@ -112,8 +108,8 @@ fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     }
 }
 
-/// The right to WRITE is taken away from a peer that keeps a log. Its next entry is refused, and
-/// the atomic before it is never reported as not executed.
+/// The NIC refuses the next log entry of the peer. The atomic before that entry is never reported
+/// as not executed.
 #[test]
 fn atomic_with_a_log_fails_when_the_right_to_write_is_taken_away() {
     let mut pair = VqpPair::new(2, Config { completion_log: true, ..config() });
@@ -133,7 +129,6 @@ fn atomic_with_a_log_fails_when_the_right_to_write_is_taken_away() {
     );
 }
 
-/// The memory of another domain on the same NICs is not accessible, on any rail.
 #[test]
 fn memory_of_another_domain_is_refused_on_every_rail() {
     for failovers in 0..3 {

@@ -27,7 +27,7 @@ fn change(pair: &mut VqpPair, end: usize, rail: usize) {
     pair.testbed.world.change_address(nic);
 }
 
-/// Sends one message in each direction, which must arrive. Returns the active rail.
+/// Sends one message in each direction. Returns the active rail.
 fn exchange(pair: &mut VqpPair, wr_id: u64) -> usize {
     for end in 0..2 {
         pair.recv(1 - end, wr_id, 64);
@@ -57,7 +57,7 @@ fn standby_rail_with_another_address_is_used() {
     }
 }
 
-/// Failback on a stale address: both rails are used again after their addresses have changed.
+/// Both rails are used again after their addresses have changed.
 // Hazard: a failback uses a stale GID
 #[test]
 fn active_rail_with_another_address_is_left_and_used_again() {
@@ -112,8 +112,8 @@ fn address_of_the_only_rail_changes() {
     }
 }
 
-/// No end knows an address of the other one, so none can tell the other its own. The operation in
-/// flight has no evidence.
+/// No end knows an address of the other end, so neither can tell the other its own address. The
+/// operation in flight has no evidence.
 #[test]
 fn ends_whose_addresses_all_change_at_once_do_not_find_each_other() {
     let mut pair = pair();
@@ -142,7 +142,6 @@ fn address_changes_during_a_move() {
     }
 }
 
-/// An address is told again until the peer knows it.
 #[test]
 fn address_is_told_to_a_peer_that_was_paused() {
     let mut pair = pair();
@@ -153,7 +152,6 @@ fn address_is_told_to_a_peer_that_was_paused() {
     assert_eq!(exchange(&mut pair, 1), 1);
 }
 
-/// Random flaps with changes of addresses, one at a time: every message arrives once and in order.
 #[test]
 fn random_flaps_with_changes_lose_and_double_nothing() {
     let mut moves = 0;

@@ -31,8 +31,8 @@ fn batch_is_posted_completely_or_not_at_all() {
     assert_eq!(outcomes, (0..5).map(|id| (id, Outcome::Success)).collect::<Vec<_>>());
 }
 
-/// The NIC of the only rail is dead, but the end has not noticed the failure when it posts. All
-/// requests are accepted, and each one completes with an error.
+/// The NIC of the only rail is dead, but the end has not noticed the failure when it posts. The end
+/// accepts all requests, and each request completes with an error.
 #[test]
 fn batch_is_accepted_before_dead_nic_is_noticed() {
     let mut pair = VqpPair::new(1, config());

@@ -51,7 +51,6 @@ fn each_refusal_names_its_option() {
     assert!(text.contains("control_retry_interval"), "{text}");
 }
 
-/// A completion log doubles the entries of the send queue.
 #[test]
 fn completion_log_counts_in_send_queue() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
@@ -74,7 +73,7 @@ fn completion_log_is_refused_by_name_of_unordered_nic() {
     assert_eq!(error, BuildError::UnorderedWrites { nic });
 }
 
-/// The log is memory that the configuration of this end determines, so its size has a limit.
+/// The configuration of this end determines the memory of the log, so its size has a limit.
 #[test]
 fn completion_log_has_bounded_size() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);

@@ -16,7 +16,6 @@ struct Ends {
 }
 
 impl Ends {
-    /// Connects a vQP for each pair of secrets.
     fn new(secrets: &[[u64; 2]]) -> Ends {
         let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
         let domains = [0, 1].map(|host: usize| {
@@ -40,7 +39,7 @@ impl Ends {
         self.vqps.iter_mut().zip(pair).for_each(|(vqps, vqp)| vqps.push(vqp));
     }
 
-    /// Polls the named vQPs, each by its host and its index.
+    /// Polls these vQPs, each given by its host and its index.
     fn poll(&mut self, vqps: &[(usize, usize)], rounds: usize) {
         for _ in 0..rounds {
             for &(host, index) in vqps {
@@ -75,7 +74,7 @@ fn vqps_of_a_domain_share_one_endpoint_and_move() {
     assert!(ends.vqps.iter().flatten().all(|vqp| vqp.active_rail() == 1 && vqp.close_reason().is_none()));
 }
 
-/// The message that a peer has closed is sent once. The other vQP of the domain reads it from the
+/// The peer sends its Closed message once. The other vQP of the domain reads the message from the
 /// NIC.
 #[test]
 fn message_that_another_vqp_read_is_delivered() {
@@ -112,8 +111,7 @@ fn endpoint_ends_with_the_last_vqp_and_is_made_again() {
     assert!(ends.is_empty(0) && ends.is_empty(1));
 }
 
-/// The cookie names the vQP on an endpoint, so a vQP whose cookie is taken has an endpoint of its
-/// own.
+/// The cookie names the vQP on an endpoint, so a vQP whose cookie is taken has its own endpoint.
 #[test]
 fn vqps_with_the_same_cookie_do_not_share_an_endpoint() {
     let mut ends = Ends::new(&[[1, 2], [1, 3]]);

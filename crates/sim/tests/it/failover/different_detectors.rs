@@ -9,7 +9,6 @@ use mitra_verbs::Provider;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A connected pair whose ends have these detectors.
 struct Ends {
     testbed: Testbed,
     vqps: [VirtualQp; 2],
@@ -73,7 +72,7 @@ fn ends_with_different_detectors_stay_where_nothing_fails() {
     }
 }
 
-/// The agreed detectors detect what the slower end's would.
+/// The agreed detectors detect what the slower end's detector would detect.
 #[test]
 fn silent_peer_is_detected_by_the_slower_heartbeats() {
     for [one, other] in different() {

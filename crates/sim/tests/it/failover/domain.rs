@@ -19,8 +19,8 @@ fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
 }
 
-/// Deallocates the protection domain of a rail's NIC, and returns whether this succeeded, which
-/// means that it was empty.
+/// Deallocates the protection domain of a rail's NIC. Returns whether the domain was empty, so that
+/// the NIC deallocated it.
 fn dealloc_pd(domain: &Domain, rail: usize) -> bool {
     let nic = &domain.nics()[rail];
     nic.provider.dealloc_pd(nic.pd).is_ok()
@@ -38,8 +38,7 @@ fn dead_nic_does_not_block_deregistration_on_others() {
     assert!(dealloc_pd(&domain, 1), "the memory is still registered with the living NIC");
 }
 
-/// Memory can be registered while one of the NICs is alive, and a vQP over that NIC can use the
-/// memory. The new region gets a key of its own.
+/// A vQP over the living NIC can use the memory. The new region has its own key.
 #[test]
 fn memory_is_registered_on_living_rails() {
     for dead in 0..2 {
@@ -74,8 +73,7 @@ fn memory_is_registered_on_living_rails() {
     }
 }
 
-/// The keys of regions stay unique when the NIC that assigned them dies, although the other NIC may
-/// assign the same keys.
+/// The other NIC may assign the same keys as the NIC that died.
 #[test]
 fn region_keys_are_unique_after_nic_failure() {
     let (mut testbed, domain) = one_host(true);
@@ -109,8 +107,8 @@ fn vqp_is_made_on_live_nics_and_leaves_no_queue_pairs() {
     );
 }
 
-/// A NIC that was dead when the vQP was made has executed nothing, and that is evidence: an
-/// operation that was posted before the first move is executed once on a rail that is left.
+/// A NIC that was dead when the vQP was made has executed nothing. That absence is evidence: an
+/// operation that was posted before the first move is executed once on another rail.
 #[test]
 fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {
     for log in [false, true] {

@@ -76,8 +76,8 @@ fn vqp_is_connected_over_nics_that_are_alive() {
     assert_eq!(ends[1].connect(&infos[0]), Err(Error::DeviceFatal));
 }
 
-/// The key that a region has on rail 1 is not one of the application's keys, so it names no memory
-/// there either.
+/// The key that a region has on rail 1 is not a key of the application, so the key names no memory
+/// on rail 1 either.
 #[test]
 fn key_of_another_rail_names_no_memory() {
     let mut pair = VqpPair::new(2, config());
@@ -95,8 +95,7 @@ fn key_of_another_rail_names_no_memory() {
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
 }
 
-/// A hung NIC still executes the peer's requests. After a reregistration it no longer accesses the
-/// earlier memory.
+/// A hung NIC still executes the peer's requests.
 #[test]
 fn hung_nic_does_not_access_memory_before_reregistration() {
     let mut pair = VqpPair::new(2, config());
@@ -122,7 +121,6 @@ fn hung_nic_does_not_access_memory_before_reregistration() {
     assert_eq!((pair.memory[1].load(8), memory.load(8)), (0, u64::from_ne_bytes([7; 8])));
 }
 
-/// A region that moved to another domain is gone from the first one.
 #[test]
 fn moved_region_belongs_to_the_other_domain() {
     let mut pair = VqpPair::new(2, config());
@@ -142,7 +140,7 @@ fn moved_region_belongs_to_the_other_domain() {
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
 }
 
-/// A NIC refuses the second of two reregistrations. The first is undone.
+/// The NIC refuses the second of two reregistrations, and the first is undone.
 #[test]
 fn refused_reregistration_changes_no_nic() {
     for failovers in 0..2 {
@@ -165,7 +163,6 @@ fn refused_reregistration_changes_no_nic() {
     }
 }
 
-/// The addresses of a region's work requests are those of its new memory.
 #[test]
 fn reregistered_region_has_address_of_new_memory() {
     let mut pair = VqpPair::new(2, config());

@@ -9,7 +9,7 @@ use crate::vqp_pair::{VqpPair, config};
 /// The word of the second end's memory to which the first end writes.
 const WORD: u64 = 8192;
 
-/// Returns an unconnected vQP, to stand in the place of the second end's.
+/// Returns an unconnected vQP that replaces the second end's vQP.
 fn unconnected(pair: &VqpPair) -> VirtualQp {
     VirtualQp::builder(pair.vqps[1].domain()).build().expect("the NICs have room")
 }

@@ -29,7 +29,6 @@ fn pair_with(ack_after_placement: bool, config: Config) -> VqpPair {
     pair
 }
 
-/// Posts one operation of each kind. Their `wr_id`s are 0 to 3.
 fn post_all(pair: &mut VqpPair) {
     pair.send_write(0, 8192, 7);
     let (read, add) = (pair.mr[0].sge(0, 8), pair.mr[0].sge(8, 8));
@@ -47,7 +46,7 @@ const ALL: [(u64, Outcome); 4] =
     [(0, Outcome::Success), (1, Outcome::Success), (2, Outcome::Success), (3, Outcome::Success)];
 
 /// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in
-/// memory, it need not run.
+/// memory, the processor need not run.
 #[test]
 fn operations_complete_when_the_peer_has_seen_them() {
     let mut pair = pair(false);
@@ -64,8 +63,9 @@ fn operations_complete_when_the_peer_has_seen_them() {
     assert_eq!(outcomes(&pair), ALL);
 }
 
-/// Confirmations of one rail arrive when the vQP is on the next, whose messages they do not count.
-/// A sender's success is always a message that the receiver has taken.
+/// Confirmations of one rail arrive when the vQP is on the next rail. They do not count the
+/// messages of the next rail. A sender's success always belongs to a message that the receiver has
+/// taken.
 #[test]
 fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
     const MESSAGES: u64 = 32;
@@ -101,8 +101,8 @@ fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
     }
 }
 
-/// A failover decides the operations that wait, from the evidence. Their values are those that the
-/// old rail delivered.
+/// The evidence decides the operations that wait. They return the values that the old rail
+/// delivered.
 #[test]
 fn failover_decides_operations_that_wait() {
     let mut pair = pair(false);
@@ -122,7 +122,7 @@ fn failover_decides_operations_that_wait() {
     assert_eq!(outcomes(&pair), ALL);
 }
 
-/// An end asks again if the peer's answer is lost: here, because the links are down.
+/// The answer of the peer is lost because the links are down, so the end asks again.
 #[test]
 fn lost_confirmation_is_repeated() {
     let mut pair = pair(false);
@@ -140,7 +140,7 @@ fn lost_confirmation_is_repeated() {
 }
 
 /// The peer's NIC has acknowledged everything, so no retry shows that its program has stopped.
-/// Without heartbeats, its silence does.
+/// Without heartbeats, the missing answers show it.
 #[test]
 fn peer_that_answers_no_question_is_unreachable() {
     for mut pair in [pair(false), pair_with_heartbeats()] {
@@ -157,8 +157,7 @@ fn peer_that_answers_no_question_is_unreachable() {
     }
 }
 
-/// The peer's NIC executes and acknowledges the WRITE. The process of the peer does not run any
-/// more, or has ended.
+/// The peer's NIC executes and acknowledges the WRITE. The peer's process has stopped or ended.
 #[test]
 fn durable_operation_of_a_peer_that_is_gone_ends_without_heartbeats() {
     for has_ended in [false, true] {
@@ -196,7 +195,6 @@ fn time_in_which_an_end_does_not_run_is_no_silence_of_its_peer() {
     assert_eq!((outcomes(&pair), pair.vqps[0].close_reason()), (ALL.to_vec(), None));
 }
 
-/// A peer that closes collects what has arrived, and says what it has seen.
 #[test]
 fn closing_peer_confirms_what_has_arrived() {
     for polls in [false, true] {
@@ -204,7 +202,7 @@ fn closing_peer_confirms_what_has_arrived() {
         post_all(&mut pair);
         pair.poll_times(&[0], 40);
         if polls {
-            // It has the receive's completion, and nothing was due since then.
+            // The end has the receive's completion, and nothing was due since then.
             pair.vqps[1].poll_completions(&mut Vec::new());
         }
         pair.vqps[1].shutdown();

@@ -8,8 +8,8 @@ use mitra_verbs::{AsyncEvent, Buffer, Data, RecvWr, SendOp, SendWr, WcStatus};
 
 use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
 
-/// Closes a pair of two rails with a WRITE in flight, by cutting both rails of the first end, and
-/// polls until the first end has closed.
+/// Cuts both rails of the first end of a pair with a WRITE in flight, and polls until that end has
+/// closed.
 fn pair_without_rails() -> VqpPair {
     let mut pair = VqpPair::new(2, config());
     pair.poll_times(&[0, 1], 10);
@@ -76,8 +76,7 @@ fn event_of_a_request_that_the_new_rail_refused_is_kept() {
     assert!(matches!(event, Some(AsyncEvent::QpAccessError(_))), "{event:?}");
 }
 
-/// An end that runs less often than half of its heartbeat timeout and has no requests in flight
-/// notices that its peer is gone.
+/// The end runs less often than half of its heartbeat timeout, and has no requests in flight.
 #[test]
 fn rarely_polling_end_notices_that_its_peer_is_gone() {
     let mut config = config();

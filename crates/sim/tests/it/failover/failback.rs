@@ -14,7 +14,6 @@ use mitra_verbs::{Data, Provider, SendOp};
 use crate::vqp_pair::{VqpPair, config};
 
 impl VqpPair {
-    /// Posts a message in each direction and a fetch-and-add from the first end.
     fn exchange(&mut self, round: u64) {
         for (from, to) in [(0, 1), (1, 0)] {
             self.recv(to, round, 64);
@@ -102,8 +101,7 @@ fn vqp_keeps_its_number_and_frees_all_resources() {
     }
 }
 
-/// The active rail fails before the recovered rail is ready. The failover waits until the recovered
-/// rail is ready.
+/// The active rail fails before the recovered rail is ready.
 #[test]
 fn failover_waits_for_recovering_rail() {
     for gap in [0, 1, 2, 5, 20, 100] {
@@ -126,8 +124,7 @@ fn failover_waits_for_recovering_rail() {
     }
 }
 
-/// The rail to which a failover moves also fails, before or after the failover completes. Another
-/// failover moves to the third rail.
+/// The rail to which a failover moves also fails, before or after the failover completes.
 #[test]
 fn failure_of_target_rail_leads_to_next_rail() {
     for gap in 0..60 {
@@ -148,7 +145,7 @@ fn failure_of_target_rail_leads_to_next_rail() {
     }
 }
 
-/// All links are down for a while. The vQP uses the first rail that it can after a link recovers.
+/// All links are down for a while.
 #[test]
 fn vqp_waits_for_first_link_to_recover() {
     for (host, healed_rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -179,7 +176,7 @@ fn vqp_waits_for_first_link_to_recover() {
     }
 }
 
-/// When no NIC is alive, the vQP closes immediately and does not wait for `peer_timeout`.
+/// The vQP does not wait for `peer_timeout`.
 #[test]
 fn vqp_closes_at_once_without_living_nic() {
     let mut pair = VqpPair::new(2, config());
@@ -194,7 +191,7 @@ fn vqp_closes_at_once_without_living_nic() {
 
 /// The proposed rail is down at the peer, which declines the ballot. The first end asks before it
 /// fences, so it continues on its own rail, whose link was down for a short time. When this rail
-/// fails for good, the first end waits for the other one.
+/// fails for good, the first end waits for the other rail.
 #[test]
 fn declined_proposal_leaves_the_vqp_on_its_rail() {
     let mut config = config();
@@ -236,7 +233,6 @@ fn wait_for_rail_ends_after_peer_timeout() {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::NoRail));
 }
 
-/// A dead NIC is not used again when its link is up.
 #[test]
 fn dead_nic_is_not_used_again() {
     let mut pair = VqpPair::new(2, config());
@@ -254,8 +250,7 @@ fn dead_nic_is_not_used_again() {
     assert!(pair.vqps[0].close_reason().is_some());
 }
 
-/// Thousands of failovers between flapping rails leak no objects of the NICs, and the state of the
-/// vQP does not grow.
+/// The NICs keep no objects of earlier moves, and the state of the vQP does not grow.
 #[test]
 fn thousands_of_flaps_leak_nothing() {
     // The pauses between moves stay short.
@@ -290,8 +285,8 @@ fn thousands_of_flaps_leak_nothing() {
     }
 }
 
-/// Both ends have moved, and all links fail before an end has received a confirmation. When the
-/// links recover, the failover is confirmed, even after a long time.
+/// All links fail after both ends have moved, and before an end has received a confirmation. When
+/// the links recover, the failover is confirmed, even after a long time.
 #[test]
 fn unconfirmed_failover_is_confirmed_after_links_recover() {
     let mut unconfirmed = 0;
@@ -355,8 +350,8 @@ fn rails_that_drop_large_packets_are_given_up() {
     );
 }
 
-/// The queue pairs of both rails fail one after the other, each while its link is down. The vQP
-/// must not close, because the links recover before `peer_timeout`.
+/// The queue pairs of both rails fail one after the other, each while its link is down. The links
+/// recover before `peer_timeout`.
 #[test]
 fn lost_queue_pairs_are_replaced_when_links_recover() {
     for host in 0..2 {
@@ -380,7 +375,6 @@ fn lost_queue_pairs_are_replaced_when_links_recover() {
     }
 }
 
-/// The NICs die while their links are down. The vQP must detect their death and close.
 #[test]
 fn nic_that_dies_behind_failed_link_is_not_waited_for() {
     for first in 0..2 {
@@ -403,8 +397,7 @@ fn preferring(rail: u8) -> Config {
     Config { preferred_rail: Some(rail), failback_delay: Duration::from_millis(5), ..config() }
 }
 
-/// The vQP moves back to the preferred rail while the other one works and carries operations, and
-/// each operation is executed once.
+/// The other rail works and carries operations during the move. Each operation is executed once.
 // Hazard: the link returns, its throughput does not
 #[test]
 fn vqp_moves_back_to_the_preferred_rail() {
@@ -436,7 +429,7 @@ fn vqp_moves_back_to_the_preferred_rail() {
     }
 }
 
-/// The peer cannot use the preferred rail. The vQP stays on the active one, and never fences it.
+/// The peer cannot use the preferred rail. The vQP never fences the active rail.
 #[test]
 fn refused_failback_leaves_the_vqp_on_its_rail() {
     let mut pair = VqpPair::new(2, preferring(1));
@@ -451,8 +444,8 @@ fn refused_failback_leaves_the_vqp_on_its_rail() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// A preferred rail that fails soon after each failback does not use up the epochs: the pauses
-/// between moves grow.
+/// The preferred rail fails soon after each failback. The pauses between moves grow, so that the
+/// vQP does not use up its epochs.
 #[test]
 fn flapping_preferred_rail_is_taken_ever_more_rarely() {
     let mut pair = VqpPair::new(2, preferring(0));
@@ -489,8 +482,8 @@ fn ends_that_prefer_different_rails_do_not_connect() {
 }
 
 /// The peer's process dies after both ends have moved to new queue pairs of the only rail, and
-/// before these are connected. Heartbeats are off, and no queue pair is left whose retries could
-/// run out.
+/// before these are connected. Heartbeats are off, and no queue pair is left whose retries could be
+/// exhausted.
 #[test]
 fn end_whose_peer_dies_before_the_new_queue_pairs_are_connected_closes() {
     for polls in 0..40 {

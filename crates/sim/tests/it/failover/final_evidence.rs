@@ -31,7 +31,7 @@ fn run_until(pair: &mut VqpPair, is_done: impl Fn(&VqpPair) -> bool) {
 }
 
 /// Shuts the second end down before an acknowledgement leaves rail `cut`, and polls the first end
-/// until it knows.
+/// until it has closed.
 fn shut_down_unacknowledged(pair: &mut VqpPair, cut: usize) {
     pair.link_down(0, cut);
     pair.vqps[1].shutdown();
@@ -84,8 +84,8 @@ fn message_that_the_close_collects_succeeds_at_both_ends() {
     assert_eq!(pair.outcome(0, 9, false), Some(Outcome::Failed(WcStatus::Flushed)), "not executed");
 }
 
-/// Every kind of operation is decided exactly: those that the peer executed succeed, with their
-/// values, and the others were not executed.
+/// Operations that the peer executed succeed with their values. The other operations were not
+/// executed.
 #[test]
 fn operations_in_flight_are_decided_when_the_peer_closes() {
     for executed in [false, true] {
@@ -118,8 +118,8 @@ fn operations_in_flight_are_decided_when_the_peer_closes() {
     }
 }
 
-/// The second end closes when it has given its evidence for a move, with which the first end may
-/// move or not.
+/// The second end closes when it has given its evidence for a move. The first end may use this
+/// evidence to move.
 #[test]
 fn peer_that_closes_during_a_move_gives_the_evidence_of_both_rails() {
     for polls in 0..24 {
@@ -145,7 +145,7 @@ fn peer_that_closes_during_a_move_gives_the_evidence_of_both_rails() {
     }
 }
 
-/// The receiver's record decides SENDs although its NIC has died and cannot be read.
+/// The NIC of the receiver has died, so its receiver record alone decides SENDs.
 #[test]
 fn closing_end_with_a_dead_nic_gives_its_receiver_record() {
     let mut pair = connected();

@@ -6,7 +6,6 @@ use mitra_verbs::WcStatus;
 use crate::vqp_pair::forger::Forger;
 use crate::vqp_pair::{VqpPair, config};
 
-// The kinds of control messages.
 const PROPOSE: u8 = 2;
 const EVIDENCE: u8 = 3;
 const RESUME: u8 = 4;
@@ -14,21 +13,19 @@ const REFUSE: u8 = 5;
 const CLOSED: u8 = 6;
 const NEW_QP: u8 = 7;
 
-/// No known home, in a message that names one.
+/// The field of a message for a home rail, without a known home.
 const NO_HOME: [u8; 10] = [0; 10];
 
-/// Returns the body of a `Propose` message.
 fn proposal(rail: u8) -> Vec<u8> {
     [&[rail][..], &NO_HOME].concat()
 }
 
-/// Returns the body of a `Refuse` message that names every rail and the highest epoch.
+/// Returns a `Refuse` body that names every rail and the highest epoch.
 fn refusal() -> Vec<u8> {
     [&[0xff, 0xff, 0xff][..], &NO_HOME].concat()
 }
 
-/// Returns the body of an `Evidence` message for rail 1 in which most fields have their largest
-/// value.
+/// Returns an `Evidence` body for rail 1 in which most fields have their largest value.
 fn evidence() -> Vec<u8> {
     let mut body = proposal(1);
     body.extend([3, 1]);

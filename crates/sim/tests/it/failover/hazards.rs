@@ -1,6 +1,5 @@
 //! Tests of the hazards of a failover that have no test elsewhere. `docs/protocol/hazards.md` has
-//! the table of all hazards, which is written from the markers `// Hazard: …` here and in other
-//! files.
+//! the table of all hazards. The markers `// Hazard: …` here and in other files are its source.
 
 use core::time::Duration;
 
@@ -25,7 +24,7 @@ fn with_heartbeats() -> Config {
 }
 
 /// A WRITE with immediate is torn on two rails, and an atomic fails on two rails. Each packet is
-/// executed once, and the receive has the length of the whole message.
+/// executed once. The receive has the length of the whole message.
 // Hazard: the same request fails twice
 #[test]
 fn request_that_fails_twice_is_executed_once() {
@@ -61,7 +60,7 @@ fn request_that_fails_twice_is_executed_once() {
     }
 }
 
-/// On rail 0, everything is lost that one end sends. That end sees nothing: its port is up, and the
+/// On rail 0, all packets of one end are lost. That end notices nothing: its port is up, and the
 /// other end's heartbeats arrive.
 // Hazard: one side sees nothing (half-open)
 #[test]
@@ -80,8 +79,8 @@ fn rail_that_is_open_in_one_direction_only_is_left_by_both_ends() {
     }
 }
 
-/// The first end cannot use rail 1 and the second one cannot use rail 2, so they propose different
-/// rails when rail 0 fails at both.
+/// The first end cannot use rail 1, and the second end cannot use rail 2. Both propose a rail when
+/// rail 0 fails at both.
 // Hazard: two ends propose different rails
 #[test]
 fn ends_that_propose_different_rails_agree_on_one() {
@@ -106,7 +105,7 @@ fn ends_that_propose_different_rails_agree_on_one() {
 }
 
 /// The process of one end runs, and answers on rail 1. Its NIC of rail 0 hangs: no verb returns,
-/// and requests of the peer are executed.
+/// but the NIC executes requests of the peer.
 // Hazard: a process is alive, and its NIC is wedged
 #[test]
 fn rail_whose_nic_is_wedged_is_left_although_the_process_is_alive() {
@@ -158,8 +157,8 @@ fn late_read_response_changes_no_memory_of_a_completed_read() {
     assert_eq!(memory_after_late_read_response(Fencing::Off), 1, "the response is late enough");
 }
 
-/// No rail reaches the peer until the vQP has given up. The program uses the buffer of the WRITE
-/// again, and then the links are up before a queue pair would have used up its retries.
+/// No rail reaches the peer until the vQP has given up. The program then uses the buffer of the
+/// WRITE again. Afterwards the links come up before the retries of a queue pair are exhausted.
 // Hazard: the buffer of a request is reused after a time-out
 #[test]
 fn buffer_that_is_reused_after_a_timeout_is_not_sent() {
@@ -185,9 +184,9 @@ fn buffer_that_is_reused_after_a_timeout_is_not_sent() {
     assert_eq!(pair.memory[1].load(0), 0, "the WRITE was not executed before it ended");
 }
 
-/// Whichever rail is active fails as soon as the vQP has moved there, and heals soon after. The vQP
-/// rests on a failed rail for ever longer times, so that it does not use up its epochs; when the
-/// flapping ends, it works.
+/// Each rail fails as soon as the vQP has moved there, and heals soon after. The vQP stays on a
+/// failed rail for increasing times, so that it does not use up its epochs. When the flapping ends,
+/// the vQP works.
 // Hazard: links flap
 #[test]
 fn flapping_links_move_the_vqp_ever_more_rarely() {
@@ -208,8 +207,8 @@ fn flapping_links_move_the_vqp_ever_more_rarely() {
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
 }
 
-/// The NIC of the requester hangs with requests in flight, and is reset, so none of them has a
-/// completion on the NIC. Some have no SIGNALED flag.
+/// The NIC of the requester hangs with requests in flight, and is reset, so none of the requests
+/// has a completion on the NIC. Some have no SIGNALED flag.
 // Hazard: a reset discards requests without a completion
 #[test]
 fn requests_that_a_reset_discards_without_a_completion_end() {
@@ -266,7 +265,7 @@ fn notification_is_delivered_once_whether_its_request_or_its_acknowledgement_is_
     assert_eq!(replayed, [true; 2], "in some runs the request is lost, in others the acknowledgement");
 }
 
-/// Another owner holds the lock. The NIC of the memory dies, and nothing tells whether the CAS that
+/// Another owner holds the lock. The NIC of the memory dies, and nothing shows whether the CAS that
 /// locks was executed.
 // Hazard: an unlock runs although its lock's outcome is unknown
 #[test]

@@ -1,4 +1,4 @@
-//! A peer process that has ended, told apart from rails that have failed.
+//! A peer process that has ended, as opposed to rails that have failed.
 
 use core::time::Duration;
 
@@ -35,7 +35,6 @@ fn reason(pair: &mut VqpPair, ends: &[usize]) -> Option<CloseReason> {
     pair.vqps[0].close_reason()
 }
 
-/// Returns whether a send of the first end has completed successfully.
 fn succeeded(pair: &VqpPair, wr_id: u64) -> bool {
     pair.completions[0].iter().any(|c| c.wr_id == wr_id && c.is_success())
 }
@@ -98,7 +97,7 @@ fn host_that_refuses_on_one_rail_only_costs_that_rail() {
     assert_eq!((pair.vqps[0].active_rail(), succeeded(&pair, 7)), (1, true));
 }
 
-/// The rail that is down at this end may still reach the peer when it comes up.
+/// The rail may still reach the peer when its link comes up.
 #[test]
 fn rail_that_is_down_here_may_still_reach_the_peer() {
     let mut pair = pair();
@@ -114,7 +113,8 @@ fn rail_that_is_down_here_may_still_reach_the_peer() {
     assert!(succeeded(&pair, 7));
 }
 
-/// A rail whose NIC is dead at this end never reaches the peer again, so it is no reason to wait.
+/// A rail whose NIC is dead at this end never reaches the peer again, so the end does not wait for
+/// the rail.
 #[test]
 fn rail_whose_nic_is_dead_here_does_not_count() {
     let mut pair = pair();
@@ -138,8 +138,8 @@ fn forged_refusals_do_not_end_a_vqp_whose_peer_is_heard() {
     assert_eq!(pair.vqps[0].close_reason(), None);
 }
 
-/// A peer that is paused for less than its own timeout cannot be killed by one forged message per
-/// rail.
+/// The forged messages do not close the vQP, because the peer was paused for less than its own
+/// timeout.
 #[test]
 fn one_forged_refusal_per_rail_is_no_exit() {
     let mut pair = pair();
@@ -152,8 +152,8 @@ fn one_forged_refusal_per_rail_is_no_exit() {
     assert_eq!(reason(&mut pair, &[0, 1]), None);
 }
 
-/// Random flaps, and NICs that die or are reset: never an exit while the process lives, and always
-/// one when it has ended and the links are up.
+/// Links flap, and NICs die or are reset. While the process lives, no exit is reported. When the
+/// process has ended and the links are up, an exit is always reported.
 #[test]
 fn random_faults_are_never_taken_for_an_exit() {
     let (mut exits, mut others) = (0, 0);
@@ -187,8 +187,8 @@ fn random_faults_are_never_taken_for_an_exit() {
             let ends: &[usize] = [&[0, 1][..], &[0]][usize::from(rng.below(4) == 0)];
             pair.poll_times(ends, 200); // 5 ms
         }
-        // The faults may have left no rail with a live NIC here and an open port there: nothing is
-        // left of the peer's end then, either.
+        // The faults may have left no rail with a live NIC here and an open port at the peer. No
+        // part of the peer's end is left then.
         let is_dead = |end: usize, rail: usize| pair.testbed.nics[end][rail].query_port().is_err();
         let no_rail_left = (0..3).all(|rail| is_dead(0, rail) || is_dead(1, rail));
         if let Some(reason) = pair.vqps[0].close_reason() {
@@ -201,7 +201,7 @@ fn random_faults_are_never_taken_for_an_exit() {
         pair.testbed.world.exit(pair.testbed.hosts[1]);
         match reason(&mut pair, &[0]) {
             Some(CloseReason::PeerExited) => exits += 1,
-            // The last message of the peer has said so, or no NIC is alive at this end.
+            // The peer's last message has announced the close, or no NIC is alive at this end.
             Some(CloseReason::PeerClosed | CloseReason::NoRail) => others += 1,
             // `peer_timeout` was almost over when the process ended.
             Some(CloseReason::PeerUnreachable) if pair.testbed.world.now() - exited_at < PEER_TIMEOUT / 4 => {

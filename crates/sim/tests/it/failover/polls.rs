@@ -1,10 +1,10 @@
-//! The number of polls that a failover takes. The peer waits for each of them.
+//! The number of polls that a failover takes. The peer waits for each poll.
 
 use core::time::Duration;
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// Cuts rail 0, which the first end notices at once. Its proposal is then at the second end's NIC
+/// Cuts rail 0, which the first end notices at once. Its proposal then is at the second end's NIC
 /// of rail 1.
 fn propose(pair: &mut VqpPair) {
     pair.link_down(0, 0);
@@ -28,7 +28,7 @@ fn every_run_reads_the_proposals_on_standby_rails() {
     }
 }
 
-/// The end that fences takes the flushed requests of its whole queue in one poll.
+/// The fence takes the flushed requests of the whole queue.
 #[test]
 fn fence_of_a_full_queue_takes_one_poll() {
     let mut pair = VqpPair::new(2, config());

@@ -33,7 +33,6 @@ struct Setup {
     config: Config,
     /// The number of operations of the first end. The second end posts half as many.
     ops: usize,
-    /// Whether the second end posts operations, too.
     bidirectional: bool,
     ack_after_placement: bool,
 }
@@ -152,7 +151,6 @@ fn assert_exact(seed: u64, label: &str, run: &Run) {
     }
 }
 
-/// Checks that the verdicts are exact and that every operation succeeded.
 fn assert_complete(seed: u64, label: &str, run: &Run) {
     assert_exact(seed, label, run);
     for (v, end) in run.verdicts.iter().zip(&run.ends) {
@@ -188,7 +186,6 @@ fn link_failure_with_completion_log_loses_and_repeats_nothing() {
     }
 }
 
-/// Checks each row of the promise table.
 #[test]
 fn every_failure_case_keeps_the_promise_table() {
     let cases: Vec<FailureCase> =
@@ -261,8 +258,7 @@ fn every_failure_case_keeps_the_promise_table() {
     assert!(!is_more(1) && is_more(4), "an interval leaves more undecided: {undecided:?}");
 }
 
-/// A NIC acknowledges data and dies before it has placed them. The vQP detects and reports the
-/// loss.
+/// A NIC acknowledges data and dies before it has placed the data.
 #[test]
 fn lost_acknowledged_data_is_reported() {
     let mut detected = 0;
@@ -276,8 +272,8 @@ fn lost_acknowledged_data_is_reported() {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
         setup.config.completion_log = true;
-        // On such NICs every WRITE has an entry nevertheless, or the loss of one without an entry
-        // would not be detected.
+        // On such NICs every WRITE has a log entry nevertheless. Otherwise the loss of a WRITE
+        // without an entry would not be detected.
         setup.config.completion_log_interval = 1 + seed as u32 % 4;
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
@@ -292,8 +288,8 @@ fn lost_acknowledged_data_is_reported() {
     assert!(detected > 0, "no seed lost data after its acknowledgement");
 }
 
-/// A NIC acknowledges data and dies before it has placed them. In the mode `durable`, no operation
-/// has completed that is not in memory, so all are decided, and the vQP survives.
+/// A NIC acknowledges data and dies before it has placed the data. In the mode `durable`, each
+/// completed operation is in memory, so the evidence decides all operations.
 #[test]
 fn durable_mode_survives_the_loss_of_acknowledged_data() {
     let cases: Vec<FailureCase> =
@@ -318,8 +314,7 @@ fn durable_mode_survives_the_loss_of_acknowledged_data() {
     assert!(lost_without > 0 && replayed > 0, "no seed lost data after its acknowledgement");
 }
 
-/// Without the fence, a delayed packet is executed after the evidence was read, so its operation is
-/// executed twice.
+/// Without the fence, a delayed packet is executed after the evidence was read.
 #[test]
 fn delayed_packet_executes_twice_without_fence() {
     let mut doubled = 0;
@@ -341,7 +336,6 @@ fn delayed_packet_executes_twice_without_fence() {
     assert!(doubled > 0, "no seed repeated an operation without the fence");
 }
 
-/// The policy `Blanket` repeats executed operations, and the verdict detects it.
 #[test]
 fn blanket_policy_repeats_operations() {
     let mut doubled = 0;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::hooked_nic::{
     HookedNic, cancel_interrupt, interrupt_after, interrupt_each, set_world, with_world,
 };
+use crate::vqp_pair::assert_liveness;
 use mitra_failover::{CloseReason, Config, Domain, Secret, VirtualMr, VirtualQp};
 use mitra_sim::Testbed;
-use mitra_sim::workload::check_liveness;
 use mitra_verbs::{
     Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
 };
@@ -34,13 +34,8 @@ fn run_for(time: Duration) {
 }
 
 impl Drop for Pair {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
-        let [a, b] = &self.ends;
-        let checked = with_world(|testbed| check_liveness(&testbed.world, testbed.hosts, [a, b]));
-        if let (Err(dead), false) = (checked, std::thread::panicking()) {
-            panic!("{dead}");
-        }
+        with_world(|testbed| assert_liveness(testbed, self.ends.each_ref()));
     }
 }
 
@@ -95,9 +90,9 @@ impl Pair {
     }
 }
 
-/// `arrives` makes something arrive for the second end; `is_handled` says whether the second end
-/// has handled it. It must have done so when its event loop would sleep, at whatever call of a NIC
-/// it arrives.
+/// `arrives` makes something arrive for the second end. `is_handled` says whether the second end
+/// has handled it. The second end must have done so before its event loop sleeps, at whichever call
+/// of a NIC it arrives.
 fn check_no_event_is_lost(arrives: impl Fn(&mut Pair), is_handled: impl Fn(&Pair) -> bool) {
     for calls in 0.. {
         assert!(calls < MAX_CALLS, "the vQP makes too many calls");
@@ -132,7 +127,7 @@ fn control_message_that_arrives_between_two_calls_is_handled() {
 }
 
 /// The queue pair refuses a request of the peer at the same time as the peer's Closed message
-/// arrives. The event of the refusal tells why the connection ended.
+/// arrives. The event of the refusal says why the connection ended.
 #[test]
 fn event_of_a_refused_request_is_kept_when_the_peer_closes() {
     let arrives = |pair: &mut Pair| {
@@ -201,9 +196,9 @@ fn rights_change_although_rail_fails_between_two_calls() {
 }
 
 /// Time passes at each call of a NIC. The test sleeps without a timeout unless the vQPs have one,
-/// so it ends only if no event is lost. Messages follow additions, so the second end receives on a
-/// rail before it knows of the move to that rail. The second failover moves to queue pairs that
-/// replaced those of the first.
+/// so the test ends only if no event is lost. Messages follow additions, so the second end receives
+/// on a rail before it knows of the move to that rail. The second failover moves to queue pairs
+/// that replaced the queue pairs of the first.
 #[test]
 fn failovers_lose_no_event_and_no_operation_while_time_passes_between_calls() {
     const ROUNDS: u64 = 300;

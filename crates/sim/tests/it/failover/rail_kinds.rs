@@ -11,7 +11,6 @@ use crate::vqp_pair::{VqpPair, config};
 const LEN: u32 = 20_000;
 const TARGET: u64 = 8192;
 const WORD: u64 = 40_000;
-/// The pattern of the bytes that the long WRITE writes.
 const PATTERN: u64 = 0x5555_5555_5555_5555;
 
 /// The MTUs of the NICs, by rail and host.
@@ -23,12 +22,10 @@ const MTUS: [[[Mtu; 2]; 2]; 6] = [
     [[Mtu::M4096, Mtu::M512], [Mtu::M1024; 2]],
     [[Mtu::M4096; 2], [Mtu::M2048, Mtu::M1024]],
 ];
-/// The times for 1 KiB on a fast and on a slow rail.
 const FAST: Duration = Duration::from_nanos(80);
 const SLOW: Duration = Duration::from_micros(8);
 
-/// Returns a pair over two rails. `mtus` are those of the NICs, by rail and host; `kib_times` are
-/// the times for 1 KiB, by rail.
+/// Returns a pair over two rails. `mtus` is indexed by rail and host, and `kib_times` by rail.
 fn pair(mtus: [[Mtu; 2]; 2], kib_times: [Duration; 2], config: Config) -> VqpPair {
     let mut world = World::with_config(1, mitra_sim::Config::fault_free());
     for (rail, kib_time) in (0..).zip(kib_times) {
@@ -83,16 +80,15 @@ fn check(mut pair: VqpPair, after: Duration, at: usize, failure: Failure, label:
         pair.memory[0].load(WORD as usize + 8),
     ];
     assert_eq!(words, [5, 0, 5], "{label}");
-    // A WRITE that continues on the new rail is received with its whole length.
+    // The receive of a WRITE that continues on the new rail has the whole length.
     let received: Vec<_> = pair.completions[1].iter().map(|c| (c.opcode, c.byte_len, c.outcome)).collect();
     let expected = [(WcOpcode::RecvWithImm, LEN, Outcome::Success), (WcOpcode::Recv, 8, Outcome::Success)];
     assert_eq!(received, expected, "{label}");
     pair.vqps[0].last_failover().expect("the vQP has moved").stats.torn
 }
 
-/// A WRITE that one rail has torn continues on a rail of another MTU and speed, at the byte at
-/// which it was torn. All packets have the smallest MTU of all NICs, so the packets of one rail are
-/// those of the other.
+/// A WRITE that one rail has torn continues on the other rail at the byte at which it was torn. All
+/// packets have the smallest MTU of all NICs, so both rails cut the WRITE into the same packets.
 #[test]
 fn operations_move_between_rails_of_different_mtus_and_speeds() {
     let (fast, slow) = (FAST, SLOW);
@@ -112,9 +108,8 @@ fn operations_move_between_rails_of_different_mtus_and_speeds() {
     assert!(torn > 20, "only {torn} operations were torn");
 }
 
-/// Long messages of an unreliable connection, of which the failure tears one: those that arrive are
-/// whole, in order, and have the bytes of one message. Nothing that is sent after the move is lost,
-/// whichever rail is the slow one or has the small packets.
+/// The failure tears one of the long messages of an unreliable connection. The messages that arrive
+/// are whole and in order. No message that is sent after the move is lost.
 #[test]
 fn unreliable_messages_move_between_rails_of_different_mtus_and_speeds() {
     const MESSAGES: u64 = 6;

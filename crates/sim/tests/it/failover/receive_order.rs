@@ -6,7 +6,7 @@ use mitra_verbs::{Data, SendOp, WcStatus};
 use crate::vqp_pair::{VqpPair, config};
 
 /// A message that is too long for its receive fails behind the notification of a WRITE with
-/// immediate, which waits for the sender's Resume. The notification completes first, because it
+/// immediate. The notification waits for the sender's Resume and completes first, because it
 /// arrived first.
 #[test]
 fn failed_receive_completes_after_held_notification() {
@@ -31,7 +31,6 @@ fn failed_receive_completes_after_held_notification() {
     assert_eq!(completed, expected);
 }
 
-/// Without a notification that waits, the failed receive completes at once, with its own error.
 #[test]
 fn failed_receive_keeps_its_error_if_nothing_is_held() {
     let mut pair = VqpPair::new(2, config());
@@ -47,8 +46,7 @@ fn failed_receive_keeps_its_error_if_nothing_is_held() {
     assert_eq!(pair.completions[1].len(), 1);
 }
 
-/// Receives that are added one at a time are posted once each: a message that fits only the second
-/// receive succeeds.
+/// A message that fits only the second receive succeeds, so each receive was posted once.
 #[test]
 fn receives_that_are_added_one_at_a_time_take_messages_in_order() {
     let mut pair = VqpPair::new(2, config());

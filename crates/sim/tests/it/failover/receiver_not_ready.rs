@@ -9,8 +9,7 @@ use mitra_verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// An RNR NAK is no failure of the rail. The message and the operations after it wait until a
-/// receive is posted.
+/// An RNR NAK is no failure of the rail.
 #[test]
 fn message_waits_for_its_receive() {
     let mut pair = VqpPair::new(2, config());
@@ -33,7 +32,7 @@ fn message_waits_for_its_receive() {
     assert_eq!([pair.vqps[0].last_failover(), pair.vqps[1].last_failover()], [None, None]);
 }
 
-/// The rail fails while messages wait for receives. The peer posts the receives after the failover.
+/// The peer posts the receives after the failover.
 #[test]
 fn message_waiting_for_receive_survives_failover() {
     for completion_log in [false, true] {
@@ -63,7 +62,7 @@ fn message_waiting_for_receive_survives_failover() {
 }
 
 impl VqpPair {
-    /// Polls these ends until the first one closes, at most for this time. Returns why.
+    /// Polls these ends until the first end closes, at most for `time`. Returns the reason.
     fn drive(&mut self, ends: &[usize], time: Duration) -> Option<CloseReason> {
         for _ in 0..time.as_micros() / 25 {
             if self.vqps[0].close_reason().is_some() {
@@ -75,7 +74,7 @@ impl VqpPair {
     }
 }
 
-/// A time after which a peer that does not answer has been unreachable for long.
+/// The time after which a silent peer counts as unreachable.
 const LONG: Duration = Duration::from_secs(2);
 
 /// Returns a configuration without heartbeats and without a limit on RNR retries.
@@ -85,7 +84,7 @@ fn patient(completion_log: bool) -> Config {
     Config { completion_log, durable: completion_log, ..config }
 }
 
-/// Infinite RNR retries mean what they say, as long as the peer's vQP is driven. A signalled WRITE
+/// The number of RNR retries is unlimited, and the peer's program drives its vQP. A signalled WRITE
 /// follows the message.
 #[test]
 fn message_waits_for_ever_for_a_receive_of_a_live_peer() {
@@ -105,8 +104,8 @@ fn message_waits_for_ever_for_a_receive_of_a_live_peer() {
     }
 }
 
-/// The peer's only NIC hangs and cannot be reset, so it answers the message with RNR NAKs for ever.
-/// The peer's program closes, and cannot say so.
+/// The peer's only NIC hangs and cannot be reset, so the NIC answers the message with RNR NAKs for
+/// ever. The peer's program closes, and cannot announce the close.
 #[test]
 fn message_to_a_hung_nic_ends_without_heartbeats() {
     for (completion_log, peer_runs) in [(false, true), (false, false), (true, true), (true, false)] {
@@ -158,8 +157,8 @@ fn sleeping_end_asks_a_stopped_program_without_heartbeats() {
     }
 }
 
-/// Nothing tells when a message ends whose request and those behind it are not signalled. It may
-/// have been received long ago.
+/// Neither the message nor a request behind it is signalled, so nothing shows when the message
+/// ends. The peer may have received the message long ago.
 #[test]
 fn unsignaled_message_is_no_reason_to_ask_a_stopped_program() {
     let mut pair = VqpPair::new(2, patient(false));
@@ -195,8 +194,8 @@ fn exceeded_rnr_retry_fails_request_not_rail() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
 }
 
-/// The first end proposes another rail, which the second end cannot use, and stays on the rail that
-/// it has not fenced. The application posts receives before the refusal arrives.
+/// The first end proposes another rail, which the second end cannot use, and stays on its unfenced
+/// rail. The application posts receives before the refusal arrives.
 #[test]
 fn receives_posted_during_a_refused_proposal_are_posted_on_the_active_rail() {
     for recovers_before_post in [false, true] {
@@ -241,8 +240,8 @@ fn receive_posted_during_a_move_is_posted_on_the_new_rail() {
 }
 
 impl VqpPair {
-    /// Drops every packet of a rail, or no packet. The ports stay up, so that only exhausted
-    /// retries show the failure.
+    /// Drops every packet of a rail, or none. The ports stay up, so that only exhausted retries
+    /// show the failure.
     fn drop_packets(&mut self, rail: usize, drops: bool) {
         let noise: Noise =
             if drops { "drop=1000000ppm".parse().expect("valid noise") } else { Noise::default() };
@@ -280,8 +279,7 @@ impl VqpPair {
     }
 }
 
-/// While the receiver posts no receive, the rails fail in turn. Every rail carries data, so the vQP
-/// must not end.
+/// While the receiver posts no receive, the rails fail in turn. Every rail carries data.
 #[test]
 fn receiver_that_posts_no_receive_keeps_the_connection_of_flapping_rails() {
     let mut pair = VqpPair::new(2, Config { peer_timeout: Duration::from_millis(100), ..config() });
@@ -294,8 +292,7 @@ fn receiver_that_posts_no_receive_keeps_the_connection_of_flapping_rails() {
     assert_eq!(pair.received_ids(), [0]);
 }
 
-/// A long message is torn by each of several failures. A part of it arrived on every rail, so the
-/// vQP must not end.
+/// Each of several failures tears a long message. A part of the message arrived on every rail.
 #[test]
 fn partly_executed_message_keeps_the_connection_of_flapping_rails() {
     const LEN: u32 = 40_000;

@@ -17,7 +17,7 @@ use mitra_verbs::{LocalAckTimeout, Provider};
 const MS: Duration = Duration::from_millis(1);
 /// The instant at which the link of rail 0 goes down, while operations are in flight.
 const FIRST_FAILURE: Duration = Duration::from_micros(12);
-/// The rails. The last one never fails.
+/// The last rail never fails.
 const RAILS: u8 = 3;
 
 /// Runs two ends whose rail 0 fails, with the faults that `arm` places when it fails. Returns

@@ -1,5 +1,5 @@
-//! Failover scenarios with fixed schedules: each test itself decides when an end polls and when
-//! time advances. Runs with random schedules are in `failover_random_faults`.
+//! Failover scenarios with fixed schedules: each test decides when an end polls and when time
+//! advances. The folder `failover_random_faults` has runs with random schedules.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn inline(value: u64) -> Data {
 }
 
 /// The second end accepts the next rail and posts its receives there. The rail then fails at the
-/// first end, which proposes another one.
+/// first end, which proposes another rail.
 #[test]
 fn receives_move_to_the_rail_of_the_last_ballot() {
     let mut pair = VqpPair::new(4, config());
@@ -60,7 +60,7 @@ fn receives_move_to_the_rail_of_the_last_ballot() {
     }
 }
 
-/// Messages whose sends have completed are received, even if the sender then closes.
+/// The sender closes after its sends have completed.
 #[test]
 fn messages_before_peer_close_are_received() {
     let mut pair = VqpPair::new(2, config());
@@ -108,8 +108,7 @@ fn failed_post_says_nothing_about_earlier_operations() {
     assert!(first.is_some());
 }
 
-/// A READ fails with a local protection error after the responder has executed a later WRITE. The
-/// WRITE must not be reported as flushed.
+/// A READ fails with a local protection error after the responder has executed a later WRITE.
 #[test]
 fn executed_write_behind_local_error_is_not_reported_flushed() {
     let mut pair = VqpPair::new(2, config());
@@ -153,7 +152,7 @@ fn receive_without_memory_closes_vqp_instead_of_blocking_sender() {
 }
 
 /// A host is suspended while it fences a NIC, between two polls or within a poll. The time of the
-/// suspension does not show that the NIC has stalled, so the host must not reset the NIC.
+/// suspension does not show that the NIC has stalled.
 #[test]
 fn host_pause_during_fence_does_not_reset_nic() {
     let pause = Duration::from_millis(100);
@@ -186,8 +185,7 @@ fn host_pause_during_fence_does_not_reset_nic() {
     }
 }
 
-/// An invalid rkey is an error of the request, not a failure of the rail. Both ends close without a
-/// failover.
+/// An invalid rkey is an error of the request, not a failure of the rail.
 #[test]
 fn invalid_rkey_closes_both_ends_without_failover() {
     let mut pair = VqpPair::new(2, config());
@@ -216,7 +214,6 @@ fn invalid_rkey_closes_both_ends_without_failover() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
 }
 
-/// The times of a failover report are in order, because they come from one clock.
 #[test]
 fn failover_times_come_from_one_clock() {
     let mut pair = VqpPair::new(2, config());
@@ -233,8 +230,7 @@ fn failover_times_come_from_one_clock() {
     assert!(report.decided_at <= completed, "{report:?}");
 }
 
-/// Both links fail, at the same time or one after the other. Both ends close, and every outcome is
-/// true.
+/// Both links fail, at the same time or one after the other. Every outcome is true.
 #[test]
 fn failure_of_both_rails_closes_both_ends_in_time() {
     for gap in [0, 1, 2, 3, 5, 10, 40, 100, 400] {
@@ -278,8 +274,8 @@ fn read_and_overwrite(pair: &mut VqpPair) {
     pair.vqps[0].post_send(fenced).expect("the send queue has room");
 }
 
-/// The NIC of the requester dies when a fenced WRITE is executed, before the data of the READ
-/// before it is in memory. The READ is not repeated, because it would return the data of the WRITE.
+/// The NIC of the requester dies when the fenced WRITE is executed and the data of the READ is not
+/// in memory. A repeated READ would return the data of the WRITE.
 #[test]
 fn read_whose_data_is_lost_behind_a_fence_is_not_repeated() {
     let mut world = mitra_sim::Config::fault_free();
@@ -298,7 +294,7 @@ fn read_whose_data_is_lost_behind_a_fence_is_not_repeated() {
 }
 
 /// The completions of a READ and of the fenced WRITE behind it are written before the link fails.
-/// The fence collects them, and the READ keeps its data.
+/// The fence of the rail collects both completions.
 #[test]
 fn read_before_executed_fenced_write_keeps_its_data() {
     let mut pair = VqpPair::new(2, config());
@@ -312,8 +308,8 @@ fn read_before_executed_fenced_write_keeps_its_data() {
 }
 
 /// The first end has moved and has sent the rest of a torn WRITE with immediate data. The second
-/// end closes before it has completed its move. It does not know the length of the whole message,
-/// and must not report the length of the rest.
+/// end closes before it has completed its move. The second end does not know the length of the
+/// whole message, and must not report the length of the rest.
 #[test]
 fn torn_message_completed_before_close_reports_no_length() {
     const LEN: usize = 40_000;
@@ -338,7 +334,6 @@ fn torn_message_completed_before_close_reports_no_length() {
     assert_eq!(pair.outcome(1, 7, true), Some(Outcome::Unresolved(UnresolvedError::ValueLost)));
 }
 
-/// An end that polls only once per heartbeat interval is not reported as failed.
 #[test]
 fn polling_once_per_heartbeat_raises_no_alarm() {
     let mut c = config();
@@ -362,7 +357,7 @@ fn polling_once_per_heartbeat_raises_no_alarm() {
     );
 }
 
-/// An end that polls rarely answers a proposal before its peer's `peer_timeout`.
+/// The answer leaves before the `peer_timeout` of the peer.
 #[test]
 fn rarely_polling_end_answers_proposal() {
     let mut c = config();
@@ -378,8 +373,7 @@ fn rarely_polling_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// An end that rarely calls `progress` and never polls answers a proposal before its peer's
-/// `peer_timeout`.
+/// The end never polls. Its answer leaves before the `peer_timeout` of the peer.
 #[test]
 fn rarely_progressing_end_answers_proposal() {
     let mut c = config();
@@ -395,8 +389,7 @@ fn rarely_progressing_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// An end that calls only `progress` replays the operations that were posted before the failover,
-/// and sends later operations. All of them are unsignalled.
+/// All operations are unsignalled.
 #[test]
 fn progress_alone_replays_and_sends_queued_operations() {
     let mut pair = VqpPair::new(2, config());
@@ -423,8 +416,7 @@ fn progress_alone_replays_and_sends_queued_operations() {
     }
 }
 
-/// A request that no rail can execute is refused when it is posted, and has no effect on other
-/// requests.
+/// A request that no rail can execute has no effect on other requests.
 #[test]
 fn invalid_requests_are_refused_when_posted() {
     let mut pair = VqpPair::new(2, config());
@@ -475,8 +467,8 @@ fn refusal_that_arrived_before_the_fence_decides_its_request() {
 }
 
 /// The application posts more atomics than the responder saves results for, and polls no completion
-/// before the link fails. The requester's NIC gets no more of them than that, so the results whose
-/// acknowledgements are lost are still saved.
+/// before the link fails. The requester gives its NIC no more atomics than the responder saves
+/// results for. So the results whose acknowledgements are lost are still saved.
 #[test]
 fn unpolled_atomics_do_not_displace_saved_results() {
     const ATOMICS: u64 = 12;

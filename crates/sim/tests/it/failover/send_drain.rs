@@ -17,7 +17,6 @@ fn pair() -> VqpPair {
     pair
 }
 
-/// Polls until the send queue has drained.
 fn drain(pair: &mut VqpPair) {
     for _ in 0..1000 {
         pair.poll(&[0, 1]);
@@ -33,7 +32,6 @@ fn succeeded(pair: &VqpPair) -> Vec<u64> {
     pair.completions[0].iter().map(|c| c.wr_id).collect()
 }
 
-/// A request without the SIGNALED flag has no completion, and the queue drains all the same.
 #[test]
 fn unsignalled_request_ends_before_the_queue_has_drained() {
     let mut pair = pair();
@@ -56,8 +54,7 @@ fn unsignalled_request_ends_before_the_queue_has_drained() {
     assert_eq!((pair.memory[1].load(0), succeeded(&pair)), (7, vec![2]));
 }
 
-/// The rail fails while the queue drains. The requests that had begun end on the new rail, and no
-/// other begins.
+/// The requests that had begun end on the new rail, and no other request begins.
 #[test]
 fn queue_drains_across_a_failover() {
     for at in 0..40 {

@@ -92,7 +92,7 @@ fn clients_lose_no_update_through_link_failures() {
     assert!(moved > 0);
 }
 
-/// The same with a preferred rail: the home also moves while it works.
+/// With a preferred rail, the home also moves while its rail works.
 #[test]
 fn clients_that_prefer_a_rail_lose_no_update() {
     let mut returned = 0;
@@ -112,7 +112,7 @@ fn clients_that_prefer_a_rail_lose_no_update() {
     assert!(returned > 0);
 }
 
-/// The hazard: the same workload without the rule.
+/// The workload of the other tests without the rule.
 #[test]
 fn without_sharing_clients_lose_updates() {
     let losing: Vec<String> = seeds(400).filter_map(|seed| run_random(seed, false, None).1.err()).collect();
@@ -151,8 +151,8 @@ impl Setup {
     }
 }
 
-/// One client loses its link to rail 0. The others, which could stay there, follow it, also one
-/// that naps at that time.
+/// One client loses its link to rail 0. The other clients, of which one naps at that time, could
+/// stay there.
 #[test]
 fn all_clients_follow_the_first_that_leaves_the_home() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -165,15 +165,7 @@ fn all_clients_follow_the_first_that_leaves_the_home() {
     setup.assert_all_done_on(1);
 }
 
-impl Setup {
-    /// Returns the epoch of the vQP that has moved most often.
-    fn highest_epoch(&self) -> u16 {
-        let server = self.server.borrow();
-        server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
-    }
-}
-
-/// All clients prefer rail 0, and the first loses it for a while.
+/// The first client loses rail 0 for a while.
 #[test]
 fn home_moves_back_to_the_preferred_rail() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -188,8 +180,8 @@ fn home_moves_back_to_the_preferred_rail() {
     assert!(setup.highest_epoch() > 0, "the home has moved");
 }
 
-/// All clients prefer rail 0, and the first cannot use it. The others move the home there again and
-/// again, and the first moves it away. Each move uses up an epoch of all vQPs, so the pauses before
+/// The first client cannot use rail 0. The other clients move the home there repeatedly, and the
+/// first client moves the home away. Each move uses up an epoch of all vQPs, so the pauses before
 /// the failbacks grow.
 // Hazard: links flap
 #[test]
@@ -228,7 +220,6 @@ fn late_client_begins_at_the_home() {
     setup.assert_all_done_on(1);
 }
 
-/// The home moves from a NIC that died or hangs at the server.
 #[test]
 fn home_leaves_a_nic_that_fails_at_the_server() {
     for seed in seeds(200) {
@@ -248,7 +239,7 @@ fn home_leaves_a_nic_that_fails_at_the_server() {
     }
 }
 
-/// No rail reaches both clients. The home alternates, and each client makes its increments.
+/// No rail reaches both clients, so the home alternates.
 #[test]
 fn clients_without_a_common_rail_take_turns() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -264,7 +255,7 @@ fn clients_without_a_common_rail_take_turns() {
     assert_eq!(setup.word.load(0), 2 * 6 * 20);
 }
 
-/// Clients that are on different rails when the server begins to share atomics end on one.
+/// The clients are on different rails when the server begins to share atomics.
 #[test]
 fn sharing_brings_vqps_on_different_rails_together() {
     let mut setup = Setup::new(1, 2, quiet_world(), false);
@@ -278,7 +269,6 @@ fn sharing_brings_vqps_on_different_rails_together() {
     setup.assert_all_done_on(1);
 }
 
-/// A vQP that closes frees the home.
 #[test]
 fn closed_vqps_do_not_hold_the_home() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -291,7 +281,7 @@ fn closed_vqps_do_not_hold_the_home() {
     assert_eq!(setup.server.borrow()[1].active_rail(), 0, "nobody else is there");
 }
 
-/// A vQP that is refused when it connects executes nothing, although its peer has connected.
+/// The peer of a refused vQP has connected. The refused vQP executes nothing.
 #[test]
 fn vqps_that_do_not_fence_share_no_atomics() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -312,7 +302,7 @@ fn vqps_that_do_not_fence_share_no_atomics() {
     peer.share_atomics().expect("no such vQP is left");
 }
 
-/// A vQP on another rail than the home cannot be fenced: its NIC hangs and cannot be reset.
+/// The vQP is on another rail than the home. Its NIC hangs and cannot be reset.
 #[test]
 fn sharing_is_refused_if_a_rail_cannot_be_fenced() {
     let mut world = quiet_world();
@@ -328,8 +318,8 @@ fn sharing_is_refused_if_a_rail_cannot_be_fenced() {
     assert_eq!(setup.domain.share_atomics(), Err(Error::DeviceFatal));
 }
 
-/// The queue pairs of client 1 are replaced on rail 0, the only one that it can use, and client 2
-/// moves the home to rail 1, at any time from the return of client 1's link on. Rail 0 must then
+/// The queue pairs of client 1 are replaced on rail 0, the only rail that client 1 can use. Client
+/// 2 moves the home to rail 1 at a time after the return of client 1's link. Rail 0 must then
 /// execute nothing more, also on a queue pair that is connected later.
 #[test]
 fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
@@ -350,8 +340,8 @@ fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
     }
 }
 
-/// No rail reaches both clients, so the home alternates. A NIC that hangs, and still executes, is
-/// reset before the other rail is the home, or nobody moves.
+/// No rail reaches both clients, so the home alternates. A NIC that hangs and still executes is
+/// reset before the other rail is the home, or no client moves.
 #[test]
 fn home_that_hangs_is_reset_before_another_rail_is_the_home() {
     for (reset, delay) in [true, false].into_iter().flat_map(|reset| (0..16).map(move |n| (reset, n))) {
@@ -376,7 +366,7 @@ fn home_that_hangs_is_reset_before_another_rail_is_the_home() {
     }
 }
 
-/// The atomics of one of the rails are not atomic with those of the others.
+/// The atomics of one rail are not atomic with the atomics of the other rails.
 #[test]
 fn one_rail_without_global_atomics_needs_a_home() {
     let world = quiet_world();

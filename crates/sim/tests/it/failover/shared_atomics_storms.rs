@@ -11,15 +11,15 @@ use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
 use crate::shared_word::{Setup, Shape};
 use mitra_sim::workload::shared_word::{Pace, time_below};
 
-/// What a seed draws beside the configuration of NICs and links.
+/// The values that a seed draws, besides the configuration of NICs and links.
 struct Storm {
     clients: usize,
     rails: usize,
     peer_timeout: Duration,
     /// The time of silence after which an end leaves a rail. `None` without heartbeats.
     heartbeat_timeout: Option<Duration>,
-    /// The time between two polls of the server and of each client. 0 for a program that polls all
-    /// the time.
+    /// The time between two polls of the server and of each client. 0 for a program that polls in
+    /// each turn.
     intervals: Vec<Duration>,
     /// The only rail that all can use when the faults are over. `None` if all can use each rail.
     common_rail: Option<usize>,
@@ -64,7 +64,6 @@ impl Storm {
         }
     }
 
-    /// The longest time between two polls of a program.
     fn rarest_poll(&self) -> Duration {
         rarest_poll(self.heartbeat_timeout, self.peer_timeout)
     }
@@ -96,8 +95,8 @@ impl Storm {
         setup
     }
 
-    /// Draws failures of links, each healed later, naps, and the loss of a NIC. Returns the number
-    /// of faults.
+    /// Draws failures of links that are healed later, naps, and the loss of a NIC. Returns the
+    /// number of faults.
     fn add_faults(&self, setup: &mut Setup, rng: &mut Prng) -> usize {
         let faults = rng.between(1, 4 + self.clients as u64) as usize;
         let mut at = Duration::ZERO;
@@ -124,8 +123,8 @@ impl Storm {
         faults + usize::from(self.lost_nic.is_some())
     }
 
-    /// Ends the faults: what is lost from now on stays lost. Of the rails other than the common
-    /// one, each client loses one.
+    /// Ends the faults. Lost NICs stay lost. Each client loses one of the rails other than the
+    /// common rail.
     fn end_faults(&self, setup: &mut Setup, rng: &mut Prng) {
         setup.world.stop_noise();
         for nic in setup.nics.concat() {
@@ -141,14 +140,13 @@ impl Storm {
     }
 }
 
-/// The epochs of the server's vQPs.
 fn epochs(setup: &Setup) -> Vec<u16> {
     let server = setup.server.borrow();
     server.iter().map(|vqp| vqp.last_failover().map_or(0, |report| report.epoch)).collect()
 }
 
-/// Gives each client work for a time, in which it also pauses, and returns the epochs after each
-/// tenth of the time.
+/// Gives each client work for a time, in which the client also pauses. Returns the epochs after
+/// each tenth of the time.
 fn run_with_work(setup: &mut Setup, time: Duration) -> Vec<Vec<u16>> {
     let mut seen = vec![epochs(setup)];
     for _ in 0..10 {
@@ -161,7 +159,7 @@ fn run_with_work(setup: &mut Setup, time: Duration) -> Vec<Vec<u16>> {
     seen
 }
 
-/// Runs the world of a seed. Returns the number of faults and of moves, or what is wrong.
+/// Runs the world of a seed. Returns the number of faults and of moves, or an error.
 fn run(seed: u64) -> Result<(usize, u64), String> {
     let rng = &mut Prng::stream(seed, "shared word");
     let storm = Storm::draw(rng);
@@ -186,12 +184,12 @@ fn run(seed: u64) -> Result<(usize, u64), String> {
     }
     setup.check()?;
     if applies {
-        // Those who lost a rail notice it, and pauses between moves end.
+        // The clients that lost a rail notice the loss, and the pauses between moves end.
         run_with_work(&mut setup, storm.peer_timeout * 10);
         let home = setup.rails()[0][0];
         let seen = run_with_work(&mut setup, storm.peer_timeout * 10);
         let rails = setup.rails();
-        // The pauses before a failback may be long, if earlier ones were followed by another move.
+        // The pause before a failback may be long if another move followed an earlier failback.
         let failbacks = u16::from(storm.preferred_rail.is_some_and(|rail| usize::from(rail) != home));
         if seen[0].iter().zip(&seen[10]).any(|(first, last)| last - first > failbacks) {
             return Err(format!("the home does not settle: epochs {seen:?}, rails {rails:?}"));

@@ -1,27 +1,21 @@
 //! No rail reaches all clients that share a word, so the home alternates between the rails. The
-//! pauses between moves bound how often.
+//! pauses between moves limit how often the home moves.
 
 use core::time::Duration;
 
 use crate::shared_word::{Setup, Shape};
 use mitra_sim::workload::shared_word::{PEER_TIMEOUT, Pace};
 
-/// The number of moves of a vQP in a peer timeout, when it has moved often: the pause between two
-/// is an eighth of the peer timeout.
+/// The number of moves of a vQP in a peer timeout after many moves. The pause between two moves
+/// then is an eighth of the peer timeout.
 const MOVES: u16 = 9;
 /// A refused proposal uses up an epoch, and the accepted one that follows it another.
 const EPOCHS_PER_MOVE: u16 = 2;
 
-/// The epoch of the vQP that has used up most.
-fn highest_epoch(setup: &Setup) -> u16 {
-    let server = setup.server.borrow();
-    server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
-}
-
-/// Each client reaches one rail, and each another. Without heartbeats a server learns only by
-/// refusals which rails its peers cannot use, so it does not wait before it proposes another. With
-/// `links_fail_apart`, each end knows its broken links before another end proposes their rails, and
-/// refuses them at once.
+/// Each client reaches one rail, and no two clients the same rail. Without heartbeats, a server
+/// learns only from refusals which rails its peers cannot use. So the server does not wait before
+/// it proposes another rail. With `links_fail_apart`, each end knows its broken links before
+/// another end proposes their rails, and refuses them at once.
 fn take_turns(seed: u64, rails: usize, heartbeats: bool, links_fail_apart: bool) {
     let world = mitra_sim::Config::fault_free();
     let capabilities = vec![world.capabilities; rails];
@@ -47,7 +41,7 @@ fn take_turns(seed: u64, rails: usize, heartbeats: bool, links_fail_apart: bool)
             client.borrow_mut().target += 3;
         }
         setup.world.run_for(PEER_TIMEOUT);
-        seen.push(highest_epoch(&setup));
+        seen.push(setup.highest_epoch());
     }
     let name = format!(
         "seed {seed}, {rails} rails, heartbeats: {heartbeats}, links fail apart: {links_fail_apart}, epochs {seen:?}"
@@ -60,9 +54,9 @@ fn take_turns(seed: u64, rails: usize, heartbeats: bool, links_fail_apart: bool)
     }
 }
 
-/// A home that a peer refuses stays long enough for the vQPs whose peers can use it. Before, the
-/// home left a rail 0.2 ms after it had come, and the client there never executed its operation
-/// (seeds 3, 4, 5 and 8 with links that fail apart).
+/// A home that a peer refuses stays long enough for the vQPs whose peers can use it. An earlier
+/// version left a rail 0.2 ms after the home had moved there. The client of that rail then never
+/// executed its operation (seeds 3, 4, 5 and 8 with links that fail apart).
 fn take_turns_in_all_worlds(heartbeats: bool) {
     for (seed, rails) in [3, 4, 5, 8].into_iter().flat_map(|seed| [2, 3, 4].map(|rails| (seed, rails))) {
         [false, true].into_iter().for_each(|apart| take_turns(seed, rails, heartbeats, apart));

@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::vqp_pair::assert_liveness;
 use mitra_failover::{
     CloseReason, Completion, Config, Domain, Outcome, Secret, SharedReceiveQueue, VirtualMr, VirtualQp,
 };
-use mitra_sim::workload::check_liveness;
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcStatus};
 
@@ -22,8 +22,8 @@ struct Scene {
     queue: Arc<SharedReceiveQueue>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    /// The number of receives that were posted. The receive `i` has the `wr_id` i and the `i`-th
-    /// part of the memory.
+    /// The number of posted receives. Receive `i` has the `wr_id` `i` and the `i`-th part of the
+    /// memory.
     posted: u64,
     sent: [Vec<Completion>; 2],
     received: [Vec<Completion>; 2],
@@ -31,13 +31,9 @@ struct Scene {
 }
 
 impl Drop for Scene {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
         for (sender, receiver) in self.senders.iter().zip(&self.receivers) {
-            let checked = check_liveness(&self.testbed.world, self.testbed.hosts, [sender, receiver]);
-            if let (Err(dead), false) = (checked, std::thread::panicking()) {
-                panic!("{dead}");
-            }
+            assert_liveness(&self.testbed, [sender, receiver]);
         }
     }
 }
@@ -103,7 +99,7 @@ impl Scene {
         self.senders[i].post_send(wr).expect("the send queue has room");
     }
 
-    /// Checks that the receiver `i` has received the messages 0 to n, in order, each once.
+    /// Checks that receiver `i` has received the messages 0 to `n` in order, each once.
     fn check_received(&self, i: usize, n: u64) {
         let values: Vec<_> = (self.received[i].iter())
             .map(|c| {
@@ -117,8 +113,7 @@ impl Scene {
     }
 }
 
-/// Each message takes one receive, whatever fails and whenever it fails, and however few receives
-/// there are.
+/// The test varies the failure, its time and the number of receives.
 #[test]
 fn every_message_takes_one_receive_across_failovers() {
     const MESSAGES: u64 = 100; // more than a vQP has slots
@@ -191,7 +186,6 @@ fn messages_that_wait_for_receives_survive_the_end_of_the_vqp() {
     }
 }
 
-/// A message that does not fit in its receive fails the receive and ends the vQP, and no other one.
 #[test]
 fn message_longer_than_its_receive_ends_its_vqp_only() {
     let mut scene = Scene::new();
@@ -207,7 +201,6 @@ fn message_longer_than_its_receive_ends_its_vqp_only() {
     scene.check_received(1, 1);
 }
 
-/// Without a receive in the queue, the sender waits.
 #[test]
 fn sender_waits_for_the_first_receive() {
     let mut scene = Scene::new();
@@ -246,7 +239,7 @@ fn receives_are_posted_to_the_shared_queue_only() {
     assert_eq!((too_many.map_err(|refused| refused.index), scene.queue.len()), (Err(0), DEPTH as usize));
 }
 
-/// Receives that are longer than the slots, which both vQPs have posted. The slots become longer.
+/// Both vQPs have posted slots that are shorter than the receives. The slots become longer.
 #[test]
 fn longer_receives_get_their_messages() {
     const LONG: usize = 100_000;

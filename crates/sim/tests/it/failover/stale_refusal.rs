@@ -1,5 +1,4 @@
-//! A refusal of the active rail that is out of date. Seed 20056262 of the workload `failover` met
-//! it first.
+//! An outdated refusal of the active rail. Seed 20056262 of the workload `failover` found it first.
 
 use core::time::Duration;
 
@@ -26,7 +25,7 @@ impl End {
         End { negotiation, outbox: Vec::new(), decided: None, closed: None }
     }
 
-    /// Calls `act`, and does what the negotiation asks for. Each fence and each move is done at
+    /// Calls `act`, and does what the negotiation asks for. Each fence and each move completes at
     /// once.
     fn act(&mut self, now: Time, act: impl FnOnce(&mut RailNegotiation)) {
         act(&mut self.negotiation);
@@ -60,8 +59,8 @@ impl End {
     }
 }
 
-/// Both ends can use rail 0 again after 3 ms, and all messages arrive, but the end whose other rail
-/// has died was told before that its peer cannot.
+/// Both ends can use rail 0 again after 3 ms, and all messages arrive. Before, the end whose other
+/// rail has died was told that its peer cannot use rail 0.
 #[test]
 fn refusal_that_is_out_of_date_does_not_close_the_vqp() {
     let at = |ms| Time::ZERO + Duration::from_millis(ms);

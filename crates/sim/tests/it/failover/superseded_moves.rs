@@ -1,5 +1,5 @@
-//! Moves whose rail the peer does not reach: another ballot supersedes them, or the end closes
-//! before it has moved.
+//! Moves to a rail on which the peer cannot be reached: another ballot supersedes the move, or the
+//! end closes before it has moved.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::vqp_pair::{VqpPair, config};
 /// More polls than any of the moves takes.
 const MAX_POLLS: usize = 100_000;
 
-/// Loses all packets on rail 0 although its ports are up, or stops losing them.
+/// Starts or stops the loss of all packets on rail 0. Its ports stay up.
 fn set_loss(pair: &mut VqpPair, loses: bool) {
     let noise = Noise { drop_ppm: if loses { 1_000_000 } else { 0 }, ..Noise::default() };
     for nic in pair.testbed.rail(0) {
@@ -32,8 +32,8 @@ fn poll_until(pair: &mut VqpPair, ends: &[usize], what: &str, is_done: impl Fn(&
 
 /// The first end fences rail 0 and posts its receives on rail 1, which the second end refuses. Both
 /// ends replace the queue pairs of rail 0, and rail 0 fails again before they are connected. The
-/// receives are still posted on rail 1, to which the ends move then. A receive that is posted there
-/// twice takes two messages, and the second one overwrites the first.
+/// ends then move to rail 1, on which the receives are still posted. A receive that is posted there
+/// twice takes two messages, and the second message overwrites the first.
 #[test]
 fn receives_of_a_refused_rail_are_posted_once() {
     const RECEIVES: u64 = 4;
@@ -64,9 +64,9 @@ fn receives_of_a_refused_rail_are_posted_once() {
     }
 }
 
-/// The second end sends its evidence for rail 1 and then loses both NICs, of which that of rail 1
-/// hangs and cannot be reset. The first end moves to rail 1, whose NIC still executes requests
-/// after the second end has closed, so the second end must say that it could not stop that NIC.
+/// The second end sends its evidence for rail 1 and then loses both NICs. The NIC of rail 1 hangs
+/// and cannot be reset. The first end moves to rail 1, whose NIC still executes requests after the
+/// second end has closed. So the second end must report that it could not stop that NIC.
 #[test]
 fn end_that_cannot_stop_the_new_rail_closes_as_unfenced() {
     let mut world = World::with_config(1, Config::fault_free());

@@ -1,8 +1,8 @@
-//! The two histories of an operation whose completion is missing when its rail fails: it was not
-//! executed, or it was executed and its acknowledgement was lost. The requester sees the same in
-//! both, and so does a READ of the memory if somebody has reset the word in the meantime (the ABA
-//! problem). So no policy can decide from that alone; the policy `exact` decides from the
-//! responder's evidence.
+//! The two histories of an operation whose completion is missing when its rail fails: the operation
+//! was not executed, or it was executed and its acknowledgement was lost. The requester sees the
+//! same in both. So does a READ of the memory if a program has reset the word in the meantime (the
+//! ABA problem). No policy can decide from the requester's view alone. The policy `exact` decides
+//! from the responder's evidence.
 
 use core::time::Duration;
 
@@ -22,23 +22,22 @@ const NO_VALUE: u64 = u64::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum History {
     NotExecuted,
-    /// Then the responder's program sets the word to its first value.
+    /// The responder's program then sets the word to its first value.
     ExecutedAndReset,
 }
 
 const HISTORIES: [History; 2] = [History::NotExecuted, History::ExecutedAndReset];
 
-/// What a policy made of a history.
+/// The result of a history under a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct End {
     outcome: Option<Outcome>,
     value: u64,
     word: u64,
-    /// How often the operation was executed.
     executions: u64,
 }
 
-/// What is known when the rail has failed, before anything is recovered: the requester's
+/// What the requester sees when the rail has failed and the recovery has not begun: its
 /// completions, its memory, and the word.
 type View = (Vec<u64>, u64, u64);
 
@@ -78,7 +77,8 @@ fn fetch_add(pair: &VqpPair) -> SendOp {
     SendOp::FetchAdd { remote: pair.remote(1, WORD), add: 1 }
 }
 
-/// Returns the end of each history under a policy, whose requester has seen the same in both.
+/// Returns the end of each history under a policy. Checks that the requester has seen the same in
+/// both.
 fn ends(policy: Policy, op: fn(&VqpPair) -> SendOp) -> [End; 2] {
     let [(first, not_executed), (second, executed)] = HISTORIES.map(|history| run(history, policy, op));
     assert_eq!(first, second, "the requester and the memory tell the histories apart");
@@ -96,7 +96,7 @@ fn exact_executes_an_atomic_once_in_both_histories_and_returns_its_value() {
     }
 }
 
-/// A second CAS does not fail just because the first one succeeded: somebody may have reset the
+/// A second CAS may succeed after the first one succeeded, because a program may have reset the
 /// word.
 #[test]
 fn blanket_executes_an_atomic_twice_in_one_history() {
@@ -108,8 +108,7 @@ fn blanket_executes_an_atomic_twice_in_one_history() {
     }
 }
 
-/// Without evidence, what is right for one history is wrong for the other, so the policy says that
-/// it does not know.
+/// Without evidence, the right decision for one history is wrong for the other.
 #[test]
 fn transparent_refuses_to_decide_an_atomic() {
     for op in [compare_swap, fetch_add] {

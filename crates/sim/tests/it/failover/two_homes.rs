@@ -1,5 +1,5 @@
 //! Many vQPs between two processes that both share atomics, so each process has a home rail. Both
-//! homes move at each failure. They must agree soon.
+//! homes move at each failure, and must soon agree.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use mitra_sim::{DurationRange, Prng, reproduce_command, seeds};
 
 use crate::shared_word::{Setup, Shape};
 
-/// A world of `vqps` vQPs between two hosts.
 fn set_up(seed: u64, rng: &mut Prng, vqps: usize) -> (Setup, Arc<Domain>) {
     let mut world = mitra_sim::Config::swarm(seed);
     world.link.switched = true;
@@ -37,7 +36,7 @@ fn set_up(seed: u64, rng: &mut Prng, vqps: usize) -> (Setup, Arc<Domain>) {
     (setup, peer)
 }
 
-/// Draws changes of addresses and failures of links that are healed later. Returns the number of
+/// Draws changes of addresses, and failures of links that are healed later. Returns the number of
 /// faults.
 fn add_faults(setup: &mut Setup, rng: &mut Prng) -> usize {
     let faults = rng.between(6, 16) as usize;
@@ -57,13 +56,7 @@ fn add_faults(setup: &mut Setup, rng: &mut Prng) -> usize {
     faults
 }
 
-/// The highest epoch of a vQP.
-fn highest_epoch(setup: &Setup) -> u16 {
-    let server = setup.server.borrow();
-    server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
-}
-
-/// Runs the world of a seed. Returns the number of faults and the highest epoch, or what is wrong.
+/// Runs the world of a seed. Returns the number of faults and the highest epoch, or an error.
 fn run(seed: u64) -> Result<(usize, u16), String> {
     let rng = &mut Prng::stream(seed, "two homes");
     let vqps = rng.between(24, 40) as usize;
@@ -85,11 +78,11 @@ fn run(seed: u64) -> Result<(usize, u16), String> {
         return Err(format!("the vQPs are not together: {:?}", setup.rails()));
     }
     setup.check()?;
-    Ok((faults, highest_epoch(&setup)))
+    Ok((faults, setup.highest_epoch()))
 }
 
 /// Runs the worlds of these seeds, in which homes move. `run` returns the number of faults and the
-/// highest epoch of a vQP, or what is wrong. Homes that alternate reach more epochs than
+/// highest epoch of a vQP, or an error. Homes that alternate reach more epochs than
 /// `epochs_per_fault` allows.
 fn check_homes(
     seeds: impl Iterator<Item = u64>,

@@ -9,8 +9,7 @@ use mitra_verbs::{Data, Error, Key, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOp
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// Where the second end's receives, and the word that the first end writes, are in the second end's
-/// memory.
+/// The offsets of the second end's receives, and of the word that the first end writes.
 const SLOTS: u64 = 100;
 const WORD: u64 = 0x8000;
 
@@ -18,7 +17,7 @@ fn unreliable() -> Config {
     Config { service: Service::Unreliable, ..config() }
 }
 
-/// A world in which a packet survives a failure of its cable, and arrives when the cable is up
+/// A world in which a packet survives a failure of its cable and arrives when the cable is up
 /// again.
 fn with_late_packets(survivor_ppm: u32) -> WorldConfig {
     let mut world = WorldConfig::fault_free();
@@ -54,17 +53,15 @@ fn late_packet_of_the_old_rail_is_dropped() {
     assert_eq!(word_after_late_packet(Fencing::Off), 1, "without the fence, the late packet is executed");
 }
 
-/// The two ends of a storm, and what was sent and received.
 struct Storm {
     pair: VqpPair,
-    /// The number of the last message that was sent.
     sent: u64,
-    /// The number of sends up to the last that has completed, of receives that have completed, and
-    /// of those that were posted.
+    /// The number of sends up to the last completed one, of completed receives, and of posted
+    /// receives.
     completed: u64,
     received: u64,
     posted: u64,
-    /// The last message that was received, and the last word that was seen.
+    /// The last received message, and the last seen word.
     last: u64,
     word: u64,
     seed: u64,
@@ -87,8 +84,7 @@ impl Storm {
         }
     }
 
-    /// Sends a message of one of four kinds. The NIC reports nothing about one that is not
-    /// signalled.
+    /// Sends a message of one of four kinds. The NIC reports nothing about an unsignalled message.
     fn send(&mut self, kind: u64, flags: SendFlags) {
         if self.pair.vqps[0].outstanding() >= 60 {
             return;
@@ -105,7 +101,6 @@ impl Storm {
         self.pair.vqps[0].post_send(wr).expect("the send queue has room");
     }
 
-    /// Polls both ends, and checks what completes.
     fn poll(&mut self, times: usize) {
         for _ in 0..times {
             self.pair.poll(&[0, 1]);
@@ -139,8 +134,7 @@ impl Storm {
     }
 }
 
-/// Links fail and heal while messages of all kinds are sent. When the links are up again, messages
-/// arrive.
+/// When the links are up again, messages arrive.
 #[test]
 fn messages_stay_in_order_while_links_fail() {
     let mut lost = 0;
@@ -164,8 +158,8 @@ fn messages_stay_in_order_while_links_fail() {
                     let (h, rail) = (rng.below(2) as usize, rng.below(u64::from(rails)) as usize);
                     storm.pair.link_down(h, rail);
                     down = Some((h, rail));
-                    // The ends leave the rail before it heals. A path that holds packets back
-                    // reorders those of one queue pair, too.
+                    // The ends leave the rail before it heals. A path that holds packets back also
+                    // reorders the packets of one queue pair.
                     storm.poll(200);
                 }
             }
@@ -186,8 +180,7 @@ fn messages_stay_in_order_while_links_fail() {
     assert!(lost > 0, "no run has lost a message, so no message was in flight at a failure");
 }
 
-/// A request that the NIC cannot execute stops the sends. Receives go on, also on the next rail,
-/// and the application restarts the sends.
+/// Receives continue, also on the next rail, and the application restarts the sends.
 #[test]
 fn invalid_request_stops_sends_only() {
     for moves in [false, true] {
@@ -222,7 +215,7 @@ fn invalid_request_stops_sends_only() {
     }
 }
 
-/// The peer closes while messages wait for a rail. They are lost, which is no error of the sender.
+/// The loss of messages that wait for a rail is no error of the sender.
 #[test]
 fn messages_to_a_closed_peer_are_lost() {
     let mut pair = VqpPair::new(2, unreliable());
@@ -241,8 +234,7 @@ fn messages_to_a_closed_peer_are_lost() {
     assert_eq!(pair.completions[0].iter().filter(|c| c.opcode == WcOpcode::Send).count(), 1);
 }
 
-/// What an unreliable connection cannot have is refused when it is built, and the two ends must be
-/// of one kind.
+/// `build` refuses what an unreliable connection cannot have. Both ends must be of one kind.
 #[test]
 fn mixed_ends_and_policies_that_replay_are_refused() {
     let domain = || {

@@ -5,11 +5,11 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::vqp_pair::assert_liveness;
 use mitra_failover::{
     CloseReason, Completion, Config, Domain, Outcome, Secret, Service, SharedReceiveQueue, VirtualMr,
     VirtualQp,
 };
-use mitra_sim::workload::check_liveness;
 use mitra_sim::{Failure, Prng, Testbed, seeds};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode, WcStatus};
 
@@ -39,13 +39,9 @@ struct Scene {
 }
 
 impl Drop for Scene {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
         for (sender, receiver) in self.senders.iter().zip(&self.receivers) {
-            let checked = check_liveness(&self.testbed.world, self.testbed.hosts, [sender, receiver]);
-            if let (Err(dead), false) = (checked, std::thread::panicking()) {
-                panic!("{dead}");
-            }
+            assert_liveness(&self.testbed, [sender, receiver]);
         }
     }
 }
@@ -101,7 +97,6 @@ impl Scene {
         }
     }
 
-    /// Posts receives of `len` bytes until the queue is full.
     fn post_receives(&mut self, at_most: usize, len: usize) {
         for _ in 0..at_most.min(DEPTH as usize - self.queue.len()) {
             let sge = self.mr.sge(self.posted % 256 * RECEIVE as u64, len as u32);
@@ -114,7 +109,7 @@ impl Scene {
         self.words_mr.remote().at(8 * i as u64)
     }
 
-    /// Sends a message of one of three kinds with these bytes, which begin with its number.
+    /// Sends a message of one of three kinds with `len` bytes, which begin with its number.
     fn send(&mut self, i: usize, kind: u64, len: usize) {
         if self.senders[i].outstanding() >= 120 {
             return;
@@ -131,8 +126,8 @@ impl Scene {
         self.senders[i].post_send(SendWr::new(number, op, Data::inline(&bytes))).expect("the queue has room");
     }
 
-    /// Polls all ends, and checks what completes. Returns the numbers of the messages that were
-    /// received, by sender.
+    /// Polls all ends, and checks the completions. Returns the numbers of the received messages, by
+    /// sender.
     fn poll(&mut self, n: usize) -> [Vec<u64>; SENDERS] {
         let mut received: [Vec<u64>; SENDERS] = Default::default();
         let mut completions: Vec<Completion> = Vec::new();
@@ -170,8 +165,8 @@ impl Scene {
     }
 }
 
-/// Links fail and heal while all senders send messages of all kinds, and receives are posted in
-/// small numbers. When the links are up, messages arrive at every receiver.
+/// All senders send messages of all kinds, and receives are posted in small numbers. When the links
+/// are up, messages arrive at every receiver.
 #[test]
 fn shared_messages_stay_in_order_while_links_fail() {
     let (mut lost, mut waited) = (0, 0);
@@ -255,14 +250,13 @@ fn waiting_messages_survive_a_move_and_the_end_of_the_connection() {
     }
 }
 
-/// A message that is longer than the oldest receive is lost, as on a NIC, and the receive stays for
-/// the next message. The connection goes on.
+/// As on a NIC, the message is lost, and the receive stays for the next message.
 #[test]
 fn message_longer_than_its_receive_is_dropped() {
     let mut scene = Scene::new(2, mitra_sim::Config::fault_free());
     scene.post_receives(1, 8);
     scene.poll(10);
-    // More than there are slots.
+    // More messages than slots.
     for _ in 0..100 {
         scene.send(0, 0, 16);
         scene.poll(2);
@@ -273,7 +267,7 @@ fn message_longer_than_its_receive_is_dropped() {
         scene.send(0, 1, 9);
         scene.send(0, 0, 8);
         assert_eq!(scene.poll(20)[0], [before + 3], "after {moves} moves");
-        // The data of a WRITE with immediate are in no receive.
+        // The data of a WRITE with immediate is in no receive.
         scene.post_receives(1, 0);
         scene.send(0, 2, 8);
         assert_eq!(scene.poll(20)[0], [before + 4]);
@@ -290,8 +284,7 @@ fn message_longer_than_its_receive_is_dropped() {
     assert_eq!(scene.receivers[0].close_reason(), None);
 }
 
-/// The memory of a receive is no longer registered: the receive fails, and so does the queue pair,
-/// as on a NIC. Others go on.
+/// As on a NIC, a receive whose memory is not registered fails, and so does its queue pair.
 #[test]
 fn receive_without_memory_ends_its_queue_pair_only() {
     let mut scene = Scene::new(2, mitra_sim::Config::fault_free());

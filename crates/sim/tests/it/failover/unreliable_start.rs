@@ -1,5 +1,5 @@
-//! Unreliable connections one of whose rails is down when they begin: nothing is lost, because an
-//! end sends nothing on a rail before it has heard the peer there.
+//! Unreliable connections that begin with one rail down. No message is lost, because an end sends
+//! nothing on a rail before it has heard the peer there.
 
 use core::time::Duration;
 
@@ -21,7 +21,7 @@ fn unreliable() -> Config {
 
 const MESSAGES: u64 = 20;
 
-/// Both ends send before either has polled. Every message arrives.
+/// Checks that every message arrives although both ends send before either end has polled.
 fn everything_arrives(mut pair: VqpPair, polls: usize) {
     for end in 0..2 {
         (0..MESSAGES).for_each(|wr_id| pair.recv(end, wr_id, 64));
@@ -69,7 +69,6 @@ fn path_that_is_silent_from_the_start_loses_nothing() {
     }
 }
 
-/// A peer that is never heard gets nothing, and the wait ends.
 #[test]
 fn peer_that_is_never_heard_is_unreachable() {
     let mut pair = VqpPair::new(2, unreliable());
@@ -82,8 +81,8 @@ fn peer_that_is_never_heard_is_unreachable() {
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
 }
 
-/// Messages to a peer that is known not to be connected are lost at once. If the peer is heard on
-/// another rail, messages wait for the move.
+/// Messages to a peer that is known not to be connected are lost at once. If the end hears the peer
+/// on another rail, messages wait for the move.
 #[test]
 fn messages_to_an_unheard_peer_are_sent_on_request() {
     let mut pair = VqpPair::new(2, unreliable());

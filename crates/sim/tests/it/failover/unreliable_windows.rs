@@ -1,25 +1,23 @@
 //! Memory windows on unreliable connections: binds and invalidations before, during and after
-//! failovers. A WRITE that no window permits is dropped without an answer, so the tests send a
-//! message behind it and look at the memory when that has arrived.
+//! failovers. The NIC drops a WRITE that no window permits without an answer. So the tests send a
+//! message behind the WRITE, and look at the memory when the message has arrived.
 
 use core::time::Duration;
 
-use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
-use mitra_failover::{Config, Outcome, Service, VirtualMr, VirtualMw};
+use super::windows::{FAILOVER, SETTLE, bind, bind_op, bindable, execute, window};
+use crate::vqp_pair::{VqpPair, config};
+use mitra_failover::{Config, Outcome, Service};
 use mitra_sim::DurationRange;
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
-/// The number of rounds of polling in which a failover ends and the old rail is rebuilt.
-const FAILOVER: usize = 4000;
-const SETTLE: usize = 40;
 const TYPES: [WindowType; 2] = [WindowType::Type1, WindowType::Type2];
 
 fn unreliable() -> Config {
     Config { service: Service::Unreliable, ..config() }
 }
 
-/// With heartbeats every millisecond, so that an end sends nothing before it has heard its peer.
+/// With heartbeats every millisecond, an end sends nothing before it has heard its peer.
 fn with_heartbeats() -> Config {
     let mut config = Config { peer_timeout: Duration::from_millis(200), ..unreliable() };
     config.detector.heartbeat_interval = Duration::from_millis(1);
@@ -28,39 +26,7 @@ fn with_heartbeats() -> Config {
     config
 }
 
-fn bindable(pair: &VqpPair) -> VirtualMr {
-    let domain = pair.vqps[1].domain();
-    domain.register(&pair.memory[1], FULL_ACCESS | Access::WINDOW_BIND).expect("the NICs have room")
-}
-
-fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
-    pair.vqps[1].domain().alloc_mw(window_type).expect("the NICs have room")
-}
-
-fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key) -> SendOp {
-    let (mw, mr, addr) = (mw.primary().id, mr.primary().id, mr.primary().addr);
-    let access = Access::REMOTE_WRITE;
-    SendOp::BindWindow(WindowBind { mw, rkey, mr, addr, len: 64, access, zero_based: false })
-}
-
-/// Executes a bind or an invalidation at the second end.
-fn execute(pair: &mut VqpPair, wr_id: u64, op: SendOp) {
-    pair.send(1, wr_id, op, Data::empty());
-    pair.poll_times(&[0, 1], SETTLE);
-    assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
-}
-
-/// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the
-/// first end.
-fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
-    let rkey = mw.primary().rkey.with_consumer_bits(tag);
-    execute(pair, wr_id, bind_op(mw, mr, rkey));
-    pair.vqps[0].import(&mw.remote(rkey)).expect("the vQP is connected");
-    RemoteAddr { addr: mr.primary().addr, rkey }
-}
-
-/// Writes by a key, and returns whether the WRITE was executed, which shows when the message behind
-/// it has arrived.
+/// Writes by a key. Returns whether the WRITE was executed when the message behind it has arrived.
 fn is_permitted(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) -> bool {
     let before = pair.memory[1].load(0);
     assert_ne!(before, wr_id);
@@ -82,8 +48,6 @@ fn is_permitted(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) -> bool {
     }
 }
 
-/// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that
-/// replace those of a failed rail.
 #[test]
 fn bound_window_is_valid_on_every_rail() {
     for window_type in TYPES {
@@ -101,8 +65,7 @@ fn bound_window_is_valid_on_every_rail() {
     }
 }
 
-/// An invalidated window permits nothing on any rail. It can be bound again, and its region is free
-/// when no window is bound.
+/// The owner can bind the window again, and can deregister its region when no window is bound.
 #[test]
 fn invalidated_window_permits_nothing_on_any_rail() {
     for (failovers_before, failovers_after) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 1)] {
@@ -123,7 +86,7 @@ fn invalidated_window_permits_nothing_on_any_rail() {
     }
 }
 
-/// A bind of other bytes of a type 1 window makes the earlier key invalid on every rail.
+/// A bind of other bytes makes the earlier key invalid on every rail.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -137,8 +100,7 @@ fn type_1_window_is_bound_anew_on_every_rail() {
     }
 }
 
-/// A refused bind or invalidation, and a SEND with invalidate, which UC does not have (IBTA volume
-/// 1, table 38), stop the sends at this end only.
+/// UC has no SEND with invalidate (IBTA volume 1, table 38).
 #[test]
 fn refused_operations_stop_the_sends_only() {
     for failovers in 0..3 {
@@ -148,12 +110,12 @@ fn refused_operations_stop_the_sends_only() {
             let to = bind(&mut pair, 1, &mw, &mr, 7);
             (0..failovers).for_each(|_| pair.fail_over(FAILOVER));
             let (op, status) = match kind {
-                0 => (bind_op(&mw, &mr, to.rkey), WcStatus::WindowBind),
+                0 => (bind_op(&mw, &mr, to.rkey, 64), WcStatus::WindowBind),
                 1 => {
                     let other = to.rkey.with_consumer_bits(9);
                     (SendOp::LocalInvalidate(other), WcStatus::LocalQpOperation)
                 }
-                2 => (bind_op(&mw, &pair.mr[1], to.rkey.with_consumer_bits(9)), WcStatus::WindowBind),
+                2 => (bind_op(&mw, &pair.mr[1], to.rkey.with_consumer_bits(9), 64), WcStatus::WindowBind),
                 _ => (SendOp::SendWithInvalidate(pair.remote(0, 0).rkey), WcStatus::LocalQpOperation),
             };
             pair.send(1, 2, op, Data::empty());
@@ -173,9 +135,9 @@ fn refused_operations_stop_the_sends_only() {
     }
 }
 
-/// The rail fails in each round of: bind, tell the peer the key, use it, invalidate it, use it in
-/// vain. A bind and an invalidation are executed whatever fails, before the operations behind them.
-/// A WRITE may be lost by the failure.
+/// The rail fails in each round of these steps: bind, tell the peer the key, use it, invalidate it,
+/// use it in vain. A bind and an invalidation are executed before the operations behind them,
+/// whatever fails. The failure may lose a WRITE.
 #[test]
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for failure in 0..3 {
@@ -201,7 +163,7 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
                 let (end, id) = (usize::from(step % 2 == 0), 100 + step);
                 if !core::mem::replace(&mut is_posted, true) {
                     match step % 4 {
-                        0 => pair.send(1, id, bind_op(&mw, &mr, key), Data::empty()),
+                        0 => pair.send(1, id, bind_op(&mw, &mr, key, 64), Data::empty()),
                         2 => pair.send(1, id, SendOp::LocalInvalidate(key), Data::empty()),
                         _ => {
                             pair.vqps[0].import(&mw.remote(key)).expect("the vQP is connected");
@@ -234,8 +196,8 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
     }
 }
 
-/// The NIC of the new rail executes the invalidation late. The peer's WRITE by the invalid key,
-/// which waits for the move, is dropped there.
+/// The NIC of the new rail executes the invalidation late. The NIC drops the peer's WRITE by the
+/// invalid key, which waits for the move.
 #[test]
 fn peer_uses_a_rail_only_after_the_invalidation_there() {
     for rounds in 0..60 {
@@ -252,7 +214,7 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
         while pair.outcome(1, 2, false).is_none() {
             pair.poll(&[0, 1]);
         }
-        // Behind the completion of the invalidation.
+        // This WRITE is behind the completion of the invalidation.
         pair.send(0, 11, SendOp::Write(to), Data::inline(b"too late"));
         pair.poll_times(&[0, 1], FAILOVER);
         assert_eq!(pair.outcome(0, 11, false), Some(Outcome::Success));
@@ -260,15 +222,15 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
     }
 }
 
-/// A bind and an invalidation need no peer: they are executed before the peer was heard, and those
-/// behind a message that waits for the peer wait with it.
+/// A bind and an invalidation need no peer, so they are executed before the end has heard the peer.
+/// If they are behind a message that waits for the peer, they wait too.
 #[test]
 fn binds_do_not_wait_for_the_peer() {
     for rails in [1, 2] {
         let mut pair = VqpPair::new(rails, with_heartbeats());
         let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
         let rkey = mw.primary().rkey.with_consumer_bits(3);
-        pair.send(1, 1, bind_op(&mw, &mr, rkey), Data::empty());
+        pair.send(1, 1, bind_op(&mw, &mr, rkey, 64), Data::empty());
         pair.poll_times(&[1], 100);
         assert_eq!(pair.outcome(1, 1, false), Some(Outcome::Success));
         pair.send(1, 2, SendOp::Send, Data::inline(b"message"));

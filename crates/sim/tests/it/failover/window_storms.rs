@@ -17,11 +17,11 @@ const WINDOWS: usize = 4;
 /// The bytes of a window. Each window has its own words.
 const LEN: u64 = 64;
 const SEEDS: u64 = 40;
-/// The number of rounds in which a run must end, if it is not stuck.
+/// The number of rounds after which a run counts as stuck.
 const MAX_ROUNDS: usize = 400_000;
 
-/// What is done with a window next. The operations of one window follow one another; those of
-/// different windows are outstanding together.
+/// The next step of a window. The steps of one window follow one another. Steps of different
+/// windows are outstanding together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Bind,
@@ -32,7 +32,6 @@ enum Step {
 
 /// A window of one end, which the other end uses.
 struct Window {
-    /// The end that has the window.
     owner: usize,
     mw: VirtualMw,
     offset: u64,
@@ -42,7 +41,6 @@ struct Window {
     /// `wr_id`, and whether it is a receive.
     waits: Vec<(usize, u64, bool)>,
     adds: u64,
-    /// The last value written.
     written: u64,
 }
 
@@ -105,7 +103,6 @@ impl Storm {
         (end, id, false)
     }
 
-    /// Begins the next step of a window.
     fn advance(&mut self, i: usize) {
         let Some(step) = self.windows[i].steps.pop_front() else { return };
         let (owner, user) = (self.windows[i].owner, 1 - self.windows[i].owner);
@@ -160,7 +157,7 @@ impl Storm {
             for completion in std::mem::take(&mut self.pair.completions[end]) {
                 let is_receive = completion.opcode == WcOpcode::Recv;
                 assert_eq!(completion.outcome, Outcome::Success, "{context}: {completion:?}");
-                // Receives are taken in order of arrival, which may differ from that of the
+                // Receives complete in order of arrival, which may differ from the order of the
                 // windows.
                 let key = completion.invalidated;
                 let ended = self.windows.iter_mut().find_map(|w| {

@@ -8,38 +8,35 @@ use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
 /// The number of rounds of polling in which a failover ends and the old rail is rebuilt.
-const FAILOVER: usize = 4000;
-const SETTLE: usize = 40;
+pub const FAILOVER: usize = 4000;
+pub const SETTLE: usize = 40;
 
-fn bindable(pair: &VqpPair) -> VirtualMr {
+pub fn bindable(pair: &VqpPair) -> VirtualMr {
     let domain = pair.vqps[1].domain();
     domain.register(&pair.memory[1], FULL_ACCESS | Access::WINDOW_BIND).expect("the NICs have room")
 }
 
-fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
+pub fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
     pair.vqps[1].domain().alloc_mw(window_type).expect("the NICs have room")
 }
 
-fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key, len: u64) -> SendOp {
+pub fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key, len: u64) -> SendOp {
     let (mw, mr, addr) = (mw.primary().id, mr.primary().id, mr.primary().addr);
-    SendOp::BindWindow(WindowBind {
-        mw,
-        rkey,
-        mr,
-        addr,
-        len,
-        access: Access::REMOTE_WRITE,
-        zero_based: false,
-    })
+    let access = Access::REMOTE_WRITE;
+    SendOp::BindWindow(WindowBind { mw, rkey, mr, addr, len, access, zero_based: false })
+}
+
+pub fn execute(pair: &mut VqpPair, wr_id: u64, op: SendOp) {
+    pair.send(1, wr_id, op, Data::empty());
+    pair.poll_times(&[0, 1], SETTLE);
+    assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
 }
 
 /// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the
 /// first end.
-fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
+pub fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
     let rkey = mw.primary().rkey.with_consumer_bits(tag);
-    pair.send(1, wr_id, bind_op(mw, mr, rkey, 64), Data::empty());
-    pair.poll_times(&[0, 1], SETTLE);
-    assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
+    execute(pair, wr_id, bind_op(mw, mr, rkey, 64));
     pair.vqps[0].import(&mw.remote(rkey)).expect("the vQP is connected");
     RemoteAddr { addr: mr.primary().addr, rkey }
 }
@@ -62,8 +59,6 @@ fn check_refused(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
 }
 
-/// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that
-/// replace those of a failed rail.
 #[test]
 fn bound_window_is_valid_on_every_rail() {
     for window_type in [WindowType::Type1, WindowType::Type2] {
@@ -114,8 +109,7 @@ fn invalidated_window_is_refused_on_every_rail() {
     }
 }
 
-/// A bind of no bytes ends the binding of a type 1 window on every rail; another bind makes the
-/// earlier key invalid.
+/// A bind of no bytes ends the binding on every rail. Another bind makes the earlier key invalid.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -167,8 +161,8 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
     }
 }
 
-/// The rail fails in each round of: bind, tell the peer the key, use it, invalidate. Every
-/// operation ends once, with the outcome that it has without a failure.
+/// The rail fails in each round of these steps: bind, tell the peer the key, use it, invalidate.
+/// Every operation ends once, with the outcome that it has without a failure.
 #[test]
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for (by_peer, failure) in [(false, 0), (false, 1), (false, 2), (true, 0), (true, 1), (true, 2)] {
@@ -238,7 +232,7 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
         let to = bind(&mut pair, 1, &mw, &mr, 7);
         check_permitted(&mut pair, 10, to);
         let before = pair.memory[1].load(0);
-        // The receiver's NIC executes the SEND, and the receiver does not poll.
+        // The receiver's NIC executes the SEND before the receiver polls.
         pair.recv(1, 3, 0);
         pair.poll_times(&[0, 1], SETTLE);
         pair.send(0, 2, SendOp::SendWithInvalidate(to.rkey), Data::empty());
@@ -257,7 +251,7 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
     }
 }
 
-/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the
+/// A NIC of another rail is dead, or hangs and still executes requests. The NIC is reset, and the
 /// operation completes.
 #[test]
 fn failed_nic_of_another_rail_grants_nothing() {
@@ -283,7 +277,7 @@ fn failed_nic_of_another_rail_grants_nothing() {
 }
 
 /// When the completion of an invalidation is delivered, no NIC has the window bound, although some
-/// execute the invalidation late.
+/// NICs execute the invalidation late.
 #[test]
 fn region_is_free_when_the_invalidation_completes() {
     for by_peer in [false, true] {

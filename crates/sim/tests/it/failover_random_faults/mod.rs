@@ -2,7 +2,7 @@
 //! packets that arrive long after a failover, hosts that are paused during a failover, devices with
 //! fewer capabilities, and several vQPs over the same NICs. Every reported outcome must be true.
 
-mod random_run;
+pub mod random_run;
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -49,7 +49,6 @@ fn two_link_failures_on_three_rails() {
     assert!(moved_twice > 0);
 }
 
-/// Two to four failures of links and NICs, at random places and times.
 #[test]
 fn overlapping_failures_on_three_rails() {
     let mut endings = Endings::default();
@@ -80,7 +79,6 @@ fn overlapping_failures_on_three_rails() {
     endings.print();
 }
 
-/// The links of two rails fail and recover at random.
 #[test]
 fn flapping_links_on_two_rails() {
     for seed in seeds(400) {
@@ -105,8 +103,7 @@ fn flapping_links_on_two_rails() {
     }
 }
 
-/// The rails fail in turn. A failed rail recovers before the next rail fails, so at most one link
-/// is down at any time.
+/// A failed rail recovers before the next rail fails, so at most one link is down at any time.
 #[test]
 fn alternating_flaps_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
@@ -146,8 +143,7 @@ fn alternating_flaps_close_no_vqp() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// Links fail at random times, possibly all at the same time. Each link recovers before
-/// `peer_timeout`.
+/// Links fail at random times, possibly all at the same time.
 #[test]
 fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
@@ -183,8 +179,7 @@ fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// Links flap, NICs die or hang, packets arrive late and hosts pause, on devices with random
-/// capabilities.
+/// Links flap, NICs die or hang, packets arrive late and hosts pause.
 #[test]
 fn mixed_faults_on_any_device() {
     let mut endings = Endings::default();
@@ -233,7 +228,6 @@ fn mixed_faults_on_any_device() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// A failure at every stage, with late packets and paused hosts.
 #[test]
 fn every_failure_case_with_late_packets_and_pauses() {
     let cases: Vec<FailureCase> =
@@ -256,8 +250,7 @@ fn every_failure_case_with_late_packets_and_pauses() {
     }
 }
 
-/// Devices lack random capabilities. The reported outcomes must be true, unless a report or the
-/// device excuses a false one.
+/// The reported outcomes must be true, unless a report or the device excuses a false outcome.
 #[test]
 fn devices_with_fewer_capabilities() {
     let mut endings = Endings::default();
@@ -306,7 +299,7 @@ fn devices_with_fewer_capabilities() {
     endings.print();
 }
 
-/// The standby rail flaps. For even seeds, the active rail fails. For odd seeds, it stays up.
+/// For even seeds, the active rail fails. For odd seeds, it stays up.
 #[test]
 fn flapping_standby_rail_causes_no_failover() {
     for seed in seeds(150) {
@@ -341,7 +334,7 @@ fn flapping_standby_rail_causes_no_failover() {
     }
 }
 
-/// Both rails fail one after the other, and neither recovers.
+/// The rails fail one after the other, and neither recovers.
 #[test]
 fn failure_of_all_rails_closes_both_ends() {
     for seed in seeds(150) {
@@ -365,8 +358,8 @@ fn failure_of_all_rails_closes_both_ends() {
     }
 }
 
-/// A host is paused around the time of a failure. When it resumes, its peer may have moved, may be
-/// waiting for it, or may have closed.
+/// The host is paused around the time of a failure. When it resumes, its peer may have moved, may
+/// be waiting for it, or may have closed.
 // Hazard: a host pauses and wakes in an old epoch
 #[test]
 fn host_paused_during_failover_resumes_in_old_epoch() {
@@ -395,8 +388,7 @@ fn host_paused_during_failover_resumes_in_old_epoch() {
     println!("{closed} closed");
 }
 
-/// Several vQPs use the same NICs. A failover of one vQP, even with a NIC reset, must not make
-/// outcomes of the other vQPs false or close them.
+/// The failover of one vQP may reset a NIC that the other vQPs use.
 #[test]
 fn vqps_sharing_nics_stay_independent() {
     let cases: Vec<FailureCase> =
@@ -404,8 +396,8 @@ fn vqps_sharing_nics_stay_independent() {
     for seed in seeds(150) {
         let mut setup = Setup { vqps: 3, ..Setup::new(seed, 2) };
         setup.failover.completion_log = true;
-        // The heartbeat timeout is longer than the hosts' pauses, so that only the failed rail is
-        // left.
+        // The heartbeat timeout is longer than the hosts' pauses, so that the vQPs leave only the
+        // failed rail.
         setup.failover.detector.max_missed_heartbeats = 40;
         let case = cases[(seed as usize * 7) % cases.len()];
         let out = run(

@@ -22,7 +22,6 @@ pub fn config() -> Config {
     config
 }
 
-/// The setup of a run.
 pub struct Setup {
     pub rails: u8,
     pub vqps: u64,
@@ -38,8 +37,8 @@ impl Setup {
         Setup { rails, vqps: 1, ops: [80, 40], world, failover: config() }
     }
 
-    /// Returns a setup in which some seeds have stragglers that may arrive after a failover,
-    /// packets that survive a cable failure, or a completion log.
+    /// In some seeds, stragglers may arrive after a failover, packets survive a cable failure, or
+    /// there is a completion log.
     pub fn with_late_packets(seed: u64, rails: u8, rng: &mut Prng) -> Setup {
         let mut setup = Setup::new(seed, rails);
         setup.world.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
@@ -64,7 +63,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Checks that every verdict is exact and that no end reports a contradiction.
     pub fn assert_exact(&self, seed: u64, label: &str) {
         for (i, v) in self.verdicts.iter().enumerate() {
             for v in v {
@@ -133,9 +131,9 @@ pub fn run(
             panic!("seed {seed}: {dead}\n{}", reproduce_command(seed));
         }
     }
-    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive,
-    // which must have no effect. A host that was paused until now may detect a failure only when
-    // its retries are exhausted, which takes up to 120 ms.
+    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive
+    // without effect. A host that was paused until now may detect a failure only when its retries
+    // are exhausted, which takes up to 120 ms.
     testbed.world.stop_noise();
     testbed.hosts.iter().for_each(|&host| testbed.world.resume(host));
     testbed.world.run_for(setup.failover.peer_timeout + Duration::from_millis(500));
@@ -171,7 +169,6 @@ pub fn run(
     out
 }
 
-/// Schedules a failure of one of the two links of a rail.
 pub fn cut_cable(testbed: &mut Testbed, rng: &mut Prng, rail: usize, after: Duration) {
     let nic = testbed.rail(rail)[rng.index(2)];
     testbed.world.after(after, move |w| w.set_link(nic, false));
@@ -184,7 +181,6 @@ pub fn random_time(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
     Duration::from_nanos(rng.between(1_000, limit))
 }
 
-/// Counts how often each pair of close reasons occurred.
 #[derive(Default)]
 pub struct Endings(BTreeMap<String, u32>);
 
@@ -198,7 +194,6 @@ impl Endings {
     }
 }
 
-/// Returns a random time between `low` and `high` µs.
 pub fn micros(rng: &mut Prng, low: u64, high: u64) -> Duration {
     Duration::from_nanos(rng.between(low * 1000, high * 1000))
 }

@@ -19,7 +19,6 @@ pub struct OrderedEndpoint {
 }
 
 impl OrderedEndpoint {
-    /// Wraps the endpoint of an end. The operations use `windows`, if there are some.
     pub fn new(inner: VqpEndpoint, end: usize, windows: Option<Rc<RefCell<Windows>>>) -> OrderedEndpoint {
         OrderedEndpoint { inner, posted: Vec::new(), completed: 0, in_order: true, end, windows }
     }

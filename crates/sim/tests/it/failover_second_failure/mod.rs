@@ -1,9 +1,9 @@
 //! A second failure at each control message of a recovery.
 //!
-//! For each scenario, a first run has no second failure and counts the control messages of the
-//! recovery. Then the scenario is run again for each of them, each moment of it and each kind of
-//! second failure. Both ends' programs are driven by the test, so a run that strikes at the n-th
-//! message is the same as the first run up to that message.
+//! For each scenario, a first run without a second failure counts the control messages of the
+//! recovery. Then the scenario is run again for each message, each moment of the message and each
+//! kind of second failure. The test drives both ends' programs, so a run with a second failure at
+//! the n-th message is the same as the first run up to that message.
 
 mod endpoint;
 mod run;
@@ -19,11 +19,11 @@ use mitra_sim::{reproduce_command, seeds};
 use run::{Report, Run};
 use scenario::{Scenario, Second, Strike, Variant};
 
-/// The number of scenarios of a policy and a variant. `MITRA_SEEDS=60` runs all of them.
+/// The number of scenarios of a policy and a variant. `MITRA_SEEDS=60` runs all scenarios.
 const SCENARIOS: u64 = 6;
 
-/// Returns whether what an end was told is true, although nobody takes the messages that a dead
-/// process has received.
+/// Returns whether the verdict is exact, although no program takes the messages that a dead process
+/// has received.
 fn is_true_without_receiver(verdict: &Verdict) -> bool {
     verdict.strays == 0
         && OpKind::ALL.into_iter().all(|kind| {
@@ -33,7 +33,7 @@ fn is_true_without_receiver(verdict: &Verdict) -> bool {
         })
 }
 
-/// Checks a run. Returns what is wrong.
+/// Returns an error if the run has broken a promise.
 fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result<(), String> {
     let reasons = report.close_reasons;
     if !report.ended {
@@ -48,7 +48,7 @@ fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result
     }
     for h in 0..2 {
         let verdict = &report.verdicts[h];
-        // The baseline promises no more than that work goes on in order.
+        // The baseline promises only that work continues in order.
         let is_true = match (dead, scenario.policy) {
             (None, Policy::Exact) => verdict.is_exact(),
             (Some(_), Policy::Exact) => is_true_without_receiver(verdict),
@@ -85,7 +85,7 @@ fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result
                 | CloseReason::PeerClosed
         )
     };
-    // An end whose work is done need not notice that the rails are gone.
+    // An end whose work is done need not notice that the rails have failed.
     match reasons.into_iter().flatten().all(lacks_rail) {
         true => Ok(()),
         false => Err(format!("without a rail, the ends closed for {reasons:?}")),

@@ -22,18 +22,17 @@ use crate::hooked_nic::{HookedNic, Moment, observe, set_world, stop_observing, w
 const ENDED_BEFORE: usize = 8;
 /// The number of operations that each end posts when all others have ended.
 const HELD_BACK: usize = 6;
-/// The time between two turns of a program, while something happens and otherwise.
+/// The time between two turns of a program: while something happens, and otherwise.
 const STEPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 /// The number of turns without a change after which turns are rare.
 const BUSY_TURNS: u32 = 20;
 /// The time after which an operation is stuck.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The number of turns in which a refused request ends.
+/// The number of turns within which a refused request ends.
 const MAX_STALE_TURNS: usize = 100_000;
 /// The most control messages that belong to a recovery.
 const MAX_MESSAGES: usize = 30;
 
-/// A program and its end of the vQP.
 struct End {
     peer: WorkloadPeer,
     endpoint: OrderedEndpoint,
@@ -46,14 +45,14 @@ impl End {
     }
 }
 
-/// What both the run and the observer of the control messages know.
+/// The state that the run and the observer of the control messages share.
 struct State {
     nics: [Vec<NicId>; 2],
-    /// Whether the first failure has happened and the recovery is not over.
+    /// Whether control messages count: the first failure has happened and the recovery is not over.
     counts: bool,
     counted: [usize; 3],
-    /// The last datagrams that were counted at each moment, which are the same message on several
-    /// rails.
+    /// The last datagrams that were counted at each moment. A message that is sent on several rails
+    /// counts once.
     last: [Option<(usize, Time, Vec<u8>)>; 3],
     seen: Vec<SeenMessage>,
     strike: Option<Strike>,
@@ -74,7 +73,6 @@ pub struct Run {
     ops: [Vec<Op>; 2],
 }
 
-/// The results of a run.
 pub struct Report {
     /// Whether all operations of the ends that are alive have ended.
     pub ended: bool,
@@ -82,18 +80,16 @@ pub struct Report {
     pub close_reasons: [Option<CloseReason>; 2],
     pub verdicts: [Verdict; 2],
     pub completions_in_order: [bool; 2],
-    /// Whether an end refused to post.
     pub refused: bool,
     /// Whether a rail that the vQP may use is usable at both ends.
     pub has_good_rail: bool,
     pub nic_died: bool,
-    /// What should not have happened to the windows.
+    /// The errors in the use of windows.
     pub window_errors: Vec<String>,
-    /// The number of window keys that were invalidated.
     pub invalidated_keys: usize,
     /// Whether a WRITE by an invalidated key was refused after the run.
     pub refused_stale_key: bool,
-    /// The state of both ends, for the reader of a failure.
+    /// The state of both ends, printed when a check fails.
     pub state: String,
 }
 
@@ -222,7 +218,6 @@ impl Run {
         }
         let ended = released && self.all_done() && self.windows_settled();
         self.state.borrow_mut().counts = false;
-        // Both programs consume what has arrived.
         for _ in 0..30 {
             turn(&self.state, &self.ends);
             run_world(STEPS[0] * 2);
@@ -252,8 +247,8 @@ impl Run {
         });
     }
 
-    /// Stops counting when the recovery is over. After a blink, it is over when the old rail is
-    /// rebuilt.
+    /// Stops counting when the recovery is over. After a blink, the recovery is over when the old
+    /// rail is rebuilt.
     fn stop_counting(&self, failed_at: Option<Time>) {
         let Some(failed_at) = failed_at else { return };
         let has_moved = self.ends.iter().all(|end| {
@@ -273,7 +268,8 @@ impl Run {
     }
 
     /// Returns whether all operations have ended that the programs post before they release the
-    /// last ones. Nothing tells the end of an unsignalled operation before a later one completes.
+    /// last operations. The end of an unsignalled operation is unknown until a later operation
+    /// completes.
     fn may_release(&self) -> bool {
         (0..2).all(|h| {
             let peer = &self.ends[h].borrow().peer;
@@ -288,7 +284,7 @@ impl Run {
         (0..2).all(|h| !self.is_alive(h) || self.ends[h].borrow().peer.is_done())
     }
 
-    /// Returns whether no operation of a window is in flight, unless an end has closed or died.
+    /// Returns whether no operation of a window is in flight. True if an end has closed or died.
     fn windows_settled(&self) -> bool {
         let is_over =
             |h: usize| !self.is_alive(h) || self.ends[h].borrow().endpoint.inner.qp.close_reason().is_some();
@@ -296,8 +292,8 @@ impl Run {
         is_over(0) || is_over(1) || (0..2).all(|h| windows.borrow().is_settled(h))
     }
 
-    /// Writes by an invalidated key. Returns the completion, if a rail is left on which the peer's
-    /// NIC can refuse it. `Err` if there is none.
+    /// Writes by an invalidated key. Returns the completion, or `Err` if no completion came.
+    /// Returns `None` if no rail is left on which the peer's NIC can refuse the WRITE.
     fn use_stale_key(&self) -> Option<Result<Completion, String>> {
         let windows = self.windows.as_ref()?;
         let user = (self.scenario.seed % 2) as usize;
@@ -325,22 +321,22 @@ impl Run {
         Some(Err("a WRITE by an invalidated key does not end".to_owned()))
     }
 
-    /// Returns whether the end whose peer has died has closed. True if none has died.
+    /// Returns whether the end whose peer has died has closed. True if both processes are alive.
     fn survivor_has_closed(&self) -> bool {
         (0..2)
             .all(|h| self.is_alive(h) || self.ends[1 - h].borrow().endpoint.inner.qp.close_reason().is_some())
     }
 
-    /// Returns whether each end has received all messages that were reported as executed to the
-    /// other end, unless an end has closed or died.
+    /// Returns whether each end has received all messages that the other end reports as executed.
+    /// True if an end has closed or died.
     fn all_received(&self) -> bool {
         let [a, b] = self.ends.each_ref().map(|end| end.borrow());
         let received = |own: &End, other: &End| {
             own.peer.responder_log().received.len() >= other.peer.delivered_messages()
         };
         let closed = [&a, &b].iter().any(|end| end.endpoint.inner.qp.close_reason().is_some());
-        // The baseline drops what arrives on the old rail after the receives were posted on the new
-        // one.
+        // The baseline drops messages that arrive on the old rail after the receives were posted on
+        // the new rail.
         let may_lose = self.scenario.policy != Policy::Exact;
         may_lose || closed || !self.is_alive(0) || !self.is_alive(1) || received(&a, &b) && received(&b, &a)
     }
@@ -360,7 +356,7 @@ impl Run {
                     })
             })
         };
-        // A baseline fences nothing, so it never returns to a rail that has failed.
+        // A baseline fences no rail, so it never returns to a rail that has failed.
         let new_rail_failed = state.has_struck
             && state.strike.is_some_and(|strike| {
                 matches!(
@@ -423,12 +419,12 @@ fn run_world(time: Duration) {
     with_world(|testbed| testbed.world.run_for(time));
 }
 
-/// Gives each program that runs a turn. Returns whether one did something.
+/// Runs one turn of each program that is not paused. Returns whether a program did something.
 fn turn(state: &RefCell<State>, ends: &[Rc<RefCell<End>>; 2]) -> bool {
     let mut active = false;
     for (h, end) in ends.iter().enumerate() {
         let (dead, paused_until) = (state.borrow().dead[h], state.borrow().paused_until[h]);
-        // A program that is in a turn now has paused in it.
+        // A program in whose turn the pause began must stop in that turn.
         if !dead
             && now() >= paused_until
             && let Ok(mut end) = end.try_borrow_mut()
@@ -465,8 +461,8 @@ fn fail(second: Second, in_turn: usize, state: &RefCell<State>, ends: &[Rc<RefCe
             state.borrow_mut().paused_until[end] = now() + PAUSE;
         }
         Second::ProcessPauses(end) => {
-            // The program stops here, in the middle of its turn. The world and the other program go
-            // on.
+            // The program stops here, in the middle of its turn. The world and the other program
+            // continue.
             let until = now() + PAUSE;
             state.borrow_mut().paused_until[end] = until;
             let mut quiet = 0;

@@ -1,4 +1,4 @@
-//! The scenarios: what the programs do, how the recovery begins, and what fails in it.
+//! The scenarios: the programs, the first failure, and the failure in the recovery.
 
 use mitra_failover::{Config, Policy};
 use mitra_sim::workload::{OpKind, Plan};
@@ -10,15 +10,15 @@ use crate::hooked_nic::Moment;
 
 /// The rail on which a vQP begins, and which fails first.
 pub const OLD_RAIL: usize = 0;
-/// The rail to which it moves.
+/// The rail to which the vQP moves.
 pub const NEW_RAIL: usize = 1;
 
 pub const PEER_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long a paused process does not run.
+/// How long a paused process stands still.
 pub const PAUSE: Duration = Duration::from_millis(300);
 /// How long all rails are down.
 pub const OUTAGE: Duration = Duration::from_millis(50);
-/// How long the link of the old rail is down, if it comes up by itself.
+/// How long the link of the old rail is down if it recovers.
 pub const BLINK: Duration = Duration::from_millis(2);
 
 /// The failure that begins the recovery. `usize` is the end.
@@ -31,7 +31,6 @@ pub enum First {
     NicDies(usize),
 }
 
-/// The failure in the recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Second {
     /// The message is lost on all rails.
@@ -55,7 +54,6 @@ pub struct Point {
     pub nth: usize,
 }
 
-/// A second failure, and when it happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strike {
     pub point: Point,
@@ -71,7 +69,7 @@ pub struct SeenMessage {
     pub kind: &'static str,
 }
 
-/// What the programs need besides the operations.
+/// The features that the programs use besides the operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
     Plain,
@@ -93,8 +91,9 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Returns the scenario with a number. Twelve consecutive numbers have all first failures with
-    /// two and three rails; sixty have each of these with all mixes of operations.
+    /// Returns the scenario with number `seed`. Twelve consecutive numbers have all first failures
+    /// with two and three rails. Sixty consecutive numbers combine them with all mixes of
+    /// operations.
     pub fn of(seed: u64, policy: Policy, variant: Variant) -> Scenario {
         let firsts = [
             First::LinkDown(0),
@@ -130,14 +129,13 @@ impl Scenario {
         }
     }
 
-    /// Returns the configuration of the world.
     pub fn world(&self) -> mitra_sim::Config {
         let mut world = mitra_sim::Config::fault_free();
         world.capabilities.ack_after_placement &= self.variant != Variant::Durable;
         world
     }
 
-    /// Returns the type of the first end's window, which has the other type at the second end.
+    /// Returns the type of the first end's window. The second end's window has the other type.
     /// `None` if the programs use no windows.
     pub fn window_type(&self) -> Option<WindowType> {
         let is_type_1 = (self.seed / 3) % 2 == 1;
@@ -165,7 +163,6 @@ impl Scenario {
         config
     }
 
-    /// Returns the plans of both ends.
     pub fn plans(&self) -> [Plan; 2] {
         [1, 2].map(|tag| {
             let mut plan = Plan::new(self.seed * 2 + u64::from(tag), 30).only(&self.kinds);
@@ -177,7 +174,6 @@ impl Scenario {
 }
 
 impl Second {
-    /// Returns all second failures that are possible at a moment of a message.
     pub fn all(scenario: &Scenario, message: &SeenMessage) -> Vec<Second> {
         let mut all = Vec::new();
         if message.point.moment != Moment::AfterSend {

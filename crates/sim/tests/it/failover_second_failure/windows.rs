@@ -1,9 +1,9 @@
 //! Memory windows of both ends, which the programs use, invalidate and bind again.
 //!
 //! The operations of a workload name the peer's region. [`Windows::replace_key`] makes them name
-//! the window of the peer, as long as it is bound, and [`Windows::advance`] posts the binds and
-//! invalidations. So the verdict on the workload says whether an operation that a window permits is
-//! executed once.
+//! the window of the peer while the window is bound, and [`Windows::advance`] posts the binds and
+//! invalidations. So the verdict on the workload also says whether an operation that a window
+//! permits is executed once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,15 +19,15 @@ const USES: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The owner binds it next.
+    /// The owner binds the window next.
     Unbound,
     /// The owner has posted the bind.
     Binding,
-    /// The peer may use it.
+    /// The peer may use the window.
     Bound,
-    /// The peer has posted the SEND that invalidates it.
+    /// The peer has posted the SEND that invalidates the window.
     InvalidatedByPeer,
-    /// The peer uses it no more. The owner invalidates it next.
+    /// The peer no longer uses the window. The owner invalidates it next.
     Returned,
     /// The owner has posted the invalidation.
     Invalidating,
@@ -38,17 +38,14 @@ struct Window {
     mw: VirtualMw,
     mr: Mr,
     state: State,
-    /// The low bits of the current key.
     tag: u8,
-    /// The number of accesses by the current key.
     uses: usize,
-    /// The number of requests that the user had posted when it had posted the last access, and the
-    /// last READ, by the current key.
+    /// The number of requests that the user had posted when it posted the last access by the
+    /// current key, and the last READ.
     last_use: usize,
     last_read: usize,
     /// The SEND that invalidates the current key, if the user has posted one.
     invalidating_send: Option<u64>,
-    /// The number of keys that were invalidated.
     invalidated: usize,
 }
 
@@ -80,10 +77,10 @@ impl Window {
     }
 }
 
-/// The windows of both ends, by owner.
+/// The windows, by owner.
 pub struct Windows {
     windows: [Window; 2],
-    /// What should not have happened.
+    /// The errors in the use of windows.
     pub errors: Vec<String>,
     next_id: u64,
 }
@@ -100,8 +97,8 @@ fn with_remote(op: SendOp, remote: RemoteAddr) -> SendOp {
 }
 
 impl Windows {
-    /// Allocates a window for each end. `first` is the type of the first end's window; the other
-    /// one has the other type.
+    /// Allocates a window for each end. `first` is the type of the first end's window. The second
+    /// end's window has the other type.
     pub fn new(vqps: [&VirtualQp; 2], peers: [&WorkloadPeer; 2], first: WindowType) -> Rc<RefCell<Windows>> {
         let other = if first == WindowType::Type1 { WindowType::Type2 } else { WindowType::Type1 };
         let types = [first, other];
@@ -126,15 +123,15 @@ impl Windows {
         Rc::new(RefCell::new(Windows { windows, errors: Vec::new(), next_id: WINDOW_WR_FLAG }))
     }
 
-    /// Makes a request of `user` name the window of its peer, if the window is bound and may still
-    /// be used. A SEND may invalidate the window.
+    /// Makes a request of `user` name the window of its peer, if the window is bound and `user` may
+    /// still use it. A SEND may invalidate the window.
     pub fn replace_key(&self, user: usize, wr: &mut SendWr, vqp: &mut VirtualQp, completed: usize) {
         let window = &self.windows[1 - user];
         if window.state != State::Bound {
             return;
         }
-        // The responder may execute a READ again as long as it has not completed, so the key must
-        // be valid until then.
+        // The responder may execute a READ again until the READ has completed, so the key must be
+        // valid until then.
         let may_invalidate = window.mw.window_type() == WindowType::Type2 && window.last_read <= completed;
         let op = match wr.op.remote() {
             Some(remote) if window.uses < USES => {
@@ -145,12 +142,12 @@ impl Windows {
             }
             _ => return,
         };
-        // The vQP may have closed, and then refuses the request anyway.
+        // If the vQP has closed, it refuses the request anyway.
         let _ = vqp.import(&window.mw.remote(window.key()));
         wr.op = op;
     }
 
-    /// Records that `user` has posted an operation as its request number `posted`, counted from 1.
+    /// Records that `user` has posted an operation as request number `posted`, counted from 1.
     pub fn note_posted(&mut self, user: usize, wr_id: u64, op: SendOp, posted: usize) {
         let window = &mut self.windows[1 - user];
         if op.remote_key() != Some(window.key()) {
@@ -167,11 +164,11 @@ impl Windows {
         window.last_use = posted;
     }
 
-    /// Ends the use of the peer's window if all accesses of `user` have ended: `completed` is the
-    /// number of its requests that have.
+    /// Ends the use of the peer's window if all accesses of `user` have ended. `completed` is the
+    /// number of completed requests of `user`.
     pub fn note_completed(&mut self, user: usize, completed: usize) {
         let window = &mut self.windows[1 - user];
-        // A window of type 2 is invalidated by a SEND every other time, if a SEND follows.
+        // A SEND invalidates a window of type 2 every other time, if a SEND follows.
         let is_for_send = window.mw.window_type() == WindowType::Type2 && window.tag % 2 == 1;
         let limit = if is_for_send { USES + 1 } else { USES };
         if window.state == State::Bound && window.uses >= limit && window.last_use <= completed {
@@ -179,7 +176,6 @@ impl Windows {
         }
     }
 
-    /// Returns the next request of an owner.
     pub fn advance(&mut self, owner: usize) -> Option<SendWr> {
         let (op, next) = self.windows[owner].next_request()?;
         self.windows[owner].state = next;
@@ -197,7 +193,7 @@ impl Windows {
         };
     }
 
-    /// Handles a completion at `end`. Returns whether it is that of a bind or an invalidation.
+    /// Returns whether the completion belongs to a bind or an invalidation.
     pub fn on_completion(&mut self, end: usize, completion: &EndpointCompletion, is_closed: bool) -> bool {
         let used = &mut self.windows[1 - end];
         let is_not_executed = completion.outcome == ReportedOutcome::NotExecuted;
@@ -230,18 +226,16 @@ impl Windows {
         true
     }
 
-    /// Returns whether no operation of an owner's window is in flight.
     pub fn is_settled(&self, owner: usize) -> bool {
         self.windows[owner].state == State::Bound
     }
 
-    /// Returns the number of keys that were invalidated.
     pub fn invalidated_keys(&self) -> usize {
         self.windows.iter().map(|window| window.invalidated).sum()
     }
 
     /// Returns a WRITE of `user` by the last invalidated key of its peer's window, if the peer's
-    /// program is done with that key.
+    /// program no longer uses that key.
     pub fn stale_write(&self, user: usize, vqp: &mut VirtualQp) -> Option<SendWr> {
         let window = &self.windows[1 - user];
         let rkey = window.key().with_consumer_bits(window.tag.wrapping_sub(1));

@@ -1,5 +1,5 @@
-//! NICs whose addresses change under a shared backup: the queue pairs that are made afterwards are
-//! connected to the new addresses.
+//! NICs whose addresses change under a shared backup: later queue pairs are connected to the new
+//! addresses.
 
 use core::time::Duration;
 
@@ -28,8 +28,8 @@ fn pair() -> BackedPair {
     pair
 }
 
-/// Each member executes a WRITE and a SEND, and has a queue pair of its own afterwards. Returns the
-/// rail of the backup.
+/// Each member executes a WRITE and a SEND, and has its own queue pair afterwards. Returns the rail
+/// of the backup.
 fn use_members(pair: &mut BackedPair, value: u64) -> usize {
     for member in 0..MEMBERS {
         pair.recv(member, 8 + member);
@@ -94,8 +94,8 @@ fn address_of_the_only_rail_changes() {
     }
 }
 
-/// The address changes at any time of a move, while members leave their queue pairs and make
-/// others.
+/// The address changes at any time of a move, while members leave their queue pairs and make new
+/// ones.
 #[test]
 fn address_changes_during_a_move() {
     for polls in (0..160).step_by(2) {
@@ -111,7 +111,7 @@ fn address_changes_during_a_move() {
     }
 }
 
-/// Links fail and recover at random, some of them with another address.
+/// Links fail and recover at random, and some get another address.
 #[test]
 fn addresses_change_while_links_flap() {
     let mut epochs = 0;

@@ -20,7 +20,6 @@ fn pair(ack_after_placement: bool) -> BackedPair {
     BackedPair::with(testbed, durable(), 2, |backup, _| backup.queue_pair(durable()))
 }
 
-/// Returns a pair whose queue pairs are connected.
 fn ready_pair(ack_after_placement: bool) -> BackedPair {
     let mut pair = pair(ack_after_placement);
     pair.poll(&[0, 1], 400);
@@ -29,7 +28,6 @@ fn ready_pair(ack_after_placement: bool) -> BackedPair {
     pair
 }
 
-/// Posts one operation of each kind. Their `wr_id`s are 7 to 10.
 fn post_all(pair: &mut BackedPair) {
     pair.recv(0, 30);
     pair.write(0, 7, 7);
@@ -46,7 +44,7 @@ const ALL: [(u64, Outcome); 4] =
     [(7, Outcome::Success), (8, Outcome::Success), (9, Outcome::Success), (10, Outcome::Success)];
 
 /// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in
-/// memory, it need not run.
+/// memory, the processor need not run.
 #[test]
 fn operations_complete_when_the_peer_has_seen_them() {
     for acks_after_placement in [false, true] {
@@ -61,8 +59,8 @@ fn operations_complete_when_the_peer_has_seen_them() {
     }
 }
 
-/// A failover decides the operations that wait, from the evidence. Their values are those that the
-/// old rail delivered. The next epoch counts anew.
+/// The evidence decides the operations that wait. They return the values that the old rail
+/// delivered. The next epoch begins a new count.
 #[test]
 fn failover_decides_operations_that_wait() {
     let mut pair = ready_pair(false);
@@ -83,8 +81,8 @@ fn failover_decides_operations_that_wait() {
     assert_eq!(pair.outcomes(0, 0), ALL);
 }
 
-/// A NIC acknowledges data and dies before it has placed them. No operation has completed that is
-/// not in memory, so all are decided, and the queue pairs and the backup survive.
+/// A NIC acknowledges data and dies before it has placed the data. Each completed operation is in
+/// memory, so the evidence decides all operations, and the queue pairs and the backup survive.
 #[test]
 fn loss_of_acknowledged_data_is_survived() {
     let cases: Vec<_> = FailureCase::all().into_iter().filter(FailureCase::requires_early_ack).collect();
@@ -105,8 +103,8 @@ fn loss_of_acknowledged_data_is_survived() {
     assert!(lost_without > 0);
 }
 
-/// A refused operation on the backup proves nothing about memory behind a NIC that acknowledges
-/// early, and costs the others nothing.
+/// Behind a NIC that acknowledges early, a refused operation on the backup proves nothing about
+/// memory.
 #[test]
 fn refused_operation_on_the_backup_costs_no_other() {
     let mut pair = pair(false);
@@ -124,7 +122,6 @@ fn refused_operation_on_the_backup_costs_no_other() {
     assert_ne!(pair.outcomes(0, 0).get(1), Some(&(2, Outcome::Success)));
 }
 
-/// Both ends and the backup are durable, or none is.
 #[test]
 fn durable_queue_pair_needs_a_durable_backup_and_peer() {
     let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);

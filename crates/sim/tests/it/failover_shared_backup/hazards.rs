@@ -1,5 +1,5 @@
 //! Failures of hosts and NICs at chosen moments, members that leave during a failover, and members
-//! that nobody polls.
+//! that no program polls.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ fn has_rails(pair: &BackedPair) -> bool {
     pair.qps.iter().flatten().all(BackedQp::has_rail)
 }
 
-/// The NIC of the active rail hangs at one end: it answers its host no more, and goes on to access
-/// memory. It is reset, and everything goes on.
+/// The NIC of the active rail hangs at one end: it no longer answers its host, but still accesses
+/// memory.
 #[test]
 fn hung_nic_is_reset_and_members_go_on() {
     for end in [0, 1] {
@@ -42,7 +42,7 @@ fn hung_nic_is_reset_and_members_go_on() {
     }
 }
 
-/// A NIC that hangs and cannot be reset may still execute requests, so nothing is decided.
+/// Such a NIC may still execute requests, so nothing is decided.
 #[test]
 fn hung_nic_without_reset_ends_the_members_as_unfenced() {
     let capabilities = Capabilities { reset: false, ..mitra_sim::Config::fault_free().capabilities };
@@ -102,8 +102,8 @@ fn members_that_sleep_through_several_failovers_lose_nothing() {
     }
 }
 
-/// The application of host b never polls member 1, nor does anything else for it. The others fail
-/// over, and member 1 goes on when it is polled.
+/// The application of host b makes no call for member 1. The others fail over, and member 1
+/// continues when it is polled.
 #[test]
 fn member_that_is_never_polled_does_not_stop_others() {
     let mut pair = BackedPair::new(2, 3);
@@ -114,7 +114,7 @@ fn member_that_is_never_polled_does_not_stop_others() {
         pair.recv(member, 32 + member);
         pair.send(member, 1);
     }
-    // Host b makes no queue pair for 100 ms, because it takes the member to be still recovering.
+    // Host b makes no queue pair for 100 ms, because it expects the member to recover.
     for _ in 0..14_000 {
         for (h, member) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2)] {
             pair.qps[h][member].poll(&mut pair.completions[h][member]);
@@ -131,8 +131,8 @@ fn member_that_is_never_polled_does_not_stop_others() {
     assert!(has_rails(&pair));
 }
 
-/// Members leave and others take their slots while links fail in turn. No message or completion of
-/// an earlier member reaches a later one.
+/// Members leave and other members take their slots while links fail in turn. No message or
+/// completion of an earlier member reaches a later member.
 #[test]
 fn slots_are_used_again_during_failovers() {
     let mut pair = BackedPair::new(2, 3);
@@ -150,7 +150,7 @@ fn slots_are_used_again_during_failovers() {
         }
         pair.testbed.world.set_link(nic, false);
         pair.poll(&[0, 1], round * 3);
-        // Member 1 leaves at both ends, and a new one takes its slot.
+        // Member 1 leaves at both ends, and a new member takes its slot.
         for h in [round % 2, 1 - round % 2] {
             let new = pair.backups[h].queue_pair(config()).expect("a free queue pair");
             drop(core::mem::replace(&mut pair.qps[h][1], new));
@@ -175,7 +175,7 @@ fn slots_are_used_again_during_failovers() {
     assert_eq!(pair.backups.each_ref().map(|b| b.rejected_messages()), [0, 0]);
 }
 
-/// A member closes at every moment of a failover. It and its peer end by name; the others go on.
+/// The other members continue.
 #[test]
 fn member_may_close_at_any_moment_of_a_failover() {
     for end in [0, 1] {
@@ -210,8 +210,8 @@ fn member_may_close_at_any_moment_of_a_failover() {
     }
 }
 
-/// A member with READs on the backup is dropped. Its buffer, which the application uses again, does
-/// not change; the READs of the other member arrive.
+/// The dropped member has READs on the backup. The application uses its buffer again, and the
+/// buffer does not change. The READs of the other member arrive.
 #[test]
 fn dropped_member_receives_no_data_later() {
     for delay in 0..24 {
@@ -239,8 +239,8 @@ fn dropped_member_receives_no_data_later() {
     }
 }
 
-/// A request that the responder refuses while the other rail is down at either end: the backup
-/// replaces its queue pair on the only rail.
+/// The responder refuses a request while the other rail is down at either end. The backup replaces
+/// its queue pair on the only rail.
 #[test]
 fn refusal_on_the_only_rail_costs_others_nothing() {
     for end in [0, 1] {
@@ -268,7 +268,7 @@ fn refusal_on_the_only_rail_costs_others_nothing() {
     }
 }
 
-/// The peer grants at most 256 regions at once, and regions that were deregistered count no more.
+/// The peer grants at most 256 regions at once. Deregistered regions do not count.
 #[test]
 fn grants_of_deregistered_memory_make_room_for_others() {
     let mut pair = BackedPair::new(1, 1);
@@ -286,8 +286,8 @@ fn grants_of_deregistered_memory_make_room_for_others() {
     }
 }
 
-/// A peer that asks for more grants than 256 at once gets no others. Its requests wait for its own
-/// queue pair.
+/// A peer that asks for more grants than 256 at once gets no further grants. Its requests wait for
+/// its own queue pair.
 #[test]
 fn requests_to_the_region_after_the_last_grant_wait() {
     let mut pair = BackedPair::new(2, 1);
@@ -304,7 +304,7 @@ fn requests_to_the_region_after_the_last_grant_wait() {
         let op = SendOp::Write(regions[at].remote().at(0));
         SendWr::new(at as u64, op, Data::inline(&(at as u64).to_ne_bytes()))
     };
-    // The pair has imported a region before.
+    // The pair already has one imported region.
     [254, 255].iter().for_each(|&at| _ = pair.qps[0][0].post_send(write(at)).expect("room"));
     pair.poll(&[0], 400);
     assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS)], 254));
@@ -312,8 +312,8 @@ fn requests_to_the_region_after_the_last_grant_wait() {
     assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS), (255, SUCCESS)], 255));
 }
 
-/// An operation with FENCE waits for the READs before it, even if the READ goes over the backup and
-/// the link fails: the READ sees the memory as it was, whatever rail repeats it.
+/// The READs before an operation with FENCE may go over the backup while the link fails. The READ
+/// sees the memory as it was before the WRITE, whatever rail repeats it.
 #[test]
 fn fenced_write_overtakes_no_read() {
     for delay in 0..40 {
@@ -343,9 +343,9 @@ fn fenced_write_overtakes_no_read() {
     }
 }
 
-/// The NIC of the requester dies before the data of a member's READ is in memory, and after another
-/// member's fenced WRITE was executed. The READ ends in an error. The WRITE is behind the error of
-/// another queue pair: it succeeds, and is not repeated.
+/// The NIC of the requester dies after another member's fenced WRITE was executed, and before the
+/// data of a member's READ is in memory. The READ ends in an error. The WRITE is behind the error
+/// of another queue pair: it succeeds, and is not repeated.
 #[test]
 fn operation_behind_the_error_of_another_member_is_not_repeated() {
     let mut world = mitra_sim::Config::fault_free();

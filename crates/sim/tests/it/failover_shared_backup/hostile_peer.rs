@@ -1,5 +1,5 @@
-//! A peer process that is broken or hostile: a plain virtual queue pair in place of a shared
-//! backup, whose program sends any bytes.
+//! A broken or hostile peer process: a plain virtual queue pair in place of a shared backup, whose
+//! program sends arbitrary bytes.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcOpco
 
 use super::run::config;
 
-/// The kinds of messages, see `crates/failover/src/vqp/shared_backup/message.rs`.
+/// The kinds of messages in `crates/failover/src/vqp/shared_backup/message.rs`.
 const EVIDENCE: u8 = 1;
 const RESUMED: u8 = 2;
 const OFFERED: u8 = 3;
@@ -64,7 +64,6 @@ impl World {
         World { testbed, backup, qps, completions, peer, peer_completions, peer_memory, peer_mr }
     }
 
-    /// Sends these bytes in one message.
     fn send(&mut self, bytes: &[u8]) {
         self.peer_memory.write_at(8192, bytes);
         let data = Data::sge(self.peer_mr.sge(8192, bytes.len() as u32));
@@ -82,13 +81,11 @@ impl World {
     }
 }
 
-/// Returns a message for a member.
 fn message(slot: u32, instance: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     [&slot.to_le_bytes()[..], &instance.to_le_bytes(), &[kind], body].concat()
 }
 
-/// Returns the connection parameters of the member with this number at an end with the `rd_atomic`
-/// of [`config`].
+/// Returns the connection parameters of member `slot` at an end with the `rd_atomic` of [`config`].
 fn info(slot: u32) -> BackedQpInfo {
     let rd_atomic = config().rd_atomic;
     let bytes = [&b"MBQ2"[..], &slot.to_le_bytes(), &0_u32.to_le_bytes(), &[rd_atomic, 0]].concat();
@@ -98,8 +95,8 @@ fn info(slot: u32) -> BackedQpInfo {
 /// Evidence without any source: flags, number of saved results, PSN, log, receives, bytes.
 const NO_EVIDENCE: [u8; 25] = [0; 25];
 
-/// Messages for members that do not exist are dropped. Those that no honest peer sends in this
-/// state are counted. Neither changes anything.
+/// Messages for members that do not exist are dropped. The end counts the messages that no honest
+/// peer sends in this state.
 #[test]
 fn messages_that_no_honest_peer_sends_change_nothing() {
     let mut world = World::new(1, 64, 4096);
@@ -132,13 +129,13 @@ fn messages_that_no_honest_peer_sends_change_nothing() {
         assert_eq!(world.backup.rejected_messages(), i as u64 + 1, "{bytes:?}");
     }
     assert_eq!((world.qps[0].close_reason(), world.backup.close_reason()), (None, None));
-    // The members are still there for an honest message.
+    // The members still accept an honest message.
     world.send(&message(0, 0, CLOSED, &[0]));
     world.poll(40);
     assert_eq!(world.qps[0].close_reason(), Some(CloseReason::PeerClosed));
 }
 
-/// A queue pair that has closed, and was not dropped yet, grants the peer no keys. Nobody would
+/// A queue pair that has closed and was not dropped yet grants no keys, because nothing would
 /// revoke them.
 #[test]
 fn closed_queue_pair_grants_no_key_that_the_peer_asks_for() {
@@ -165,8 +162,7 @@ fn closed_queue_pair_grants_no_key_that_the_peer_asks_for() {
     }
 }
 
-/// A refusal of a message leaves the members of both ends waiting for each other, so it ends the
-/// backup.
+/// A refusal of a message leaves the members of both ends waiting for each other.
 #[test]
 fn peer_that_refuses_a_message_ends_the_backup_by_name() {
     let mut world = World::new(1, 64, 1); // receives that are too short

@@ -20,9 +20,10 @@ mod without_heartbeats;
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::failover_random_faults::random_run::random_time;
 use mitra_failover::{BackedQp, CloseReason, Outcome, UnresolvedError};
 use mitra_sim::workload::Verdict;
-use mitra_sim::{Failure, Prng, seeds};
+use mitra_sim::{Failure, seeds};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
 use pair::BackedPair;
@@ -44,7 +45,6 @@ fn members_without_faults_complete_everything() {
     }
 }
 
-/// The link of the first rail fails once.
 #[test]
 fn all_members_survive_link_failure() {
     for seed in seeds(200) {
@@ -64,7 +64,7 @@ fn all_members_survive_link_failure() {
     }
 }
 
-/// Links fail and recover at random, on two or three rails.
+/// The test uses two or three rails.
 #[test]
 fn flapping_links() {
     let mut epochs = 0;
@@ -92,7 +92,6 @@ fn flapping_links() {
     assert!(epochs > 0);
 }
 
-/// Links and NICs of three rails fail at random places and times.
 #[test]
 fn overlapping_failures_on_three_rails() {
     for seed in seeds(300) {
@@ -116,16 +115,9 @@ fn overlapping_failures_on_three_rails() {
     }
 }
 
-/// Returns a random time between 1 µs and an upper bound. The bound is `nanos` ns, doubled at most
-/// `doublings` - 1 times.
-fn random_time(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
-    let limit = nanos << rng.below(doublings);
-    Duration::from_nanos(rng.between(1_000, limit))
-}
-
 const SUCCESS: Outcome = Outcome::Success;
 
-/// The queue pairs need both ends, and the backup carries WRITEs meanwhile.
+/// The queue pairs need both ends. Meanwhile the backup carries WRITEs.
 #[test]
 fn writes_go_over_backup_before_peer_is_polled() {
     let mut pair = BackedPair::new(2, 2);
@@ -137,7 +129,6 @@ fn writes_go_over_backup_before_peer_is_polled() {
     assert!(pair.qps.iter().flatten().all(BackedQp::has_rail));
 }
 
-/// A SEND waits for the queue pair, and later WRITEs wait behind it.
 #[test]
 fn sends_wait_for_queue_pair_and_keep_order() {
     let mut pair = BackedPair::new(2, 1);
@@ -151,7 +142,7 @@ fn sends_wait_for_queue_pair_and_keep_order() {
     assert_eq!((pair.word(1), pair.word(2)), (7, 2));
 }
 
-/// The keys of a queue pair end with it: a WRITE that is under way on the backup is refused. That
+/// The keys of a queue pair end with it, so a WRITE in flight on the backup is refused. The refusal
 /// costs the other members a failover of the backup, and no operation.
 #[test]
 fn closed_queue_pair_grants_nothing_and_others_go_on() {
@@ -178,7 +169,7 @@ fn closed_queue_pair_grants_nothing_and_others_go_on() {
     }
 }
 
-/// Memory that is deregistered is not accessible by the keys of a queue pair either.
+/// The keys of a queue pair grant no access to deregistered memory either.
 #[test]
 fn deregistered_memory_has_no_keys() {
     let mut pair = BackedPair::new(2, 2);
@@ -219,9 +210,9 @@ fn final_evidence_decides_what_is_in_flight_when_peer_closes() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// The responder's NIC dies and leaves no evidence of a WRITE on the backup. What stands behind it
-/// was not executed and is sent again: the message of its own queue pair, and the WRITE of another
-/// one.
+/// The responder's NIC dies and leaves no evidence of a WRITE on the backup. The requests behind
+/// that WRITE were not executed and are sent again: the message of its own queue pair, and the
+/// WRITE of another queue pair.
 #[test]
 fn what_stands_behind_undecided_operation_on_backup_is_sent_again() {
     let mut pair = BackedPair::new(2, 2);

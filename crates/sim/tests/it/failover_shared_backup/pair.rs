@@ -8,10 +8,11 @@ use mitra_sim::Testbed;
 use mitra_verbs::{Access, Buffer, Data, RecvWr, SendOp, SendWr, WcOpcode};
 
 use super::run::{config, connect_backups};
+use crate::vqp_pair::assert_liveness;
 
 pub const WORDS: usize = 64;
 
-/// The ends: those of host a, which posts, and those of host b.
+/// The ends of host a, which posts, and of host b.
 pub struct BackedPair {
     pub testbed: Testbed,
     pub backups: [Arc<SharedBackup>; 2],
@@ -22,17 +23,9 @@ pub struct BackedPair {
 }
 
 impl Drop for BackedPair {
-    /// Asserts the liveness rule for each queue pair, unless the test fails anyway.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
         for (a, b) in self.qps[0].iter().zip(&self.qps[1]) {
-            if let Err(dead) =
-                mitra_sim::workload::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b])
-            {
-                panic!("{dead}");
-            }
+            assert_liveness(&self.testbed, [a, b]);
         }
     }
 }
@@ -43,7 +36,7 @@ impl BackedPair {
         BackedPair::with(testbed, config(), members, |backup, _| backup.queue_pair(config()))
     }
 
-    /// Makes the queue pairs of host h by `make`, which gets the backup of that host and h.
+    /// Makes the queue pairs of host `h` by `make`, which gets the backup of the host and `h`.
     pub fn with(
         testbed: Testbed,
         backup: Config,
@@ -97,7 +90,6 @@ impl BackedPair {
         }
     }
 
-    /// Posts a WRITE of a word on a member of host a.
     pub fn write(&mut self, member: usize, word: usize, value: u64) {
         let op = SendOp::Write(self.mr[1].remote().at(8 * word as u64));
         self.qps[0][member]
@@ -105,7 +97,6 @@ impl BackedPair {
             .expect("room");
     }
 
-    /// Posts a SEND of a word on a member of host a.
     pub fn send(&mut self, member: usize, value: u64) {
         let wr = SendWr::new(value, SendOp::Send, Data::inline(&value.to_ne_bytes()));
         self.qps[0][member].post_send(wr).expect("room");
@@ -115,7 +106,6 @@ impl BackedPair {
         self.memory[1].load(8 * word)
     }
 
-    /// Posts a receive of a word on a member of host b.
     pub fn recv(&mut self, member: usize, word: usize) {
         let wr = RecvWr::new(word as u64, self.mr[1].sge(8 * word as u64, 8));
         self.qps[1][member].post_recv(wr).expect("the receive queue has room");

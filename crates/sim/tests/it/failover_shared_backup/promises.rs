@@ -17,7 +17,6 @@ fn is_indeterminate(failure: &&mitra_failover::Completion) -> bool {
     failure.outcome == Outcome::Unresolved(UnresolvedError::Indeterminate)
 }
 
-/// Runs one queue pair of which one end posts, while its rail fails as `case` describes.
 pub fn run_case(seed: u64, case: FailureCase, config: Config, world: mitra_sim::Config) -> (Run, bool) {
     let setup = Setup { rails: 2, members: 1, ops: [80, 0], world, config };
     let observer = std::cell::Cell::new(None);
@@ -35,7 +34,6 @@ pub fn run_case(seed: u64, case: FailureCase, config: Config, world: mitra_sim::
     (out, reached)
 }
 
-/// Checks each row of the promise table.
 #[test]
 fn every_failure_case_keeps_the_promise_table() {
     let cases: Vec<_> = FailureCase::all().into_iter().filter(|c| !c.requires_early_ack()).collect();
@@ -57,7 +55,7 @@ fn every_failure_case_keeps_the_promise_table() {
         reached += usize::from(was_reached);
         let label = case.to_string();
         if is_repeatable && loses_evidence {
-            // The responder consumes the targets of WRITEs, so it may observe twice those that are
+            // The responder consumes the targets of WRITEs, so it may observe a WRITE twice that is
             // sent again.
             let total = out.verdicts[0][0].total();
             let others = (total.lost, total.wrong_value, total.out_of_order, out.verdicts[0][0].strays);
@@ -87,9 +85,8 @@ fn every_failure_case_keeps_the_promise_table() {
     assert!(reached > cases.len() / 2 && undecided > 0, "{reached} {undecided}");
 }
 
-/// Several queue pairs post operations of every kind, and NICs of the responder die. With a log of
-/// each queue pair and of the backup, one WRITE or atomic for each of these logs stays undecided at
-/// most.
+/// Several queue pairs post operations of every kind, and NICs of the responder die. For the log of
+/// each queue pair and of the backup, at most one WRITE or atomic stays undecided.
 #[test]
 fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
     let mut undecided = [0, 0];
@@ -114,7 +111,7 @@ fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
             let of_members: Vec<_> = out.failures.iter().map(|[a, _]| count(a)).collect();
             undecided[i] += of_members.iter().sum::<usize>();
             if i == 1 {
-                // The edge of a member's own log, or that of the backup's.
+                // The edge of a member's own log, or of the backup's log.
                 assert!(of_members.iter().all(|n| *n <= 1), "seed {seed}: {of_members:?}");
             }
         }
@@ -123,8 +120,8 @@ fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
     assert!(undecided[1] * 2 < undecided[0], "{undecided:?}");
 }
 
-/// A queue pair keeps a log only if its backup does, and only if its peer does and lets it WRITE
-/// there.
+/// A queue pair keeps a log only if its backup keeps one, and if its peer keeps one and grants the
+/// right to WRITE there.
 #[test]
 fn log_needs_that_of_the_backup_and_of_the_peer() {
     let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
@@ -140,7 +137,8 @@ fn log_needs_that_of_the_backup_and_of_the_peer() {
     let small = backups[1].queue_pair(small).expect("the NICs have the resources");
     let refused = with.connect(&small.local_info()).expect_err("the log is too small");
     assert!(refused.to_string().contains("completion_log_entries"), "{refused}");
-    // Without the right to WRITE, the ends connect, and the peer's operations have no entries.
+    // Without the right to WRITE, the ends connect, and the log has no entries of the peer's
+    // operations.
     let read_only = Config { access: Access::LOCAL_WRITE | Access::REMOTE_READ, ..logged(1) };
     let read_only = backups[1].queue_pair(read_only).expect("the NICs have the resources");
     assert_eq!(with.connect(&read_only.local_info()), Ok(()));

@@ -23,7 +23,6 @@ pub fn config() -> Config {
     config
 }
 
-/// The setup of a run.
 pub struct Setup {
     pub rails: u8,
     pub members: u64,
@@ -49,8 +48,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Checks that every verdict is exact, that no end reports a contradiction, and that no message
-    /// was rejected.
+    /// Also checks that no end reports a contradiction, and that no message was rejected.
     pub fn assert_exact(&self, seed: u64, label: &str) {
         for (i, v) in self.verdicts.iter().enumerate() {
             for v in v {
@@ -67,18 +65,15 @@ impl Outcome {
     }
 }
 
-/// Connects two backups over the NICs of a testbed.
 pub fn connect_backups(testbed: &Testbed, config: Config, seed: u64) -> [Arc<SharedBackup>; 2] {
     connect_backups_over(nics_of(testbed), config, seed)
 }
 
-/// The NICs of a testbed, by host.
 pub fn nics_of(testbed: &Testbed) -> [Vec<Arc<dyn Provider>>; 2] {
     testbed.nics.each_ref().map(|nics| nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
 }
 
-/// Connects two backups over these NICs of host a and host b. The seed determines the roles of the
-/// ends.
+/// The seed determines the roles of the ends.
 pub fn connect_backups_over(
     nics: [Vec<Arc<dyn Provider>>; 2],
     config: Config,
@@ -143,8 +138,8 @@ pub fn run(
         }
         panic!("seed {seed}: operations did not end: {stalled}\n{}", reproduce_command(seed));
     }
-    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive,
-    // which must have no effect.
+    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive
+    // without effect.
     testbed.world.stop_noise();
     testbed.hosts.iter().for_each(|&host| testbed.world.resume(host));
     testbed.world.run_for(config.peer_timeout + Duration::from_millis(500));

@@ -13,8 +13,8 @@ use super::run::config;
 const SUCCESS: Outcome = Outcome::Success;
 
 /// The backup leaves a rail whose link is down at the peer. A member that is dropped meanwhile
-/// stops the queue pair of that rail once more. This end's port is up, so nothing would tell this
-/// end later that the rail works again. Returns the number of polls after which the backup had
+/// stops the queue pair of that rail once more. The port of this end is up, so no later event tells
+/// this end that the rail works again. Returns the number of polls after which the backup had
 /// moved, if no member was dropped.
 fn leave_rail_and_return(dropped_at: Option<usize>) -> usize {
     let mut pair = BackedPair::new(2, 2);
@@ -58,8 +58,8 @@ fn rail_that_fails_again_while_the_backup_leaves_it_stays_usable() {
     }
 }
 
-/// One queue pair places a part of a WRITE with immediate, and the next one fails before it is
-/// used. The receive has the length of the whole WRITE.
+/// One queue pair places a part of a WRITE with immediate, and the next queue pair fails before it
+/// is used. The receive has the length of the whole WRITE.
 #[test]
 fn receive_of_torn_write_counts_the_bytes_of_all_queue_pairs() {
     const LEN: usize = 1 << 16;

@@ -26,13 +26,13 @@ struct Client {
     qps: Vec<[BackedQp; 2]>,
     results: Arc<Buffer>,
     mr: VirtualMr,
-    /// For each member, the number of atomics that were posted, and the values that they found.
+    /// For each member, the number of posted atomics, and the values that they found.
     posted: [u64; MEMBERS],
     found: [Vec<u64>; MEMBERS],
 }
 
 impl Client {
-    /// Connects to the server. The end 0 is the client's.
+    /// Connects to the server. End 0 is the client's end.
     fn new(nics: &[Arc<SimNic>], server: &Arc<Domain>, word: &VirtualMr, seed: u64) -> Client {
         let domains = [domain(nics), Arc::clone(server)];
         let backups = [0, 1].map(|h: usize| {

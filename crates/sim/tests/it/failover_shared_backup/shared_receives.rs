@@ -18,8 +18,8 @@ struct Scene {
     queue: Arc<SharedReceiveQueue>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    /// The number of receives that were posted. The receive `i` has the `wr_id` i and the `i`-th
-    /// part of the memory.
+    /// The number of posted receives. Receive `i` has the `wr_id` `i` and the `i`-th part of the
+    /// memory.
     posted: u64,
 }
 
@@ -73,7 +73,7 @@ impl Scene {
     }
 }
 
-/// Each message takes one receive, whatever fails and whenever, and however few receives there are.
+/// The test varies the failure, its time and the number of receives.
 #[test]
 fn every_message_takes_one_receive_across_failovers() {
     const MESSAGES: u64 = 150; // more than a member has slots
@@ -145,8 +145,6 @@ fn messages_that_wait_for_receives_survive_the_end_of_the_queue_pair() {
     assert_eq!((scene.received(1), scene.pair.outcomes(0, 1).len()), (vec![0, 1], 2));
 }
 
-/// A message that does not fit in its receive fails the receive and ends its queue pair, and no
-/// other one.
 #[test]
 fn message_longer_than_its_receive_ends_its_queue_pair_only() {
     let mut scene = Scene::new(2);
@@ -163,14 +161,13 @@ fn message_longer_than_its_receive_ends_its_queue_pair_only() {
     assert_eq!((scene.received(1), scene.pair.outcomes(0, 1)), (vec![0], vec![(0, Outcome::Success)]));
 }
 
-/// Receives of a member with a shared receive queue are posted on that queue only.
 #[test]
 fn member_with_shared_receive_queue_refuses_receives_of_its_own() {
     let mut scene = Scene::new(2);
     let wr = RecvWr::new(0, scene.pair.mr[1].sge(0, 8));
     let refused = scene.pair.qps[1][0].post_recv(wr).expect_err("the member has a shared queue");
     assert!(refused.to_string().contains("post receives there"), "{refused}");
-    // Without a receive the messages of the sender wait.
+    // Without a receive in the shared queue, the message waits.
     scene.send(0, 7, 8);
     scene.pair.poll(&[0, 1], 400);
     assert_eq!((scene.pair.outcomes(0, 0), scene.pair.qps[1][0].waiting_messages()), (vec![], 0));

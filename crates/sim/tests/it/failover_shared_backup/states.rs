@@ -16,7 +16,7 @@ fn inline_write(pair: &BackedPair, wr_id: u64, word: u64) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(pair.mr[1].remote().at(8 * word)), Data::inline(&wr_id.to_ne_bytes()))
 }
 
-/// Fails the link of rail 0, and drives both ends until they use the other one.
+/// Fails the link of rail 0, and drives both ends until they use the other rail.
 fn fail_over(pair: &mut BackedPair) {
     let nic = pair.testbed.rail(0)[0];
     pair.testbed.world.set_link(nic, false);
@@ -24,8 +24,7 @@ fn fail_over(pair: &mut BackedPair) {
     assert!(pair.qps.iter().flatten().all(|qp| qp.has_rail()));
 }
 
-/// An end in RTR receives, and sends only from RTS on, even if a failover replaces its queue pair
-/// in between.
+/// The rule holds even if a failover replaces the queue pair between RTR and RTS.
 #[test]
 fn end_in_rtr_receives_and_sends_only_from_rts_on() {
     for fails_over in [false, true] {
@@ -54,7 +53,6 @@ fn end_in_rtr_receives_and_sends_only_from_rts_on() {
     }
 }
 
-/// Requests of a list are posted all or none.
 #[test]
 fn list_with_a_refused_request_posts_nothing() {
     let mut pair = BackedPair::new(2, 1);
@@ -69,8 +67,8 @@ fn list_with_a_refused_request_posts_nothing() {
     assert_eq!([pair.word(1), pair.word(2), pair.word(3)], [1, 2, 0]);
 }
 
-/// Memory that is registered again, here with fewer rights, keeps its keys and the grants of it: a
-/// WRITE in flight when a rail fails reaches it.
+/// Memory that is registered again, here with fewer rights, keeps its keys and grants. A WRITE in
+/// flight when a rail fails reaches the memory.
 #[test]
 fn write_of_a_failover_reaches_memory_that_was_registered_again() {
     let mut pair = BackedPair::new(2, 1);
@@ -87,7 +85,6 @@ fn write_of_a_failover_reaches_memory_that_was_registered_again() {
     assert_eq!(pair.word(2), 5);
 }
 
-/// An end that has posted nothing learns that its NIC has refused a request of the peer.
 #[test]
 fn end_without_receives_learns_of_a_refused_request() {
     let mut pair = BackedPair::new(2, 1);
@@ -101,10 +98,10 @@ fn end_without_receives_learns_of_a_refused_request() {
     assert!(matches!(event, Some(mitra_verbs::AsyncEvent::QpAccessError(_))), "{event:?}");
 }
 
-/// A right that is taken away ends on the queue pair and on the backup; the other rights stay.
+/// The right ends on the queue pair and on the backup. The other rights stay.
 #[test]
 fn right_that_is_taken_away_ends_on_the_backup_too() {
-    // A queue pair without a right refuses the request, a key without it refuses the access.
+    // A queue pair without a right refuses the request. A key without a right refuses the access.
     let refused = [WcStatus::RemoteInvalidRequest, WcStatus::RemoteAccess].map(Outcome::Failed);
     for (access, expected) in [(Access::REMOTE_READ, &refused[..]), (Access::REMOTE_WRITE, &[SUCCESS])] {
         for at_failover in [false, true] {

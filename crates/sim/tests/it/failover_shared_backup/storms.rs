@@ -63,7 +63,7 @@ fn rarely_polled_ends_lose_nothing() {
     }
 }
 
-/// The messages of the backup do not wait until a member pauses.
+/// The messages of the backup do not wait until the member pauses.
 #[test]
 fn member_that_posts_without_pause_does_not_stop_others() {
     let mut pair = BackedPair::new(2, 2);
@@ -89,8 +89,7 @@ fn member_that_posts_without_pause_does_not_stop_others() {
     assert!(is_ready, "{:?} after {id} operations", pair.qps);
 }
 
-/// As on a queue pair: the responder executes nothing that was posted behind a request that it
-/// refuses.
+/// As on a queue pair, the responder executes nothing behind a request that it refuses.
 #[test]
 fn nothing_is_executed_behind_refused_operation() {
     let mut pair = BackedPair::new(2, 2);
@@ -117,9 +116,10 @@ fn nothing_is_executed_behind_refused_operation() {
     assert_eq!((pair.word(1), pair.outcomes(0, 0).last()), (4, Some(&(4, SUCCESS))));
 }
 
-/// The owner of the refused operation is not polled, so it posts another one before it knows. The
-/// backup has recovered from the refusal by then. The peer has made no queue pair since a failover,
-/// so one of the two ends has none of its own to leave, and may use the backup at once.
+/// No program polls the owner of the refused operation, so the owner posts another operation before
+/// it knows of the refusal. By then the backup has recovered from the refusal. The peer has made no
+/// queue pair since a failover. So one of the two ends has no queue pair of its own to leave, and
+/// may use the backup at once.
 #[test]
 fn nothing_is_executed_behind_refused_operation_that_its_owner_has_not_seen() {
     for (poster, peer) in [(0, 1), (1, 0)] {

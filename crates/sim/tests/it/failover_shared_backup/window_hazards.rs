@@ -26,7 +26,6 @@ fn hooked(rails: u8, window_type: WindowType, seed: u64) -> (WindowPair, Vec<Arc
     (WindowPair::of(pair, window_type), hooked)
 }
 
-/// The rail of the queue pairs fails.
 fn fail_active_rail(windows: &mut WindowPair) {
     let nic = windows.pair.testbed.rail(windows.pair.backups[0].active_rail())[0];
     windows.pair.testbed.world.set_link(nic, false);
@@ -37,8 +36,8 @@ fn has_rail(windows: &WindowPair) -> [bool; 2] {
     windows.pair.qps.each_ref().map(|qps| qps[0].has_rail())
 }
 
-/// The peer learns that the new queue pair is connected when that one has executed its binds, and
-/// not before.
+/// The peer learns that the new queue pair is connected only after the new queue pair has executed
+/// its binds.
 #[test]
 fn peer_waits_for_the_binds_of_the_new_queue_pair() {
     for seed in 1..5 {
@@ -61,8 +60,8 @@ fn peer_waits_for_the_binds_of_the_new_queue_pair() {
 }
 
 /// A NIC of a third rail executes the bind of a type 1 window late, and the first rail fails
-/// meanwhile. The operation belongs to the queue pair that the end leaves, so nothing is posted on
-/// the next one before it completes.
+/// meanwhile. The bind belongs to the queue pair that the end leaves. Until the bind completes, the
+/// end posts nothing on the next queue pair.
 #[test]
 fn end_posts_on_its_new_queue_pair_when_the_bind_has_completed() {
     for seed in 1..5 {
@@ -78,8 +77,8 @@ fn end_posts_on_its_new_queue_pair_when_the_bind_has_completed() {
     }
 }
 
-/// A queue pair that does not execute the binds of the one before is left, even if neither end
-/// posts anything.
+/// The end leaves a queue pair that does not execute the binds of its predecessor, even if neither
+/// end posts a request.
 #[test]
 fn queue_pair_without_its_binds_is_left() {
     for (is_refused, seed) in [1, 2, 3, 4].into_iter().flat_map(|seed| [(true, seed), (false, seed)]) {
@@ -96,8 +95,8 @@ fn queue_pair_without_its_binds_is_left() {
     }
 }
 
-/// A queue pair that is dropped at any moment of a failover leaves no window bound, even if the
-/// backup has an operation of it.
+/// The queue pair is dropped at any moment of a failover, also while the backup has an operation of
+/// the queue pair.
 #[test]
 fn dropped_queue_pair_with_an_operation_on_the_backup_unbinds_its_windows() {
     for polls in 0..60 {

@@ -1,5 +1,5 @@
-//! Memory windows of queue pairs with a shared backup: what `failover_windows` tests of virtual
-//! queue pairs, and what differs.
+//! Memory windows of queue pairs with a shared backup: the cases that `failover_windows` tests for
+//! virtual queue pairs, and the differences.
 
 use core::time::Duration;
 use std::mem::replace;
@@ -12,12 +12,12 @@ use super::pair::BackedPair;
 use super::run::config;
 
 const SUCCESS: Outcome = Outcome::Success;
-/// The number of polls in which a failover ends and the own queue pairs are made.
+/// The number of polls in which a failover ends and both ends have made their own queue pairs.
 pub const FAILOVER: usize = 1200;
 pub const SETTLE: usize = 40;
 
-/// A pair whose host b has a window, which its first queue pair binds and the peer of that one
-/// uses.
+/// A pair whose host b has a window. The first queue pair of host b binds the window, and its peer
+/// uses the window.
 pub struct WindowPair {
     pub pair: BackedPair,
     pub mr: VirtualMr,
@@ -78,7 +78,6 @@ impl WindowPair {
         RemoteAddr { addr: self.mr.primary().addr, rkey: self.key(tag) }
     }
 
-    /// Returns the bind to the first `len` bytes of the memory of host b.
     pub fn bind_op(&self, tag: u8, len: u64) -> SendOp {
         let (mw, mr, addr) = (self.mw.primary().id, self.mr.primary().id, self.mr.primary().addr);
         let access = Access::REMOTE_WRITE;
@@ -121,7 +120,7 @@ impl WindowPair {
         assert_eq!(self.pair.word(0), wr_id);
     }
 
-    /// A refusal ends the queue pair, and neither the backup nor the other queue pair.
+    /// The refusal ends the queue pair, but neither the backup nor the other queue pair.
     fn check_refused(&mut self, wr_id: u64, to: RemoteAddr) {
         let before = self.pair.word(0);
         assert_eq!(self.write(wr_id, to), Some(Outcome::Failed(WcStatus::RemoteAccess)));
@@ -186,8 +185,7 @@ fn invalidated_window_is_refused_on_every_rail() {
     }
 }
 
-/// A bind of no bytes ends the binding of a type 1 window on every NIC; another bind makes the
-/// earlier key invalid.
+/// A bind of no bytes ends the binding on every NIC. Another bind makes the earlier key invalid.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -234,8 +232,8 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
     }
 }
 
-/// The NICs have other MTUs than most, among them the smallest. The queue pairs that bind windows
-/// of type 1 on the other rails follow.
+/// The MTUs of the NICs include the smallest one. The queue pairs that bind windows of type 1 on
+/// the other rails use the same MTU.
 #[test]
 fn windows_are_bound_on_nics_of_every_mtu() {
     for mtu in Mtu::ALL {
@@ -254,8 +252,8 @@ fn windows_are_bound_on_nics_of_every_mtu() {
     }
 }
 
-/// A type 2 window is bound on one own queue pair. So its key is of no use on another one, nor on
-/// the backup, whose queue pairs all queue pairs use.
+/// A type 2 window is bound on one own queue pair. So its key is refused on another own queue pair,
+/// and on the backup, whose queue pairs serve all members.
 #[test]
 fn key_of_a_window_is_refused_on_the_queue_pair_of_another_member() {
     let mut windows = WindowPair::new(2, WindowType::Type2);
@@ -271,7 +269,7 @@ fn key_of_a_window_is_refused_on_the_queue_pair_of_another_member() {
     windows.check_permitted(3, to);
 }
 
-/// A request that names a window waits for the own queue pair, and those behind it wait too.
+/// The requests behind such a request wait too.
 #[test]
 fn request_that_names_a_window_waits_for_the_queue_pair() {
     let mut windows = WindowPair::new(2, WindowType::Type2);
@@ -289,7 +287,6 @@ fn request_that_names_a_window_waits_for_the_queue_pair() {
     assert_eq!([0, 5, 6].map(|word| windows.pair.word(word)), [10, 11, 12]);
 }
 
-/// What happens to a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RailFailure {
     Link,
@@ -313,9 +310,9 @@ fn fail(pair: &mut BackedPair, failure: RailFailure) {
     }
 }
 
-/// Binds, uses and invalidates the window again and again, while a rail fails at the first of these
-/// polls and another one at the second. Every operation ends once, with the outcome that it has
-/// without a failure. Returns the number of operations.
+/// Binds, uses and invalidates the window repeatedly. A rail fails at the first of these polls, and
+/// another rail at the second. Every operation ends once, with the outcome that it has without a
+/// failure. Returns the number of operations.
 fn run_under_failures(
     window_type: WindowType,
     by_peer: bool,
@@ -422,8 +419,8 @@ impl WindowPair {
     }
 }
 
-/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the bind
-/// of a type 1 window completes.
+/// A NIC of another rail is dead, or hangs and still executes requests. The NIC is reset, and the
+/// bind of a type 1 window completes.
 #[test]
 fn failed_nic_of_another_rail_grants_nothing() {
     for failure in [Failure::NicDead, Failure::NicHung] {
@@ -447,7 +444,7 @@ fn failed_nic_of_another_rail_grants_nothing() {
 }
 
 /// When the completion of an invalidation is delivered, no NIC has the window bound, although some
-/// execute it late.
+/// NICs execute the invalidation late.
 #[test]
 fn region_is_free_when_the_invalidation_completes() {
     for (window_type, by_peer) in
@@ -476,8 +473,7 @@ fn region_is_free_when_the_invalidation_completes() {
     }
 }
 
-/// The windows of a queue pair that is closed or dropped grant nothing, even if the backup still
-/// has operations of it.
+/// The windows grant nothing, even if the backup still has operations of the queue pair.
 #[test]
 fn closed_queue_pair_unbinds_its_windows() {
     for is_moving in [false, true] {

@@ -1,4 +1,5 @@
-//! Ends without heartbeats: what closes an end whose peer is gone, and what must not.
+//! Ends without heartbeats: the cases that close an end whose peer is gone, and the cases that must
+//! not.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ fn pair_with(world: mitra_sim::Config, mut config: Config) -> BackedPair {
     BackedPair::with(testbed, config, 1, |backup, _| backup.queue_pair(config))
 }
 
-/// The number of polls in a time, see [`BackedPair::poll`].
+/// The number of polls in a time. [`BackedPair::poll`] advances the time.
 fn polls(time: Duration) -> usize {
     (time.as_micros() / 25) as usize
 }
 
-/// The peer's NIC acknowledges the packets of a WRITE all the time, so the peer is not gone.
+/// The peer's NIC acknowledges the packets of the WRITE all the time, so the peer is not gone.
 #[test]
 fn write_that_takes_longer_than_the_peer_timeout_ends_in_success() {
     const LEN: usize = 40 << 20;
@@ -50,8 +51,8 @@ fn write_that_takes_longer_than_the_peer_timeout_ends_in_success() {
     assert_eq!((pair.outcomes(0, 0), pair.qps[0][0].close_reason()), (vec![(1, SUCCESS)], None));
 }
 
-/// A message waits while this end has no rail, and then while the peer does not run: for a shorter
-/// time than the peer timeout each, and longer in all.
+/// The message waits while this end has no rail, and then while the peer does not run. Each wait is
+/// shorter than the peer timeout, and both together are longer.
 #[test]
 fn message_that_waits_for_a_failover_does_not_count_as_unanswered() {
     let mut pair = pair(mitra_sim::Config::fault_free());
@@ -79,7 +80,7 @@ fn message_that_waits_for_a_failover_does_not_count_as_unanswered() {
 }
 
 /// The peer's NIC has acknowledged a durable WRITE and then dies, so no retry of the own queue pair
-/// shows that. The peer's program has stopped, too.
+/// shows the failure. The peer's program has also stopped.
 #[test]
 fn durable_operation_does_not_wait_for_a_dead_peer() {
     let mut world = mitra_sim::Config::fault_free();

@@ -5,7 +5,6 @@ use mitra_sim::seeds;
 
 use super::scene::{KINDS, Kind, SENDS, Scene, config};
 
-/// Posts requests of all kinds, and polls.
 fn go_on(scene: &mut Scene, times: usize) {
     for _ in 0..times {
         if scene.sender.outstanding() < SENDS as usize {
@@ -17,8 +16,7 @@ fn go_on(scene: &mut Scene, times: usize) {
     }
 }
 
-/// Messages take their receives while the address of the active rail changes, or of the other one,
-/// at either end.
+/// The address of the active rail or of the other rail changes, at either end.
 #[test]
 fn messages_arrive_once_across_changes_of_address() {
     for end in 0..2 {
@@ -45,7 +43,7 @@ fn messages_arrive_once_across_changes_of_address() {
     }
 }
 
-/// Links flap and addresses change, one NIC at a time.
+/// One NIC changes at a time.
 #[test]
 fn messages_arrive_once_across_flaps_and_changes() {
     let mut moves = 0;

@@ -5,7 +5,7 @@ use mitra_verbs::Error;
 
 use super::scene::{Kind, SENDS, Scene, config};
 
-/// A request that needs a header takes one place of the configured depth. A list that does not fit
+/// A request that needs a header takes one entry of the configured depth. A list that does not fit
 /// is not posted.
 #[test]
 fn send_queue_has_the_configured_depth() {
@@ -31,8 +31,7 @@ fn send_queue_has_the_configured_depth() {
     }
 }
 
-/// The program may use the depth that a NIC allows, although a request may take two entries of a
-/// rail's send queue. The headers then wait.
+/// A request may take two entries of a rail's send queue. If the queue is full, the headers wait.
 #[test]
 fn send_queue_may_be_as_deep_as_that_of_a_nic() {
     let limit = Scene::fault_free(2, config()).sender.domain().limits().wrs;

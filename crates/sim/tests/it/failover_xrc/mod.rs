@@ -15,8 +15,7 @@ use mitra_verbs::{AsyncEvent, Data, RecvWr, SendOp, SendWr, Srqn};
 
 use scene::{KINDS, Kind, Posted, SENDS, Scene, config, domains};
 
-/// Each message takes one receive of its queue, whatever fails and whenever it fails, and however
-/// few receives there are.
+/// The test varies the failure, its time and the number of receives.
 #[test]
 fn every_message_takes_one_receive_of_its_queue_across_failovers() {
     const MESSAGES: usize = 100; // more than the receiver has slots
@@ -58,7 +57,7 @@ fn every_message_takes_one_receive_of_its_queue_across_failovers() {
 }
 
 /// Links fail and heal in turn, also during a recovery, and a NIC may die. After an error, the
-/// sender goes on.
+/// sender continues.
 #[test]
 fn messages_arrive_once_and_in_order_in_random_faults() {
     let (mut moves, mut unresolved) = (0, 0);
@@ -141,8 +140,8 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
     );
 }
 
-/// What was acknowledged before its queue was removed, or names a queue that never was there,
-/// closes the connection with the event of a NIC.
+/// The message was acknowledged before its queue was removed, or names a queue that never existed.
+/// The connection closes with an event of the NIC.
 #[test]
 fn message_without_a_queue_closes_the_connection() {
     for removes in [false, true] {
@@ -166,8 +165,8 @@ fn message_without_a_queue_closes_the_connection() {
     }
 }
 
-/// The queue of the first message has no receive, so the messages behind it wait, whatever their
-/// queues have.
+/// The queue of the first message has no receive. So the messages behind it wait, even if their
+/// queues have receives.
 #[test]
 fn messages_wait_in_order_and_survive_the_end_of_the_connection() {
     for closes in [false, true] {
@@ -231,8 +230,7 @@ fn ends_that_do_not_fit_are_refused() {
     assert!(xrc.insert(Srqn::new(5), &queue).is_err());
 }
 
-/// A program that closes its end gets one completion for each request, even if a request takes two
-/// messages.
+/// Each request has one completion, even if it takes two messages.
 #[test]
 fn closed_sender_completes_each_request_once() {
     for closes in [false, true] {
@@ -250,7 +248,6 @@ fn closed_sender_completes_each_request_once() {
     }
 }
 
-/// The message was for the queue that had the number before.
 #[test]
 fn message_for_a_removed_queue_takes_no_receive_of_its_successor() {
     let mut scene = Scene::fault_free(2, config());
@@ -269,7 +266,7 @@ fn message_for_a_removed_queue_takes_no_receive_of_its_successor() {
 }
 
 /// A program destroys a queue for which a message waits. The messages behind it were acknowledged,
-/// and are for other queues.
+/// and name other queues.
 #[test]
 fn queue_that_is_removed_takes_no_other_message_with_it() {
     let mut scene = Scene::fault_free(2, config());
@@ -288,7 +285,7 @@ fn queue_that_is_removed_takes_no_other_message_with_it() {
     scene.poll(2);
     assert_eq!((scene.after_last, scene.receiver.waiting_messages()), (4, 0));
     assert_eq!(scene.receiver.close_reason(), None);
-    // A new queue with the number is another one.
+    // A new queue with the same number does not get the messages of the removed queue.
     let number = scene.queues[0].number;
     scene.xrc.insert(number, &scene.queues[0].receives).expect("the number is unused again");
     scene.post_receives(0, 1);

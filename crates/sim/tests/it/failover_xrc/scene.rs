@@ -45,7 +45,7 @@ impl Kind {
 
 pub const KINDS: [Kind; 5] = [Kind::Send, Kind::SendWithImm, Kind::WriteWithImm, Kind::FetchAdd, Kind::Read];
 
-/// A request, which is number `n` at index n.
+/// A request. Request `n` has index `n`.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     pub kind: Kind,
@@ -81,7 +81,6 @@ pub struct Scene {
 }
 
 impl Drop for Scene {
-    /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
         let checked = check_liveness(&self.testbed.world, self.testbed.hosts, [&self.sender, &self.receiver]);
         if let (Err(dead), false) = (checked, std::thread::panicking()) {
@@ -158,7 +157,6 @@ impl Scene {
         RemoteAddr { addr: at.addr + offset as u64, ..at }
     }
 
-    /// The request number `n`.
     pub fn request(&self, n: usize, kind: Kind, queue: usize) -> SendWr {
         let word = (n as u64).to_ne_bytes();
         let result = || Data::sge(self.local.1.sge(n as u64 % SLOTS * 8, 8));
@@ -211,8 +209,8 @@ impl Scene {
         }
     }
 
-    /// Checks a receive: the message arrives for the first time, behind those before it, in the
-    /// oldest receive of its queue, as it was posted.
+    /// Checks that the message arrives for the first time, in order, in the oldest receive of its
+    /// queue, with its content.
     pub fn on_receive(&mut self, c: &Completion) {
         let seed = self.seed;
         let queue = self.queues.iter_mut().find(|queue| Some(queue.number) == c.srq).expect("names a queue");
@@ -242,8 +240,8 @@ impl Scene {
         posted.received = true;
     }
 
-    /// Checks that every request has ended as `may_end` allows, and that what ended in success was
-    /// executed once.
+    /// Checks that every request has ended as `may_end` allows, and that every successful request
+    /// was executed once.
     pub fn check(&self, may_end: impl Fn(Kind, Outcome) -> bool) {
         let seed = self.seed;
         let mut added = 0;
@@ -283,7 +281,7 @@ impl Scene {
         assert!((added - unknown..=added).contains(&counter), "seed {seed}: {counter} of {added}");
     }
 
-    /// Goes on after an error, when its completions were taken.
+    /// Continues after an error, when its completions were taken.
     pub fn resume(&mut self) {
         if self.sender.is_halted() && !self.sender.has_completions() {
             self.sender.resume();

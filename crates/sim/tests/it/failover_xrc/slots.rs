@@ -10,7 +10,7 @@ use super::scene::{KINDS, Kind, Scene, config};
 /// The lengths of messages in bytes: longer than any receive that the queues had before.
 const LENGTHS: [usize; 4] = [40_000, 70_000, 400_000, 1 << 20];
 
-/// A queue that is added to the domain later, for long messages.
+/// A queue with long receives that is added to the domain later.
 struct LongQueue {
     number: Srqn,
     queue: Arc<SharedReceiveQueue>,
@@ -50,7 +50,6 @@ impl LongQueue {
     }
 }
 
-/// Polls both ends, and returns the completions of receives.
 fn poll(scene: &mut Scene, times: usize) -> Vec<Completion> {
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     for _ in 0..times {
@@ -62,8 +61,8 @@ fn poll(scene: &mut Scene, times: usize) -> Vec<Completion> {
     received
 }
 
-/// A queue with longer receives is added when the slots are made. The connection lives on, and
-/// messages that wait in the former slots are kept.
+/// The queue is added when the slots are made. The connection survives, and messages that wait in
+/// the former slots are kept.
 #[test]
 fn longer_receives_of_a_later_queue_get_their_messages() {
     for rails in 1..=2 {
@@ -81,8 +80,8 @@ fn longer_receives_of_a_later_queue_get_their_messages() {
             }
             for length in LENGTHS {
                 let long = LongQueue::new(&scene, length);
-                // A program tells its peer of the receive when the call has returned that posted
-                // it, which polls.
+                // A program tells its peer of the receive only after the posting call, which polls,
+                // has returned.
                 let mut received = poll(&mut scene, 0);
                 scene.receiver.poll(&mut received);
                 scene
@@ -100,7 +99,7 @@ fn longer_receives_of_a_later_queue_get_their_messages() {
                 scene.xrc.remove(long.number);
             }
             if waits {
-                // In order: three messages from the former slots, then the long one.
+                // The order is three messages from the former slots, and then the long message.
                 (0..3).for_each(|queue| scene.post_receives(queue, 1));
                 let received = poll(&mut scene, 40);
                 assert_eq!(received.len(), 4);
@@ -120,7 +119,7 @@ fn longer_receives_of_a_later_queue_get_their_messages() {
     }
 }
 
-/// The receive is posted, and the message sent, in any phase of a move.
+/// The receive is posted and the message sent in any phase of a move.
 #[test]
 fn longer_receives_may_be_posted_during_a_move() {
     for polls in 0..80 {
@@ -142,7 +141,7 @@ fn longer_receives_may_be_posted_during_a_move() {
     }
 }
 
-/// No receive is as long as the message, nor was one: a sender's fault.
+/// The sender is at fault, because no receive is or was as long as the message.
 #[test]
 fn message_longer_than_all_receives_ends_the_connection() {
     for policy in [Policy::Exact, Policy::None] {
