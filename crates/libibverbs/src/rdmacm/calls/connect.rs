@@ -176,9 +176,8 @@ unsafe fn accept(
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe {
         if let Err(errno) = accepted {
-            // The peer has closed the connection. A failure to enter ERR is ignored, because the
-            // program destroys the queue pair.
-            let _ = queue_pair::to_error(id);
+            // The peer has closed the connection.
+            queue_pair::flush(id);
             return Err(errno);
         }
         manager.wake_thread()?;
@@ -193,8 +192,7 @@ pub unsafe extern "C" fn rdma_reject(
     private_data_len: u8,
 ) -> c_int {
     // SAFETY: the call requires private data of this length, or null.
-    let private_data = unsafe { copy_private_data(private_data, private_data_len) };
-    reject("rdma_reject", id, Rejection { reason: reject_reason::CONSUMER_DEFINED, private_data })
+    unsafe { reject("rdma_reject", id, reject_reason::CONSUMER_DEFINED, private_data, private_data_len) }
 }
 
 /// Rejects the vendor enhancements that the request asks for.
@@ -204,27 +202,30 @@ pub unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
-    // SAFETY: the call requires private data of this length, or null.
-    let private_data = unsafe { copy_private_data(private_data, private_data_len) };
     let reason = reject_reason::VENDOR_OPTION_NOT_SUPPORTED;
-    reject("rdma_reject_ece", id, Rejection { reason, private_data })
+    // SAFETY: the call requires private data of this length, or null.
+    unsafe { reject("rdma_reject_ece", id, reason, private_data, private_data_len) }
 }
 
-fn reject(call: &str, id: *mut rdma_cm_id, rejection: Rejection) -> c_int {
+/// # Safety
+/// `data` is null or points to `length` bytes.
+unsafe fn reject(call: &str, id: *mut rdma_cm_id, reason: u16, data: *const c_void, length: u8) -> c_int {
     with_manager(call, |manager| {
+        // SAFETY: by the contract.
+        let private_data = unsafe { copy_private_data(data, length) };
         let mut state = manager.lock();
         let (handle, identifier) = state.find(id)?;
         if let NetworkState::ServiceRequested(key) = identifier.network {
-            check_len(&rejection.private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
-            state.answer_service_request(handle, key, SidrReply::rejection(key.1, rejection.private_data));
+            check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
+            state.answer_service_request(handle, key, SidrReply::rejection(key.1, private_data));
             return Ok(());
         }
-        check_len(&rejection.private_data, REJ_PRIVATE_DATA_LEN)?;
-        state.update_connection(handle, |connection| connection.reject(rejection))
+        check_len(&private_data, REJ_PRIVATE_DATA_LEN)?;
+        state.update_connection(handle, |connection| connection.reject(Rejection { reason, private_data }))
     })
 }
 
-/// `rdma_establish`, for a program that has connected its queue pair itself.
+/// For a program that has connected its queue pair itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     with_manager("rdma_establish", |manager| {
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `rdma_notify`: the program received data before the peer's RTU.
+/// The program received data before the peer's RTU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     with_manager("rdma_notify", |manager| {
@@ -251,7 +252,7 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
     })
 }
 
-/// `rdma_disconnect`: flushes the posted work requests and ends the connection.
+/// Flushes the posted work requests and ends the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_disconnect` requires that no other thread uses the identifier.
@@ -262,10 +263,8 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 /// No other thread uses the identifier.
 unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let handle = manager.lock().handle(id)?;
-    // A failure is ignored: a queue pair that cannot enter ERR has nothing to flush, and the
-    // connection ends anyway.
     // SAFETY: `handle` found the memory, and a queue pair that is not null is live.
-    let _ = unsafe { queue_pair::to_error(id) };
+    unsafe { queue_pair::flush(id) };
     let mut state = manager.lock();
     let awaits_drep = match state.get(handle)?.network {
         // The peer has disconnected first, or the identifier was a service lookup.

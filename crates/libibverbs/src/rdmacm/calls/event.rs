@@ -16,27 +16,27 @@ use crate::rdmacm::acknowledgement::{acknowledge, acknowledge_held_event};
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::cm_event::{CmEvent, CmEventQueue, IdHandle};
 use crate::rdmacm::id_memory::{RequestParams, allocate_request_id};
+use crate::rdmacm::identifier::Identifier;
 use crate::rdmacm::manager::Manager;
 use crate::rdmacm::manager_state::DeliveredEvent;
 use crate::rdmacm::membership::MULTICAST_QPN;
 use crate::rdmacm::protocol::connection::{Connection, ConnectionEvent};
 use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::qp_attributes::path_to;
-use crate::rdmacm::return_code::return_code;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    if event.is_null() {
-        return return_code("rdma_get_cm_event", || Err(Errno::EINVAL));
-    }
     with_manager("rdma_get_cm_event", |manager| {
-        next_event(manager, CallerPtr(channel)).map(|next| {
-            // SAFETY: `rdma_get_cm_event` requires a valid pointer for the event.
-            unsafe { *event = next };
-        })
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let next = next_event(manager, CallerPtr(channel))?;
+        // SAFETY: `rdma_get_cm_event` requires a valid pointer for the event.
+        unsafe { *event = next };
+        Ok(())
     })
 }
 
@@ -56,14 +56,8 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
 /// `id` points to the `rdma_cm_id` of a live identifier, and no other thread accesses its `event`
 /// or acknowledges that event.
 pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
-    let (is_synchronous, channel) = {
-        let mut state = manager.lock();
-        let (_, identifier) = state.find(id)?;
-        (identifier.is_synchronous, identifier.channel)
-    };
-    if !is_synchronous {
-        return Ok(());
-    }
+    let find = |(_, identifier): (_, &mut Identifier)| (identifier.is_synchronous, identifier.channel);
+    let (true, channel) = manager.lock().find(id).map(find)? else { return Ok(()) };
     // SAFETY: by the contract, `id` is writable. The new event lives until a later call for this
     // identifier acknowledges the event, because no other thread does.
     unsafe {
@@ -149,12 +143,9 @@ impl EventBuilder {
     ) -> Result<Self, Errno> {
         let new = |kind, status| Self::new(memory.0, kind, status);
         let failed = |kind, errno: Errno| new(kind, -(errno as i32));
-        // Flushes the posted work requests, although the queue pair was never connected.
-        let flush = || {
-            // A failure is ignored: the program destroys the queue pair anyway.
-            // SAFETY: `next_event` keeps the identifier from being destroyed.
-            let _ = unsafe { queue_pair::to_error(memory.0) };
-        };
+        // Although the queue pair was never connected, the program may have posted work requests.
+        // SAFETY: `next_event` keeps the identifier from being destroyed.
+        let flush = || unsafe { queue_pair::flush(memory.0) };
         Ok(match event {
             CmEvent::Plain(kind) => new(kind, 0),
             CmEvent::Failed(kind, errno) => failed(kind, errno),
@@ -170,9 +161,9 @@ impl EventBuilder {
                     RequestParams::Connection(params) => {
                         event.with_connection_params(params, REQ_PRIVATE_DATA_LEN)
                     }
-                    RequestParams::Service(request) => event
-                        .with_private_data(request.private_data, SIDR_REQ_PRIVATE_DATA_LEN)
-                        .with_ud(|ud| ud.ah_attr = path_to(request.gid, 0)),
+                    RequestParams::Service(SidrRequest { gid, private_data, .. }) => {
+                        event.with_private_data(private_data, SIDR_REQ_PRIVATE_DATA_LEN).with_peer(gid, 0, 0)
+                    }
                 }
             }
             CmEvent::Connection(event) => match event {
@@ -185,9 +176,8 @@ impl EventBuilder {
                 ConnectionEvent::Established => new(RDMA_CM_EVENT_ESTABLISHED, 0),
                 ConnectionEvent::Rejected(Rejection { reason, private_data }) => {
                     flush();
-                    new(RDMA_CM_EVENT_REJECTED, reason.into())
-                        .with_private_data(private_data, REJ_PRIVATE_DATA_LEN)
-                        .with_conn(|_| {})
+                    let event = new(RDMA_CM_EVENT_REJECTED, reason.into());
+                    event.with_private_data(private_data, REJ_PRIVATE_DATA_LEN)
                 }
                 ConnectionEvent::Unreachable(errno) => {
                     flush();
@@ -199,14 +189,9 @@ impl EventBuilder {
             CmEvent::ServiceReplied(SidrReply { status, qpn, qkey, gid, private_data, .. }) => {
                 let is_valid = status == sidr_status::VALID;
                 let kind = if is_valid { RDMA_CM_EVENT_ESTABLISHED } else { RDMA_CM_EVENT_UNREACHABLE };
-                new(kind, status.into()).with_private_data(private_data, SIDR_REP_PRIVATE_DATA_LEN).with_ud(
-                    |ud| {
-                        if is_valid {
-                            ud.ah_attr = path_to(gid, 0);
-                            (ud.qp_num, ud.qkey) = (qpn, qkey);
-                        }
-                    },
-                )
+                let event =
+                    new(kind, status.into()).with_private_data(private_data, SIDR_REP_PRIVATE_DATA_LEN);
+                if is_valid { event.with_peer(gid, qpn, qkey) } else { event }
             }
             CmEvent::Joined(number) => {
                 let membership = manager.lock().get(handle)?.membership(number).ok_or(Errno::EINVAL)?;
@@ -217,13 +202,12 @@ impl EventBuilder {
                     Ok(()) => new(RDMA_CM_EVENT_MULTICAST_JOIN, 0),
                     Err(errno) => failed(RDMA_CM_EVENT_MULTICAST_ERROR, errno),
                 };
-                event.with_ud(|ud| {
-                    ud.private_data = membership.context.0;
-                    // SAFETY: every field of the union `ibv_gid` has sixteen bytes, for which all
-                    // values are valid.
-                    ud.ah_attr = path_to(unsafe { membership.gid().raw }, 0);
-                    (ud.qp_num, ud.qkey) = (MULTICAST_QPN, RDMA_UDP_QKEY);
-                })
+                // SAFETY: every field of the union `ibv_gid` has sixteen bytes, for which all
+                // values are valid.
+                let gid = unsafe { membership.gid().raw };
+                let mut event = event.with_peer(gid, MULTICAST_QPN, RDMA_UDP_QKEY);
+                event.event.param.ud.private_data = membership.context.0;
+                event
             }
         })
     }
@@ -239,45 +223,34 @@ impl EventBuilder {
     fn with_private_data(mut self, private_data: Vec<u8>, limit: usize) -> Self {
         self.private_data = private_data;
         self.private_data.resize(limit, 0);
+        // `ud` begins with the same fields.
+        self.event.param.conn.private_data = self.private_data.as_ptr().cast();
+        self.event.param.conn.private_data_len = limit as u8;
         self
     }
 
-    fn with_conn(mut self, fill: impl FnOnce(&mut rdma_conn_param)) -> Self {
-        // SAFETY: `rdma_conn_param` consists of integers and pointers, for which zeros are valid.
-        let mut conn: rdma_conn_param = unsafe { std::mem::zeroed() };
-        fill(&mut conn);
-        if !self.private_data.is_empty() {
-            conn.private_data = self.private_data.as_ptr().cast();
-            conn.private_data_len = self.private_data.len() as u8;
-        }
-        self.event.param.conn = conn;
-        self
-    }
-
-    fn with_ud(mut self, fill: impl FnOnce(&mut rdma_ud_param)) -> Self {
-        // SAFETY: `rdma_ud_param` consists of integers and pointers, for which zeros are valid.
-        let mut ud: rdma_ud_param = unsafe { std::mem::zeroed() };
-        fill(&mut ud);
-        if !self.private_data.is_empty() {
-            ud.private_data = self.private_data.as_ptr().cast();
-            ud.private_data_len = self.private_data.len() as u8;
-        }
-        self.event.param.ud = ud;
+    /// Adds the address of a datagram queue pair.
+    fn with_peer(mut self, gid: [u8; 16], qpn: u32, qkey: u32) -> Self {
+        let param = &mut self.event.param;
+        param.ud.ah_attr = path_to(gid, 0);
+        (param.ud.qp_num, param.ud.qkey) = (qpn, qkey);
         self
     }
 
     fn with_connection_params(self, params: ConnectionParams, limit: usize) -> Self {
-        self.with_private_data(params.private_data, limit).with_conn(|conn| {
-            // One side's initiator depth is the other side's responder resources
-            // (`man rdma_get_cm_event`).
-            conn.responder_resources = params.initiator_depth;
-            conn.initiator_depth = params.responder_resources;
-            conn.flow_control = params.flags.flow_control.into();
-            conn.retry_count = params.retry_count;
-            conn.rnr_retry_count = params.rnr_retry_count;
-            conn.srq = params.flags.srq.into();
-            conn.qp_num = params.qpn;
-        })
+        let mut event = self.with_private_data(params.private_data, limit);
+        // SAFETY: `with_private_data` has set `conn`, and its other fields are zeros.
+        let conn = unsafe { &mut event.event.param.conn };
+        // One side's initiator depth is the other side's responder resources
+        // (`man rdma_get_cm_event`).
+        conn.responder_resources = params.initiator_depth;
+        conn.initiator_depth = params.responder_resources;
+        conn.flow_control = params.flags.flow_control.into();
+        conn.retry_count = params.retry_count;
+        conn.rnr_retry_count = params.rnr_retry_count;
+        conn.srq = params.flags.srq.into();
+        conn.qp_num = params.qpn;
+        event
     }
 
     /// Allocates the event for the program and enters the event in `delivered`.
@@ -315,16 +288,15 @@ fn apply_reply(
         manager.lock().update_connection(handle, Connection::establish)?;
         Ok(RDMA_CM_EVENT_ESTABLISHED)
     };
-    apply().map_or_else(
-        |errno| {
-            // A failure to enter ERR is ignored: the program destroys the queue pair anyway.
+    match apply() {
+        Ok(kind) => (kind, 0),
+        Err(errno) => {
             // SAFETY: `next_event` keeps the identifier from being destroyed.
-            let _ = unsafe { queue_pair::to_error(memory) };
+            unsafe { queue_pair::flush(memory) };
             manager.lock().close(handle);
             (RDMA_CM_EVENT_CONNECT_ERROR, -(errno as i32))
-        },
-        |kind| (kind, 0),
-    )
+        }
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -105,7 +105,7 @@ fn wait_for_acknowledgements(manager: &Manager, handle: IdHandle) -> Result<(), 
     Ok(())
 }
 
-/// `rdma_migrate_id`. Null stands for a new channel, and makes the identifier synchronous.
+/// Null stands for a new channel, and makes the identifier synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     with_manager("rdma_migrate_id", |manager| migrate(manager, id, channel))

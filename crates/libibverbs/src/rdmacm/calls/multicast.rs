@@ -31,7 +31,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast(
     })
 }
 
-/// `rdma_join_multicast_ex`, which also offers a send-only membership.
+/// In contrast to `rdma_join_multicast`, also offers a send-only membership.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,

@@ -216,22 +216,19 @@ unsafe fn modify(
     })
 }
 
-/// Brings an identifier's queue pair, if there is one, to ERR, which flushes the work requests.
-///
-/// # Errors
-/// The error of `ibv_modify_qp`.
+/// Brings an identifier's queue pair, if there is one, to ERR, which flushes the work requests. A
+/// failure is ignored: a queue pair that cannot enter ERR has nothing to flush.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier, and its `qp` is null or live.
-pub unsafe fn to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub unsafe fn flush(id: *mut rdma_cm_id) {
     // SAFETY: by the contract. `ibv_qp_attr` consists of integers, for which zeros are valid.
     unsafe {
-        if (*id).qp.is_null() {
-            return Ok(());
+        if !(*id).qp.is_null() {
+            let mut attr: ibv_qp_attr = std::mem::zeroed();
+            attr.qp_state = IBV_QPS_ERR;
+            ibv_modify_qp((*id).qp, &raw mut attr, IBV_QP_STATE as c_int);
         }
-        let mut attr: ibv_qp_attr = std::mem::zeroed();
-        attr.qp_state = IBV_QPS_ERR;
-        check_errno(ibv_modify_qp((*id).qp, &raw mut attr, IBV_QP_STATE as c_int))
     }
 }
 
@@ -254,7 +251,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
 }
 
-/// `rdma_init_qp_attr`, for programs that modify their queue pair themselves.
+/// For programs that modify their queue pair themselves.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,

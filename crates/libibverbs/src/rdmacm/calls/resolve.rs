@@ -20,7 +20,7 @@ use crate::rdmacm::qp_attributes::path_record;
 use crate::rdmacm::rdma_port::source_towards;
 use crate::rdmacm::sockaddr::read_sockaddr;
 
-/// `rdma_bind_addr`. For port 0 the kernel chooses the port.
+/// For port 0 the kernel chooses the port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: `rdma_bind_addr` requires a valid address, and that no other thread uses the
@@ -52,7 +52,7 @@ pub unsafe fn bind(manager: &Manager, id: *mut rdma_cm_id, addr: *const sockaddr
     Ok(())
 }
 
-/// `rdma_resolve_addr`. The resolution sends no packet, so `timeout_ms` has no effect.
+/// The resolution sends no packet, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -131,7 +131,7 @@ fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, destination.port())
 }
 
-/// `rdma_resolve_route`. The routing table provides the route, so `timeout_ms` has no effect.
+/// The routing table provides the route, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     // SAFETY: `rdma_resolve_route` requires that no other thread uses the identifier.
