@@ -20,7 +20,7 @@ unsafe extern "C-unwind" {
 const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Calls a function in which the thread is not cancelled, although the C library has cancellation
+/// Calls a function without cancelling the thread, for functions of the C library with cancellation
 /// points inside. [`without_cancellation`](crate::without_cancellation) replaces other functions.
 pub(crate) fn held_off<T>(function: impl FnOnce() -> T) -> T {
     let mut before = 0;
@@ -53,8 +53,8 @@ pub(crate) fn test() {
 /// # Errors
 /// `EINTR` after a signal handler without `SA_RESTART`. As in a read(2), the sleep goes on after
 /// other signals.
-// The sleep unwinds only by cancellation. An unwinding through landing pads, which an inlining caller
-// may have, would end the process.
+// The sleep unwinds only by cancellation. An unwinding through landing pads, which an inlining
+// caller may have, would end the process.
 #[inline(never)]
 pub(crate) fn sleep(futex: *const AtomicU32, value: u32) -> Result<(), Errno> {
     let mut before = 0;

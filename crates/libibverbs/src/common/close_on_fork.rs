@@ -46,15 +46,15 @@ fn register_fork_handler() {
     // another thread would wait forever in the child of a fork.
     if !REGISTERED.load(Ordering::Acquire) {
         // A failure, which only a lack of memory causes, is ignored: children then share the
-        // parent's sockets and identifiers, and a peer detects the parent's death after the child's.
-        // SAFETY: the handler has the required signature and is async-signal-safe.
+        // parent's sockets and identifiers, and a peer detects the parent's death after the
+        // child's. SAFETY: the handler has the required signature and is async-signal-safe.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         REGISTERED.store(true, Ordering::Release);
     }
 }
 
-/// Gives the child state of its own ([`PerProcess`](super::per_process::PerProcess)), and closes all
-/// registered descriptors. Async-signal-safe: atomics and `close` only.
+/// Gives the child state of its own ([`PerProcess`](super::per_process::PerProcess)), and closes
+/// all registered descriptors. Async-signal-safe: atomics and `close` only.
 extern "C" fn after_fork_in_child() {
     fork_generation::after_fork_in_child();
     for (index, word) in REGISTERED.iter().enumerate() {

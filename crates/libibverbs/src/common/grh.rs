@@ -1,5 +1,5 @@
-//! The Global Route Header (GRH) in front of a received datagram in the receive buffer. The header is
-//! of IPv6 or of IPv4, as for [`Gid::from_grh`].
+//! The Global Route Header (GRH) in front of a received datagram in the receive buffer. The header
+//! is of IPv6 or of IPv4, as for [`Gid::from_grh`].
 
 use std::net::{IpAddr, Ipv4Addr};
 

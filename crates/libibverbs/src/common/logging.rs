@@ -23,8 +23,8 @@ use tracing::{Event, Metadata, Subscriber};
 /// Installs the subscriber in the first call, if the process has no other subscriber.
 pub(crate) fn install() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Only the first of several threads succeeds. A thread that waited for another thread would wait
-    // forever in the child of a fork.
+    // Only the first of several threads succeeds. A thread that waited for another thread would
+    // wait forever in the child of a fork.
     if !INSTALLED.load(Ordering::Acquire) {
         let is_set = |variable| std::env::var_os(variable).is_some_and(|value| value == "1");
         let max_level = match (is_set("MITRA_QUIET"), is_set("MITRA_VERBOSE")) {

@@ -15,8 +15,8 @@ use super::logging;
 const KINDS: usize = 512;
 
 /// An open-addressing table of the hashes of explained kinds, where 0 is a free entry. The table
-/// needs no lock, which a forked child could inherit locked. A child inherits the entries and repeats
-/// no explanation.
+/// needs no lock, which a forked child could inherit locked. A child inherits the entries and
+/// repeats no explanation.
 static EXPLAINED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
 static GRANTED_INLINE: AtomicU32 = AtomicU32::new(0);
@@ -32,7 +32,7 @@ const INLINE_CAPACITY: &str = "bytes of inline data";
 pub(crate) trait Refusal: Display {
     fn rule(&self) -> [&str; 3];
 
-    /// Whether programs that work run into this refusal.
+    /// Whether correct programs meet this refusal.
     fn is_expected(&self) -> bool {
         false
     }
@@ -69,8 +69,8 @@ impl Refusal for Error {
     }
 
     /// Programs post until a queue is full, and destroy objects in any order at their end (qperf).
-    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until the NIC refuses
-    /// the capacity. A greater step is a mistake.
+    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until a refusal.
+    /// More than twice the granted capacity is a mistake.
     fn is_expected(&self) -> bool {
         match self {
             Error::QueueFull { .. } | Error::SrqFull { .. } | Error::Busy { .. } => true,

@@ -43,8 +43,9 @@ impl Device {
     /// The error of the verb that failed.
     pub fn open() -> Result<Self, Errno> {
         // SAFETY: the device of `device()` lives as long as the process. Each later call gets the
-        // live context and a local structure of the type that the call fills. The structures consist
-        // of integers, for which zeros are valid. `ibv_query_port` takes a pointer of its old ABI.
+        // live context and a local structure of the type that the call fills. The structures
+        // consist of integers, for which zeros are valid. `ibv_query_port` takes a pointer of its
+        // old ABI.
         unsafe {
             let context = check_pointer(ibv_open_device(device()))?;
             let mut device: ibv_device_attr = std::mem::zeroed();

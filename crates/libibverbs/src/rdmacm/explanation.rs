@@ -2,8 +2,8 @@
 
 use nix::errno::Errno;
 
-/// Returns the rule that a call broke and the way out. Returns `None` for an error of the network or
-/// the operating system, and for an error in the normal course of a program.
+/// Returns the rule that a call broke and the way out. Returns `None` for an error of the network
+/// or the operating system, and for an error in the normal course of a program.
 pub fn rule(call: &str, errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::EINVAL => rule_of_invalid_call(call),

@@ -11,8 +11,8 @@
 //!    `explanation`: the C boundary.
 //! 2. `rdma_port`, `cm_event`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of
 //!    the state.
-//! 3. `manager_state` (all identifiers), `network_events` (ready sockets and timers), `manager` (the
-//!    lock and the thread).
+//! 3. `manager_state` (all identifiers), `network_events` (ready sockets and timers), `manager`
+//!    (the lock and the thread).
 //! 4. `acknowledgement`, `id_memory`: the memory that the program holds.
 //! 5. `calls`: the exported functions.
 //!

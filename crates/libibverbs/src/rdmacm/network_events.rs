@@ -26,8 +26,8 @@ const MAX_PER_RUN: usize = 64;
 /// The number of streams of one listener that may wait for a REQ. Further streams wait in the
 /// kernel's queue of the socket.
 const MAX_PENDING_STREAMS: usize = 256;
-/// How long a listener pauses because too many streams wait for a REQ, or because the process has no
-/// descriptors or memory left.
+/// How long a listener pauses because too many streams wait for a REQ, or because the process has
+/// no descriptors or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl ManagerState {
@@ -241,7 +241,7 @@ impl ManagerState {
                         let child = self.insert(child);
                         self.push_event(listener, CmEvent::Requested { child });
                     } else if let Some(Listener { requests, .. }) = self.listener(listener) {
-                        // The next repetition of the request then counts as a new request.
+                        // The next repetition is then a new request.
                         requests.remove(key);
                     }
                 }
@@ -299,7 +299,7 @@ impl ManagerState {
 }
 
 impl ConnectionStream {
-    /// Starts to connect the stream. A failure at once fails the connection.
+    /// Starts to connect the stream. An immediate failure fails the connection.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
         let Some(port) = &self.port else { return };
         let connect = || port.connect(peer);
@@ -366,7 +366,7 @@ fn lookup_failed(errno: Errno) -> CmEvent {
     CmEvent::Failed(RDMA_CM_EVENT_UNREACHABLE, errno)
 }
 
-/// Returns the number of bytes in the buffer and the sender.
+/// Returns the number of received bytes, at most the buffer's length, and the sender.
 fn receive_datagram(port: &Port, buffer: &mut [u8]) -> Result<(usize, SocketAddr), Errno> {
     let (length, from) = recvfrom::<SockaddrStorage>(port.as_raw_fd(), buffer)?;
     let from = from.and_then(|from| match (from.as_sockaddr_in(), from.as_sockaddr_in6()) {

@@ -1,4 +1,5 @@
-//! The attributes for each transition of a connection's queue pair (`rdma_init_qp_attr`), and paths.
+//! The attributes for each transition of a connection's queue pair (`rdma_init_qp_attr`), and
+//! paths.
 
 use nix::errno::Errno;
 

@@ -10,8 +10,8 @@ use crate::abi::*;
 use crate::common::cancellation;
 use crate::rdmacm::return_code::return_code;
 
-/// Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list has one element, from
-/// the first result of `getaddrinfo`.
+/// Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list has one element,
+/// from the first result of `getaddrinfo`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -60,8 +60,8 @@ unsafe fn fill(
     result.ai_flags = flags & RAI_PASSIVE;
     result.ai_qp_type = or_default(qp_type, IBV_QPT_UD, IBV_QPT_RC);
     result.ai_port_space = or_default(port_space, RDMA_PS_UDP, RDMA_PS_TCP);
-    // SAFETY: by the contract the strings and hints are valid. After success `result_list` is a list
-    // of `getaddrinfo`, which is freed once.
+    // SAFETY: by the contract the strings and hints are valid. After success `result_list` is a
+    // list of `getaddrinfo`, which is freed once.
     unsafe {
         if !node.is_null() || !service.is_null() {
             // SAFETY: `addrinfo` consists of integers and pointers, for which zeros are valid.

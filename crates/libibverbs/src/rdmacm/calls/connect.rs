@@ -23,7 +23,8 @@ use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
 use crate::rdmacm::rdma_port::{PortSpace, errno_of};
 
-/// The maximum backlog of a listener, in requests. A value outside the range stands for the maximum.
+/// The maximum backlog of a listener, in requests. A value outside the range stands for the
+/// maximum.
 const MAX_BACKLOG: usize = 1024;
 
 #[unsafe(no_mangle)]

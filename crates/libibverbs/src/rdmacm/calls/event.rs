@@ -45,8 +45,8 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     with_manager("rdma_ack_cm_event", |manager| acknowledge(manager, event))
 }
 
-/// If the identifier is synchronous, acknowledges the event in `id.event`, and stores the next event
-/// there: the result of the operation that the caller has started.
+/// If the identifier is synchronous, acknowledges the event in `id.event`, and stores the next
+/// event there: the result of the operation that the caller has started.
 ///
 /// # Errors
 /// `EINVAL` if `id` is not a live identifier, `ECONNREFUSED` if the peer rejected the connection,

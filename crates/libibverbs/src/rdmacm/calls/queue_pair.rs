@@ -133,8 +133,8 @@ unsafe fn create(
     }
 }
 
-/// Returns the completion queue in the field `cq`. If the field is null, creates the completion queue
-/// and its channel, but nothing for `depth` 0, like librdmacm.
+/// Returns the completion queue in the field `cq`. If the field is null, creates the completion
+/// queue and its channel. Like librdmacm, creates nothing for `depth` 0.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier that is bound to the device; `channel` and `cq` are
@@ -166,8 +166,8 @@ unsafe fn own_cq(
 /// # Safety
 /// `id` is the memory of a live identifier.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: by the contract the fields are writable. Each object that is not null is a live object
-    // of `own_cq`.
+    // SAFETY: by the contract the fields are writable. Each object that is not null is a live
+    // object of `own_cq`.
     unsafe {
         for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
             if !(*cq).is_null() && ibv_destroy_cq(*cq) == 0 {
@@ -182,7 +182,8 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// The states on the way to RTS. A connected queue pair needs the peer's parameters after the first.
+/// The states on the way to RTS. A connected queue pair needs the peer's parameters after the
+/// first.
 const TO_RTS: [ibv_qp_state; 3] = [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS];
 
 /// Brings an identifier's queue pair to RTS with the negotiated parameters.
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     })
 }
 
-/// As with librdmacm, the identifier's type of queue pair determines the type of the queue.
+/// As with librdmacm, an identifier for XRC gets a shared receive queue for XRC.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr
     with_manager("rdma_bind_addr", |manager| unsafe { bind(manager, id, addr) })
 }
 
-/// Binds an identifier to an address. An address that is not unspecified also binds to the device.
+/// Binds an identifier to an address. A specified address also binds the identifier to the device.
 ///
 /// # Errors
 /// `EINVAL` for an unknown or bound identifier and for a null address, `EAFNOSUPPORT` for an

@@ -6,9 +6,9 @@
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! Before `Established`, a REJ, a timeout or the end of the stream leads to `Closed`. In
-//! `ReqReceived` the program gets no event: the identifier still has the listener's context, so a
-//! program would take the event for an event of the listener. As with the kernel
+//! A REJ leads to `Closed`. Before `Established`, a timeout or the end of the stream does the same.
+//! In `ReqReceived` the program gets no event: the identifier still has the listener's context, so
+//! a program would take the event for an event of the listener. As with the kernel
 //! (`ucma_event_handler`), the program's `rdma_accept` fails later.
 //!
 //! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's
@@ -141,7 +141,7 @@ impl Connection {
         matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
     }
 
-    /// Whether the connection is closed and no timer of it runs.
+    /// Whether no message, timer or call changes the connection any more.
     pub fn is_over(&self) -> bool {
         self.state == State::Closed
     }
@@ -221,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// Whether another attempt to connect is due. Returns true once for each attempt.
+    /// Returns true once for each attempt to connect that is due.
     pub fn take_connect_retry(&mut self, now: Instant) -> bool {
         self.connect_retry.next.take_if(|next| *next <= now).is_some()
     }

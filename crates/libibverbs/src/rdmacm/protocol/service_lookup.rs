@@ -68,8 +68,7 @@ impl ServiceLookup {
         }
     }
 
-    /// Whether an ICMP "port unreachable" ends the lookup. The requester ignores it during the
-    /// retry period.
+    /// Whether an ICMP "port unreachable" ends the lookup, which is so after the retry period.
     pub fn is_refusal_final(&self, now: Instant) -> bool {
         now >= self.retry_refused_until
     }
@@ -123,7 +122,7 @@ impl ServiceRequests {
         }
     }
 
-    /// Removes a request, so that its next repetition is a new request.
+    /// Removes a request. The next repetition is then a new request.
     pub fn remove(&mut self, key: RequestKey) {
         self.replies.remove(&key);
     }
