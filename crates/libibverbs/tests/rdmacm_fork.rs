@@ -42,7 +42,7 @@ fn child_has_no_identifiers_and_killed_peer_is_reported() {
     });
     assert_eq!(waitpid(new_process, None), Ok(WaitStatus::Exited(new_process, 0)));
 
-    // The peer has a child, which survives it.
+    // The peer has a child, which survives the peer.
     let (from_peer, to_test) = nix::unistd::pipe().expect("a pipe can be created");
     let peer = child(|| {
         let channel = Channel::new();

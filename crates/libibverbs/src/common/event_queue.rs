@@ -10,13 +10,11 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::cancellation::{self, Futex};
 
-/// The maximum number of events in a queue. A full queue drops new events.
+/// A full queue drops new events.
 const CAPACITY: usize = 1 << 12;
 
-/// Creates an empty queue.
-///
-/// The program may set `O_NONBLOCK` on the descriptor; [`take_or_sleep`] then returns `EAGAIN`
-/// instead of waiting.
+/// Creates an empty queue. The program may set `O_NONBLOCK` on the descriptor, which
+/// [`take_or_sleep`] then respects.
 ///
 /// # Errors
 /// `System` if the descriptor cannot be created.
@@ -24,11 +22,11 @@ pub(crate) fn new_event_queue<T>() -> Result<EventQueue<T>> {
     EventQueue::with_blocking_fd(CAPACITY).map_err(|e| Error::system("creating an eventfd", &e))
 }
 
-/// Calls `next` until it returns an event, and sleeps on the futex that it returns instead, as a
-/// read(2) of a kernel's device does. A cancellation point.
+/// Calls `next` until `next` returns an event, and sleeps on the futex that `next` returns instead.
+/// A cancellation point, like a read(2) of a kernel's device.
 ///
-/// The object at which the thread waits may be destroyed while the thread sleeps, so `next` finds
-/// it anew each time.
+/// Another thread may destroy the object at which the thread sleeps, so each call of `next` looks
+/// for the object again.
 ///
 /// # Errors
 /// The error of `next`; `EINTR` after a signal whose handler has no `SA_RESTART`.
@@ -44,8 +42,8 @@ pub(crate) fn wait_for_event<T: Copy>(
     }
 }
 
-/// Returns the event that `take` takes from `queue`, or the futex on which to sleep until there is
-/// one.
+/// Returns the event that `take` takes from `queue`, or the futex on which to sleep until the queue
+/// has an event.
 ///
 /// # Errors
 /// `EAGAIN` if the descriptor is non-blocking and there is no event; `EIO` if the queue is closed
@@ -67,8 +65,6 @@ pub(crate) fn take_or_sleep<E, T>(
     }
 }
 
-/// Returns whether the program has set `O_NONBLOCK`.
-///
 /// # Errors
 /// The error of `fcntl`, if the program has closed the descriptor.
 pub(crate) fn is_nonblocking(descriptor: &impl AsFd) -> Result<bool, Errno> {

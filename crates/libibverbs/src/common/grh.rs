@@ -1,4 +1,5 @@
-//! The Global Route Header (GRH), which precedes a received datagram in the receive buffer.
+//! The Global Route Header (GRH) in front of a received datagram in the receive buffer. The header
+//! is of IPv6 or of IPv4, as for [`Gid::from_grh`].
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +10,6 @@ use crate::abi::IB_GRH_FLOWLABEL_MASK;
 /// The fields of the header that describe the way back to the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReceivedHeader {
-    /// The sender's GID.
     pub(crate) source: [u8; 16],
     pub(crate) traffic_class: u8,
     /// The flow label of an IPv6 header, or 0.
@@ -18,7 +18,6 @@ pub(crate) struct ReceivedHeader {
 }
 
 impl ReceivedHeader {
-    /// Reads the header, which is of IPv6 or of IPv4 as for [`Gid::from_grh`].
     pub(crate) fn read(grh: &[u8; GRH_LEN]) -> ReceivedHeader {
         let source = Gid::from_grh(grh).0;
         let first = u32::from_be_bytes([grh[0], grh[1], grh[2], grh[3]]);
@@ -30,7 +29,7 @@ impl ReceivedHeader {
     }
 }
 
-/// Returns the GID to which a datagram was sent, from the header as for [`Gid::from_grh`].
+/// Returns the GID to which a datagram was sent.
 pub(crate) fn destination(grh: &[u8; GRH_LEN]) -> Gid {
     if grh[0] >> 4 == 6 {
         let mut gid = [0; 16];
@@ -40,8 +39,8 @@ pub(crate) fn destination(grh: &[u8; GRH_LEN]) -> Gid {
     IpAddr::from(Ipv4Addr::new(grh[36], grh[37], grh[38], grh[39])).into()
 }
 
-/// Replaces the addresses of a header, and with them its IP version if it has changed. The other
-/// fields keep their values, as far as both versions have them.
+/// Replaces the addresses of a header, and the IP version with the addresses. The fields that both
+/// versions have keep their values.
 pub(crate) fn replace_addresses(grh: &mut [u8; GRH_LEN], source: Gid, destination: Gid) {
     const UDP: u8 = 17;
     const IPV4_LEN: u16 = 20;

@@ -1,16 +1,16 @@
-//! Descriptors out of the way of programs: those that scripts number, and those that a program
-//! closes because it knows no other.
+//! Descriptors out of the way of programs: shell scripts number descriptors, and programs close the
+//! descriptors that they do not know.
 
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Descriptors of programs, such as those that scripts number, are smaller.
+/// Descriptors of programs and scripts are usually smaller.
 const FIRST_DESCRIPTOR: c_int = 256;
 
-/// Returns another descriptor for the same open file, or the same one if the limit of descriptors
-/// is too low. Programs that are executed do not have it.
+/// Returns a close-on-exec descriptor for the same open file, or `descriptor` if the limit of
+/// descriptors is too low.
 pub(crate) fn moved_up(descriptor: OwnedFd) -> OwnedFd {
-    // SAFETY: the call only makes another descriptor, which is unknown to other code.
+    // SAFETY: the call only makes another descriptor, which no other code knows.
     unsafe {
         let moved = libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);
         if moved < 0 { descriptor } else { OwnedFd::from_raw_fd(moved) }

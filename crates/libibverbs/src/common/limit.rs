@@ -1,9 +1,7 @@
-//! The check of a requested number against a limit of the device.
+//! The check of a program's number against a limit of the device.
 
 use mitra_verbs::{Error, Result};
 
-/// Checks a number that the program requests.
-///
 /// # Errors
 /// `Limit` if it exceeds the limit.
 pub(crate) fn check_limit(attribute: &'static str, requested: u32, limit: u32) -> Result<()> {

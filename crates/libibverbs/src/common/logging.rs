@@ -1,11 +1,11 @@
 //! Messages on standard error.
 //!
-//! A program that runs with this library does not know that the library uses `tracing`. The library
-//! therefore installs its own subscriber, which writes a line `mitra: …` for each event. Warnings
-//! are written, unless `MITRA_QUIET=1` is set, as `mitra run --quiet` does. Events of debug level,
-//! such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1`
-//! (`mitra run --verbose`). The steps of failovers are written with `MITRA_TRACE=1`
-//! (`mitra run --trace`), also with `MITRA_QUIET=1`.
+//! The program does not know that the library uses `tracing`. The library therefore installs a
+//! subscriber, which writes a line `mitra: …` for each event:
+//!
+//! - Warnings, without `MITRA_QUIET=1` (`mitra run --quiet`).
+//! - Events of debug level, with `MITRA_VERBOSE=1` (`mitra run --verbose`).
+//! - Steps of failovers, with `MITRA_TRACE=1` (`mitra run --trace`), also with `MITRA_QUIET=1`.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -20,12 +20,11 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Installs the subscriber for the process on the first call, unless the process already has
-/// another subscriber.
+/// Installs the subscriber in the first call, if the process has no other subscriber.
 pub(crate) fn install() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Only the first of several threads succeeds. None waits for another one, which would not exist
-    // in the child of a fork.
+    // Only the first of several threads succeeds. A thread that waited for another thread would
+    // wait forever in the child of a fork.
     if !INSTALLED.load(Ordering::Acquire) {
         let is_set = |variable| std::env::var_os(variable).is_some_and(|value| value == "1");
         let max_level = match (is_set("MITRA_QUIET"), is_set("MITRA_VERBOSE")) {
@@ -39,20 +38,20 @@ pub(crate) fn install() {
     }
 }
 
-/// A subscriber that writes the events of Mitra's crates to standard error. It ignores spans.
+/// Writes the events of Mitra's crates, and ignores spans.
 struct StderrSubscriber {
     max_level: LevelFilter,
     traces_failovers: bool,
 }
 
 impl StderrSubscriber {
-    /// Returns whether the event is a step of a failover and these are written.
+    /// Whether the event is a step of a failover to be written.
     fn traces(&self, metadata: &Metadata<'_>) -> bool {
         self.traces_failovers && metadata.target() == FAILOVER_STEPS
     }
 }
 
-/// The target of the events that `mitra-failover` emits at each step of a failover.
+/// The target of `mitra-failover`'s events at the steps of a failover.
 const FAILOVER_STEPS: &str = "mitra_failover::recovery";
 
 impl Subscriber for StderrSubscriber {
@@ -70,7 +69,7 @@ impl Subscriber for StderrSubscriber {
         let mut line = Line("mitra: ".to_owned());
         event.record(&mut line);
         line.0.push('\n');
-        // If the program has closed its standard error, the message is lost.
+        // A program that has closed its standard error gets no message.
         if has_reader(io::stderr().as_fd()) {
             write_all(io::stderr().as_fd(), line.0.as_bytes());
         }
@@ -89,15 +88,14 @@ impl Subscriber for StderrSubscriber {
     fn exit(&self, _span: &Id) {}
 }
 
-/// Whether a write can reach a reader. A write to a pipe without one would end the program by
-/// `SIGPIPE`.
+/// A write to a pipe without a reader would end the program by `SIGPIPE`.
 fn has_reader(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::empty())];
     !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..)) || fds[0].any() != Some(true)
 }
 
-/// Writes bytes as far as the descriptor accepts them. In contrast to [`io::Stderr`] takes no lock,
-/// which a forked child could inherit locked.
+/// In contrast to [`io::Stderr`], the function takes no lock, which a forked child could inherit
+/// locked.
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match unistd::write(fd, bytes) {
@@ -109,13 +107,12 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     }
 }
 
-/// The line that is written for an event. As a visitor, it appends the event's message.
+/// A line to which the visit of an event appends the event's message.
 struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Writing to a string cannot fail.
             let _ = write!(self.0, "{value:?}");
         }
     }

@@ -1,12 +1,11 @@
-//! State of one process. A forked child begins with state of its own, because another thread of its
-//! parent may have held the lock of its parent's state.
+//! State of one process. A forked child begins with new state, because another thread of the parent
+//! may have held the lock of the parent's state.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::fork_generation;
 
-/// A static of which each process has its own value.
 pub(crate) struct PerProcess<T>(AtomicPtr<Owned<T>>);
 
 struct Owned<T> {
@@ -20,16 +19,15 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
         PerProcess(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Returns the value of this process, unless it was never needed.
+    /// Returns the value of this process after the first [`get`](Self::get).
     pub(crate) fn existing(&'static self) -> Option<&'static T> {
-        // SAFETY: a pointer in the field came from `Box::into_raw` in `get`, and its box is never
-        // freed.
+        // SAFETY: a pointer in the field came from `Box::into_raw` in `get`, and is never freed.
         let known = unsafe { self.0.load(Ordering::Acquire).as_ref() };
         known.filter(|owned| owned.owner == fork_generation::current()).map(|owned| &owned.value)
     }
 
-    /// Returns the value of this process, which is the default value at first. The value of the
-    /// parent is not dropped.
+    /// Returns the value of this process, at first the default value. The parent's value is not
+    /// dropped.
     pub(crate) fn get(&'static self) -> &'static T {
         let known = self.0.load(Ordering::Acquire);
         if let Some(value) = self.existing() {
@@ -45,7 +43,7 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
                 newer
             }
         };
-        // SAFETY: the box of a pointer that was in the field is never freed.
+        // SAFETY: a pointer that was in the field is never freed.
         unsafe { &(*kept).value }
     }
 }

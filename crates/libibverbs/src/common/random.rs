@@ -1,10 +1,6 @@
-//! Unpredictable numbers.
-
 use mitra_os_util::random::random_u64;
 use mitra_verbs::{Error, Result};
 
-/// Returns 64 unpredictable bits.
-///
 /// # Errors
 /// `System` if the system's random source cannot be read.
 pub(crate) fn random() -> Result<u64> {

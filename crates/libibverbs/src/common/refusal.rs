@@ -1,10 +1,8 @@
 //! The explanation of refused calls on standard error.
 //!
-//! Each kind of refusal is explained once in a process, as a warning; the same kind again is logged
-//! at debug level, which only `mitra run --verbose` shows. A kind is a call and a rule; the values
-//! in the message do not count, so the number of kinds is bounded by the code, and [`KINDS`] bounds
-//! it again. Refusals that belong to the normal course of a program are logged at debug level only
-//! ([`Refusal::is_expected`]).
+//! A kind of refusal consists of a call and a rule, without the values in the message. The first
+//! refusal of a kind in a process is a warning. A repetition is logged at debug level, and so is a
+//! refusal in the normal course of a program ([`Refusal::is_expected`]).
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -14,37 +12,32 @@ use mitra_verbs::{Error, ModifyError};
 
 use super::logging;
 
-/// The maximum number of kinds that are explained in a process.
 const KINDS: usize = 512;
 
-/// The hashes of the kinds that were explained; 0 is a free entry. A kind is in the first free
-/// entry from its hash on. The table needs no lock, which a forked child could inherit locked. The
-/// child inherits the entries too, so it repeats nothing.
+/// An open-addressing table of the hashes of explained kinds, where 0 is a free entry. The table
+/// needs no lock, which a forked child could inherit locked. A child inherits the entries and
+/// repeats no explanation.
 static EXPLAINED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
-/// The largest inline capacity of a queue pair that this process was granted, in bytes.
 static GRANTED_INLINE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The number of refusals in this thread.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The limited attribute of [`Error::Limit`] for the inline capacity of a queue pair.
+/// The attribute of [`Error::Limit`] for the inline capacity of a queue pair.
 const INLINE_CAPACITY: &str = "bytes of inline data";
 
-/// A reason for which a call is refused. Its text states the rule and the way out.
+/// The reason of a refusal. The text states the rule and the way out.
 pub(crate) trait Refusal: Display {
-    /// Returns the parts of the reason that identify the rule, without values.
     fn rule(&self) -> [&str; 3];
 
-    /// Whether programs that work run into this refusal.
+    /// Whether correct programs meet this refusal.
     fn is_expected(&self) -> bool {
         false
     }
 }
 
-/// A fixed text is the rule itself.
 impl Refusal for &str {
     fn rule(&self) -> [&str; 3] {
         [self, "", ""]
@@ -75,10 +68,9 @@ impl Refusal for Error {
         }
     }
 
-    /// Programs post until a queue is full, destroy objects in any order at their end (qperf), and
-    /// double a queue pair's inline capacity until it is refused (libfabric,
-    /// `vrb_find_max_inline`). A capacity of more than twice what was granted before is a mistake,
-    /// not a trial.
+    /// Programs post until a queue is full, and destroy objects in any order at their end (qperf).
+    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until a refusal.
+    /// More than twice the granted capacity is a mistake.
     fn is_expected(&self) -> bool {
         match self {
             Error::QueueFull { .. } | Error::SrqFull { .. } | Error::Busy { .. } => true,
@@ -91,16 +83,14 @@ impl Refusal for Error {
     }
 }
 
-/// Notes that a queue pair with this inline capacity was created, in bytes.
+/// Notes the inline capacity of a new queue pair, in bytes.
 pub(crate) fn note_granted_inline(bytes: u32) {
     GRANTED_INLINE.fetch_max(bytes, Ordering::Relaxed);
 }
 
-/// Explains why a call is refused: as a warning if this kind of refusal is new and not expected,
-/// otherwise at debug level.
+/// Explains a refusal: by a warning if the kind is new and not expected, otherwise at debug level.
 pub(crate) fn explain(call: &str, refusal: &impl Refusal) {
-    // Opening the device installs the subscriber too, but a call can be refused before the device
-    // is opened.
+    // A call can be refused before the device is opened, which installs the subscriber, too.
     logging::install();
     count();
     if !refusal.is_expected() && is_new(kind(call, refusal.rule())) {
@@ -110,8 +100,7 @@ pub(crate) fn explain(call: &str, refusal: &impl Refusal) {
     }
 }
 
-/// Logs at debug level why a call is refused, for a call by which programs find out whether the
-/// device has a feature.
+/// Explains a refusal at debug level, for a call by which programs test for a feature.
 pub(crate) fn explain_if_verbose(call: &str, refusal: &dyn Display) {
     logging::install();
     count();
@@ -119,17 +108,17 @@ pub(crate) fn explain_if_verbose(call: &str, refusal: &dyn Display) {
 }
 
 fn count() {
-    // The thread may be ending, and its variables may be gone.
+    // A thread that ends may have no variables any more.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-/// Returns the number of refusals in this thread so far. A call that calls others finds out by it
-/// whether one of them has explained the refusal.
+/// Returns the number of refusals in this thread so far. The number tells a call whether a verb in
+/// the call has explained the refusal.
 pub(crate) fn count_of_thread() -> u64 {
     COUNT.try_with(Cell::get).unwrap_or_default()
 }
 
-/// Returns the hash of a kind (FNV-1a), which is not 0.
+/// Returns the hash of a kind (FNV-1a), never 0.
 fn kind(call: &str, rule: [&str; 3]) -> u64 {
     // A dead NIC refuses all calls for one reason.
     let call = if rule[0] == "device fatal" { "" } else { call };
@@ -140,7 +129,7 @@ fn kind(call: &str, rule: [&str; 3]) -> u64 {
     }) | 1
 }
 
-/// Enters a kind in the table. Returns whether it was not there, and there was room.
+/// Enters a kind in the table. Returns false for a known kind and for a full table.
 fn is_new(kind: u64) -> bool {
     let first = kind as usize % KINDS;
     for entry in EXPLAINED[first..].iter().chain(&EXPLAINED[..first]) {

@@ -4,8 +4,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::lock::lock;
 
-/// The number of unacknowledged events about one object. The verb that destroys the object waits
-/// until the number is 0 (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+/// The number of unacknowledged events about one object. The call that destroys the object waits
+/// for 0 (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`, `rdma_destroy_id(3)`).
 #[derive(Default)]
 pub(crate) struct UnacknowledgedEvents {
     count: Mutex<u32>,
@@ -13,19 +13,16 @@ pub(crate) struct UnacknowledgedEvents {
 }
 
 impl UnacknowledgedEvents {
-    /// Adds an event that the program takes.
     pub(crate) fn add_one(&self) {
         *lock(&self.count) += 1;
     }
 
-    /// Subtracts `n` events that the program acknowledges.
     pub(crate) fn acknowledge(&self, n: u32) {
         let mut count = lock(&self.count);
         *count = count.saturating_sub(n);
         self.decreased.notify_all();
     }
 
-    /// Waits until the program has acknowledged all events.
     pub(crate) fn wait_for_all(&self) {
         let mut count = lock(&self.count);
         while *count > 0 {

@@ -1,5 +1,4 @@
-//! Acknowledgement of events: the program has no more use for an event, and the event's memory is
-//! freed.
+//! Acknowledgement of events.
 
 use std::ptr;
 
@@ -14,21 +13,15 @@ use crate::abi::{rdma_cm_event, rdma_cm_id};
 /// # Errors
 /// `EINVAL` if the event was not delivered or is acknowledged already.
 pub fn acknowledge(manager: &Manager, event: *mut rdma_cm_event) -> Result<(), Errno> {
-    let mut state = manager.lock();
-    let delivered = state.delivered.remove(&CallerPtr(event)).ok_or(Errno::EINVAL)?;
-    if let Ok(owner) = state.get(delivered.owner) {
-        owner.unacknowledged -= 1;
-    }
-    drop(state);
-    manager.notify_acknowledged();
+    let delivered = manager.lock().delivered.remove(&CallerPtr(event)).ok_or(Errno::EINVAL)?;
+    delivered.unacknowledged.acknowledge(1);
     // SAFETY: `EventBuilder::deliver` made the event by `Box::into_raw` and entered it in
     // `delivered`. This call has removed the entry, so no other call frees the event.
     drop(unsafe { Box::from_raw(event) });
     Ok(())
 }
 
-/// Acknowledges the event that a synchronous identifier holds in its `event` field, if there is
-/// one.
+/// Acknowledges the event in the `event` field of a synchronous identifier, if there is one.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier, and no other thread accesses its `event`.

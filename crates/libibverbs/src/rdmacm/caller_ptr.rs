@@ -1,10 +1,10 @@
 //! Pointers of the program as keys and values of the manager's state.
 
 use std::hash::{Hash, Hasher};
+use std::ptr;
 
-/// A pointer that the program holds or passed in. The manager compares such pointers and returns
-/// them to the program. It dereferences them only in a call of the program, never in its own
-/// thread.
+/// A pointer that the program holds or passed in. The manager dereferences the pointer only in a
+/// call of the program, never in the manager's thread.
 pub struct CallerPtr<T>(pub *mut T);
 
 impl<T> PartialEq for CallerPtr<T> {
@@ -28,6 +28,12 @@ impl<T> Clone for CallerPtr<T> {
 }
 
 impl<T> Copy for CallerPtr<T> {}
+
+impl<T> Default for CallerPtr<T> {
+    fn default() -> Self {
+        Self(ptr::null_mut())
+    }
+}
 
 // SAFETY: sending the pointer to another thread is harmless by itself, because this type offers no
 // access through it. Each place that dereferences the raw pointer has its own SAFETY comment.

@@ -1,4 +1,4 @@
-//! The one device: every identifier is bound to it, and the manager opens it once in a process.
+//! The one device, which the manager opens once in a process.
 
 use std::ffi::c_int;
 
@@ -13,18 +13,15 @@ use crate::calls::pd::ibv_alloc_pd;
 use crate::calls::query_device::ibv_query_device;
 use crate::calls::query_port::ibv_query_port;
 
-/// The number of the device's only port.
 pub const PORT_NUM: u8 = 1;
 /// The index in the port's GID table that connections use.
 pub const GID_INDEX: u8 = 0;
-/// The default partition key with full membership. It reads the same in network order.
+/// The default partition key with full membership, the same in network order.
 pub const PKEY: u16 = 0xffff;
 
-/// The open device. It stays open until the process ends, because `rdma_get_devices` hands its
-/// context out.
+/// The device stays open until the process ends, because `rdma_get_devices` returns its context.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// The context from `ibv_open_device`.
     pub context: *mut ibv_context,
     /// The protection domain of identifiers for which the program provides none.
     pub pd: *mut ibv_pd,
@@ -32,28 +29,23 @@ pub struct Device {
     pub gid: [u8; 16],
     /// The path MTU of the port, as an `ibv_mtu`.
     pub path_mtu: u8,
-    /// The number of READs and atomics that a queue pair accepts at once as responder
-    /// (`max_qp_rd_atom`).
+    /// `max_qp_rd_atom`.
     pub max_responder_resources: u8,
-    /// The number of READs and atomics that a queue pair can have outstanding as requester
-    /// (`max_qp_init_rd_atom`).
+    /// `max_qp_init_rd_atom`.
     pub max_initiator_depth: u8,
 }
 
-// SAFETY: verbs objects may be used from any thread; libibverbs is thread-safe
-// (`man ibv_open_device`, rdma-core).
+// SAFETY: any thread may use verbs objects (`man ibv_open_device`, rdma-core).
 unsafe impl Send for Device {}
 
 impl Device {
-    /// Opens the device, queries its limits and allocates its protection domain.
-    ///
     /// # Errors
     /// The error of the verb that failed.
     pub fn open() -> Result<Self, Errno> {
-        // SAFETY: `device()` returns the library's one device, which lives as long as the process.
-        // Each later call gets the live context and a local structure of the type that the call
-        // fills. The structures consist of integers, for which zeros are valid. `ibv_query_port`
-        // takes the structure by the pointer type of its old ABI.
+        // SAFETY: the device of `device()` lives as long as the process. Each later call gets the
+        // live context and a local structure of the type that the call fills. The structures
+        // consist of integers, for which zeros are valid. `ibv_query_port` takes a pointer of its
+        // old ABI.
         unsafe {
             let context = check_pointer(ibv_open_device(device()))?;
             let mut device: ibv_device_attr = std::mem::zeroed();
@@ -74,8 +66,6 @@ impl Device {
         }
     }
 
-    /// Fills in the device's fields of an identifier.
-    ///
     /// # Safety
     /// `id` is the memory of a live identifier.
     pub unsafe fn bind(&self, id: *mut rdma_cm_id) {

@@ -1,10 +1,9 @@
-//! Why a call of librdmacm is refused, by the call and its error number.
+//! The explanations of refused calls of librdmacm.
 
 use nix::errno::Errno;
 
-/// Returns the rule that a call broke and the way out. Returns `None` for an error that is not a
-/// refusal of the call: the answer of the network or of the operating system, which the program
-/// finds in `errno`, or one that programs encounter in their normal course.
+/// Returns the rule that a call broke and the way out. Returns `None` for an error of the network
+/// or the operating system, and for an error in the normal course of a program.
 pub fn rule(call: &str, errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::EINVAL => rule_of_invalid_call(call),
@@ -85,7 +84,7 @@ fn rule_of_invalid_call(call: &str) -> Option<&'static str> {
         }
         "rdma_getaddrinfo" => "node, service and hints are all NULL; pass one of them",
         "rdma_get_cm_event" => "the event channel is unknown; create it with rdma_create_event_channel",
-        // Both ends disconnect after an orderly end, and one comes second.
+        // Both ends disconnect after an orderly end, and the second call is refused.
         "rdma_disconnect" => return None,
         _ => {
             "the identifier or an argument is unknown, or the identifier's state does not allow the call; see its manual page"

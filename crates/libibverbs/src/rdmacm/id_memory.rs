@@ -1,5 +1,4 @@
-//! The memory that the program holds: `struct rdma_cm_id` of an identifier and
-//! `struct rdma_event_channel`.
+//! The memory that the program holds: `struct rdma_cm_id` and `struct rdma_event_channel`.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -16,8 +15,6 @@ use super::sockaddr::to_sockaddr_storage;
 use crate::abi::*;
 use crate::common::event_queue::is_nonblocking;
 
-/// Creates an event channel.
-///
 /// # Errors
 /// The error of creating its descriptor.
 pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
@@ -27,11 +24,11 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
     Ok(memory)
 }
 
-/// Destroys an event channel. Does nothing if the channel is unknown.
+/// Does nothing if the channel is unknown.
 ///
-/// Some programs, such as rping, destroy a channel while a thread waits on it. With the kernel's
-/// connection manager, that thread waits forever; if it begins to wait after the descriptor was
-/// closed, its call fails. With this one, it waits forever in both cases.
+/// Some programs, such as rping, destroy a channel while a thread waits on the channel. With the
+/// kernel's connection manager, the thread waits forever, or its call fails if the wait begins
+/// after the close. With Mitra, the thread waits forever in both cases.
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
@@ -39,13 +36,12 @@ pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
             state.destroyed_channels.insert(CallerPtr(channel));
         }
         drop(state);
-        // SAFETY: `create_channel` made the memory by `Box::into_raw` and entered it in `channels`.
-        // This call has removed the entry, so no other call frees the memory.
+        // SAFETY: `create_channel` made the memory by `Box::into_raw`. This call has removed the
+        // entry in `channels`, so no other call frees the memory.
         drop(unsafe { Box::from_raw(channel) });
     }
 }
 
-/// Allocates the memory of an identifier.
 pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
     // SAFETY: `rdma_cm_id` consists of integers and pointers, for which zeros are valid.
     let zeroed: rdma_cm_id = unsafe { std::mem::zeroed() };
@@ -58,8 +54,6 @@ pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
     }))
 }
 
-/// Frees the memory of an identifier.
-///
 /// # Safety
 /// `id` comes from [`allocate_id`], its identifier was removed from the state, and neither the
 /// program nor another call uses it.
@@ -74,16 +68,13 @@ pub unsafe fn free_id(id: *mut rdma_cm_id) {
     }
 }
 
-/// The parameters of a request, by its kind.
 pub enum RequestParams {
-    /// A connection.
     Connection(ConnectionParams),
-    /// The queue pair of a datagram service.
     Service(SidrRequest),
 }
 
-/// Allocates the memory of a request's identifier, with a channel of its own if the listener is
-/// synchronous.
+/// Allocates the memory of a request's identifier. The request to a synchronous listener gets a
+/// channel of its own.
 ///
 /// # Errors
 /// `EINVAL` if the identifier was removed, or the error of opening the device or creating the
@@ -108,7 +99,7 @@ pub fn allocate_request_id(
     let memory = allocate_id(identifier);
     state.set_memory(request, CallerPtr(memory));
     drop(state);
-    // SAFETY: `allocate_id` has just allocated the memory, and the program has not seen it yet.
+    // SAFETY: `allocate_id` has allocated the memory, which the program does not know yet.
     unsafe {
         device.bind(memory);
         set_addresses(memory, addresses);
@@ -118,8 +109,6 @@ pub fn allocate_request_id(
     Ok((memory, params))
 }
 
-/// Stores the known addresses in the identifier's memory.
-///
 /// # Safety
 /// `id` is the memory of a live identifier, and no other thread accesses its addresses.
 pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresses) {
@@ -134,8 +123,6 @@ pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresse
     }
 }
 
-/// Stores the path in the identifier's memory.
-///
 /// # Safety
 /// `id` is the memory of a live identifier, and no other thread accesses its path record.
 pub unsafe fn set_path(id: *mut rdma_cm_id, path: ibv_sa_path_rec) {

@@ -1,10 +1,8 @@
-//! The connection manager of a process: the state under its lock, and the thread that waits for the
+//! The connection manager of a process: the state under a lock, and the thread that waits for the
 //! sockets.
 
 use std::os::fd::AsRawFd;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use mitra_os_util::thread;
@@ -22,21 +20,19 @@ use crate::calls::context::Context;
 use crate::calls::xrcd::open_xrcd;
 use crate::common::close_on_fork::CloseOnFork;
 use crate::common::lock::lock;
+use crate::common::per_process::PerProcess;
 
-/// The manager of this process. Null before the first call of librdmacm, also in the child of a
-/// `fork`.
-static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
+/// The manager of this process, from the first call of librdmacm on. The child of a `fork` does not
+/// know its parent's identifiers.
+static CURRENT: PerProcess<OnceLock<Manager>> = PerProcess::new();
 
-/// The epoll data of the waker. The epoll data of a socket is the handle of its identifier, which
-/// is never 0.
+/// The epoll data of the waker. The epoll data of a socket is its identifier's handle, never 0.
 const WAKER: u64 = 0;
 
-/// A process' connection manager. It is never freed.
 pub struct Manager {
-    /// Dropped before the descriptors that it names, because a closed number can be reused at once.
+    /// Dropped before the descriptors, because a closed number can be reused at once.
     _close_on_fork: [CloseOnFork; 2],
     state: Mutex<ManagerState>,
-    acknowledged: Condvar,
     epoll: Arc<Epoll>,
     /// Wakes the thread from `epoll_wait`.
     waker: EventFd,
@@ -45,55 +41,19 @@ pub struct Manager {
     xrc_domain: Mutex<Option<CallerPtr<ibv_xrcd>>>,
 }
 
-/// Returns the manager, and creates it in the first call of a process.
+/// Returns the manager, and creates the manager in the first call of a process.
 ///
 /// # Errors
 /// The error of creating the manager's descriptors.
 pub fn manager() -> Result<&'static Manager, Errno> {
-    let current = CURRENT.load(Ordering::Acquire);
-    if !current.is_null() {
-        // SAFETY: CURRENT holds a pointer from `Box::into_raw` that is never freed or borrowed
-        // mutably after it was stored.
-        return Ok(unsafe { &*current });
+    let current = CURRENT.get();
+    if let Some(manager) = current.get() {
+        return Ok(manager);
     }
-    register_fork_handler();
-    let new = Box::into_raw(Box::new(Manager::new()?));
-    match CURRENT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: `new` is now in CURRENT and therefore never freed.
-        Ok(_) => Ok(unsafe { &*new }),
-        Err(first) => {
-            // SAFETY: another thread stored `first`, so no other thread has seen `new`, and `first`
-            // is never freed.
-            unsafe {
-                drop(Box::from_raw(new));
-                Ok(&*first)
-            }
-        }
-    }
+    let new = Manager::new()?;
+    Ok(current.get_or_init(|| new))
 }
 
-/// Registers [`reset_after_fork`] once in a process.
-fn register_fork_handler() {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Two threads may register the handler twice, which has no effect. None waits for another one,
-    // which would not exist in the child of a fork.
-    if !REGISTERED.load(Ordering::Acquire) {
-        // SAFETY: the handler has the required signature and does only what is allowed in the child
-        // of a `fork` of a process with threads. A failure, which only a lack of memory causes, is
-        // ignored: children then use the parent's identifiers.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(reset_after_fork)) };
-        REGISTERED.store(true, Ordering::Release);
-    }
-}
-
-/// Removes the manager in the child of a `fork`, so the child does not know the parent's
-/// identifiers. [`CloseOnFork`] closes its descriptors. The memory of the manager is not freed,
-/// because another thread of the parent may have been changing it at the `fork`.
-extern "C" fn reset_after_fork() {
-    CURRENT.store(ptr::null_mut(), Ordering::Release);
-}
-
-/// Reports the end of the device to the identifiers of this process.
 fn on_device_removed() {
     if let Ok(manager) = manager() {
         manager.lock().on_device_removed();
@@ -109,7 +69,6 @@ impl Manager {
         let state = Mutex::new(ManagerState::new(epoll.clone()));
         Ok(Self {
             state,
-            acknowledged: Condvar::new(),
             epoll,
             waker,
             device: Mutex::default(),
@@ -118,12 +77,11 @@ impl Manager {
         })
     }
 
-    /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, ManagerState> {
         lock(&self.state)
     }
 
-    /// Returns the device, and opens it in the first call.
+    /// Returns the device, which the first call opens.
     ///
     /// # Errors
     /// The error of [`Device::open`].
@@ -133,7 +91,7 @@ impl Manager {
             Some(device) => Ok(device),
             None => {
                 let opened = Device::open()?;
-                // SAFETY: `Device::open` has opened the context, which stays open.
+                // SAFETY: the context of `Device::open` stays open.
                 if let Ok(context) = unsafe { Context::find_raw(opened.context) } {
                     context.rails.set_on_death(on_device_removed);
                 }
@@ -142,7 +100,7 @@ impl Manager {
         }
     }
 
-    /// Returns the XRC domain, and opens it in the first call. It stays open.
+    /// Returns the XRC domain, which the first call opens.
     ///
     /// # Errors
     /// The error of [`device`](Self::device) or of `ibv_open_xrcd`.
@@ -154,30 +112,14 @@ impl Manager {
         }
         let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-        // SAFETY: `Device::open` has opened the context, which stays open, and `init` is a local
-        // variable.
+        // SAFETY: the context of `Device::open` stays open, and `init` is a local variable.
         let opened = check_pointer(unsafe { open_xrcd(device.context, &raw mut init) })?;
         *domain = Some(CallerPtr(opened));
         Ok(opened)
     }
 
-    /// Unlocks the state, waits for [`notify_acknowledged`](Self::notify_acknowledged), and locks
-    /// the state again. The wait may also end without a cause, so callers check their condition in
-    /// a loop.
-    pub fn wait_for_acknowledgement<'a>(
-        &self,
-        state: MutexGuard<'a, ManagerState>,
-    ) -> MutexGuard<'a, ManagerState> {
-        self.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes the calls that wait for an acknowledgement.
-    pub fn notify_acknowledged(&self) {
-        self.acknowledged.notify_all();
-    }
-
-    /// Wakes the manager's thread, so that it takes new deadlines into account. Starts the thread
-    /// in the first call.
+    /// Wakes the manager's thread, which then takes new deadlines into account. The first call
+    /// starts the thread.
     ///
     /// # Errors
     /// The error of creating the thread or of writing to the waker.
@@ -191,24 +133,22 @@ impl Manager {
         self.waker.write(1).map(drop)
     }
 
-    /// The body of the manager's thread.
     fn run(&self) {
         let mut ready = [EpollEvent::empty(); 64];
         let mut deadline: Option<Instant> = None;
         loop {
             let timeout = deadline.map_or(EpollTimeout::NONE, |deadline| {
-                // Rounded up to whole milliseconds, so that the deadline has passed when the wait
-                // ends.
+                // Rounded up to whole milliseconds, so that the wait ends after the deadline.
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // The wait should not fail, because the thread blocks all signals. A failure is treated
-            // as a wait without ready sockets.
+            // The thread blocks all signals, so the wait does not fail with EINTR. After another
+            // failure, no socket counts as ready.
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {
                 match event.data() {
-                    // Makes the eventfd unreadable. Its value is not used.
+                    // The read makes the eventfd unreadable.
                     WAKER => drop(self.waker.read()),
                     handle => state.on_ready(handle, now),
                 }

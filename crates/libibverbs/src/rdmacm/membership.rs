@@ -1,26 +1,24 @@
-//! Memberships of identifiers in multicast groups.
+//! The membership of an identifier in a multicast group.
 
 use std::ffi::c_void;
 use std::net::SocketAddr;
 
+use mitra_verbs::Gid;
 use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
 use super::return_code::check_errno;
-use super::sockaddr::gid_of;
 use crate::abi::{ibv_gid, rdma_cm_id};
 use crate::calls::mcast::{ibv_attach_mcast, ibv_detach_mcast};
 
 /// The destination queue pair number of multicast packets (IBTA volume 1, 10.5).
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
 
-/// A multicast group that an identifier joined.
 #[derive(Clone, Copy)]
 pub struct Membership {
-    /// The number by which [`CmEvent::Joined`](super::cm_event::CmEvent::Joined) refers to the
-    /// membership, unique within the identifier.
+    /// Unique within the identifier. [`CmEvent::Joined`](super::cm_event::CmEvent::Joined) refers
+    /// to the membership by this number.
     pub number: u64,
-    /// The group's address.
     pub address: SocketAddr,
     /// The program's context pointer for the group, returned in the event.
     pub context: CallerPtr<c_void>,
@@ -29,10 +27,9 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Returns the group's GID, which for RoCEv2 is derived from its address (the kernel's
-    /// `cma_iboe_set_mgid`).
+    /// With RoCEv2, the group's address determines its GID (the kernel's `cma_iboe_set_mgid`).
     pub fn gid(&self) -> ibv_gid {
-        ibv_gid { raw: gid_of(self.address.ip()) }
+        ibv_gid { raw: Gid::from(self.address.ip()).0 }
     }
 
     /// Attaches the identifier's queue pair, if it has one, unless the membership is send-only.

@@ -1,5 +1,4 @@
-//! Handles ready sockets and expired timers: reads from the sockets, passes the data to the state
-//! machines, sends their output and queues their events for the program.
+//! The handling of ready sockets and expired timers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -16,22 +15,22 @@ use super::cm_event::{CmEvent, IdHandle};
 use super::identifier::{ConnectionStream, Identifier, Listener, NegotiatedParams, NetworkState};
 use super::manager_state::ManagerState;
 use super::protocol::connection::{Connection, ConnectionEvent};
-use super::protocol::message::{ConnectionParams, MAX_MESSAGE, SidrReply, SidrRequest, sidr_status};
+use super::protocol::message::{ConnectionParams, MAX_MESSAGE, SidrReply, sidr_status};
 use super::protocol::service_lookup::{LookupAction, ReceivedDatagram, RequestKey};
 use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_address};
+use crate::abi::RDMA_CM_EVENT_UNREACHABLE;
 
-/// The maximum number of streams or datagrams that one run of a listener's handler takes, so that
-/// one busy port does not delay the others.
+/// The maximum number of streams or datagrams that one run of a listener's handler takes. The limit
+/// keeps a busy port from delaying the others.
 const MAX_PER_RUN: usize = 64;
 /// The number of streams of one listener that may wait for a REQ. Further streams wait in the
 /// kernel's queue of the socket.
 const MAX_PENDING_STREAMS: usize = 256;
-/// How long a listener pauses that cannot accept a stream: too many wait for a REQ, or the process
-/// has no descriptors or memory left.
+/// How long a listener pauses because too many streams wait for a REQ, or because the process has
+/// no descriptors or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl ManagerState {
-    /// Handles the ready socket of an identifier.
     pub fn on_ready(&mut self, handle: IdHandle, now: Instant) {
         let Ok(identifier) = self.get(handle) else { return };
         match &mut identifier.network {
@@ -48,14 +47,10 @@ impl ManagerState {
         }
     }
 
-    /// Handles all expired timers. Returns the deadline of the next timer, `None` if no timer runs.
+    /// Handles all expired timers and returns the next deadline.
     pub fn on_timer(&mut self, now: Instant) -> Option<Instant> {
-        let expired: Vec<IdHandle> = self
-            .identifiers()
-            .filter(|(_, identifier)| identifier.deadline().is_some_and(|deadline| deadline <= now))
-            .map(|(handle, _)| handle)
-            .collect();
-        for handle in expired {
+        for handle in self.select(|identifier| identifier.deadline().is_some_and(|deadline| deadline <= now))
+        {
             let Ok(identifier) = self.get(handle) else { continue };
             match &mut identifier.network {
                 NetworkState::Connected(stream) => {
@@ -70,26 +65,26 @@ impl ManagerState {
                 NetworkState::Listening(listener) => {
                     listener.paused_until = None;
                     if self.watch(handle).is_err() {
-                        self.pause_listener(handle, now);
+                        self.pause_listener(handle, now + ACCEPT_PAUSE);
                     }
                 }
                 NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
-                    // A failure is ignored because the request is repeated, and a lasting error is
-                    // also returned by the next `recv`.
+                    // After a failure the request is repeated, and the next `recv` returns a
+                    // lasting error.
                     LookupAction::Send => drop(port.send(lookup.request())),
                     LookupAction::Wait => {}
                     LookupAction::TimedOut => {
-                        self.end_lookup(handle, CmEvent::LookupFailed(Errno::ETIMEDOUT));
+                        self.end_lookup(handle, lookup_failed(Errno::ETIMEDOUT));
                     }
                 },
                 _ => {}
             }
         }
-        self.identifiers().filter_map(|(_, identifier)| identifier.deadline()).min()
+        self.identifiers().filter_map(Identifier::deadline).min()
     }
 
     /// Sends a connection's outgoing messages and queues its events for the program. Removes the
-    /// identifier if it is a listener's stream that closed before its REQ arrived.
+    /// identifier of a listener's stream that closed before a REQ arrived.
     pub fn flush(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         let NetworkState::Connected(stream) = &mut identifier.network else { return };
@@ -135,9 +130,8 @@ impl ManagerState {
         Ok(result)
     }
 
-    /// Closes an identifier's connection, listener, lookup or request, and informs the peer of a
-    /// connection or request. Closing a listener also closes and removes its requests that the
-    /// program has not read.
+    /// Closes an identifier's connection, listener, lookup or request, and informs the peer. The
+    /// requests of a listener that the program has not read are closed and removed.
     pub fn close(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         match std::mem::replace(&mut identifier.network, NetworkState::Closed) {
@@ -146,21 +140,13 @@ impl ManagerState {
                 stream.write();
             }
             NetworkState::Listening(_) => {
-                // The program has no `rdma_cm_id` for a request that it has not read, so it cannot
-                // destroy the request.
-                let unread: Vec<IdHandle> = self
-                    .identifiers()
-                    .filter(|(_, other)| other.memory.is_none() && other.listener == Some(handle))
-                    .map(|(handle, _)| handle)
-                    .collect();
-                for request in unread {
+                for request in self.select(|other| other.memory.is_none() && other.listener == Some(handle)) {
                     self.close(request);
                     self.remove(request);
                 }
             }
             NetworkState::ServiceRequested(key) => {
-                let (listener, reply) = (identifier.listener, SidrReply::rejection(key.1, Vec::new()));
-                self.reply_to_service_request(listener, key, reply, Instant::now());
+                self.answer_service_request(handle, key, SidrReply::rejection(key.1, Vec::new()));
             }
             NetworkState::Unbound
             | NetworkState::Bound(_)
@@ -169,8 +155,8 @@ impl ManagerState {
         }
     }
 
-    /// Queues the event of a REQ on a stream of `listener`. Drops the REQ if the backlog is full,
-    /// or if the system's random source cannot be read.
+    /// Queues the event of a REQ on a stream of `listener`. Drops the REQ if the backlog is full or
+    /// the system's random source fails.
     fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
         let psn = random_u64().ok().filter(|_| self.backlog_has_room(listener));
         let Ok(identifier) = self.get(child) else { return };
@@ -192,55 +178,37 @@ impl ManagerState {
         self.push_event(listener, CmEvent::Requested { child });
     }
 
-    /// Whether the listener's queue may take another request.
     fn backlog_has_room(&mut self, listener: IdHandle) -> bool {
-        let Ok(Identifier { network: NetworkState::Listening(Listener { backlog, .. }), channel, .. }) =
-            self.get(listener)
-        else {
-            return false;
-        };
-        let (backlog, channel) = (*backlog, *channel);
-        self.channels
-            .get(&channel)
-            .is_some_and(|channel| channel.events.count(|(owner, _)| *owner == listener) < backlog)
+        let backlog = self.listener(listener).map(|listener| listener.backlog);
+        backlog.zip(self.unread_events(listener)).is_some_and(|(backlog, unread)| unread < backlog)
     }
 
     fn accept_streams(&mut self, listener: IdHandle, now: Instant) {
         for _ in 0..MAX_PER_RUN {
-            let pending =
-                self.identifiers().filter(|(_, other)| other.is_pending_stream_of(listener)).count();
+            let pending = self.identifiers().filter(|other| other.is_pending_stream_of(listener)).count();
             if pending >= MAX_PENDING_STREAMS {
-                return self.pause_listener(listener, now);
+                return self.pause_listener(listener, now + ACCEPT_PAUSE);
             }
             let Ok(identifier) = self.get(listener) else { return };
             let NetworkState::Listening(Listener { port, .. }) = &identifier.network else { return };
             let socket = match port.accept().map_err(errno_of) {
                 Ok((socket, _)) => socket,
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    return self.pause_listener(listener, now);
+                    return self.pause_listener(listener, now + ACCEPT_PAUSE);
                 }
-                // No stream waits, or the stream was reset before it was accepted.
+                // No stream waits, or the peer has reset the stream.
                 Err(_) => return,
             };
             let child = identifier.child(listener);
-            // A failure is ignored: it closes the stream, so the peer learns of it.
+            // A failure closes the stream and thereby informs the peer.
             let _ = self.add_stream(child, socket, now);
         }
     }
 
-    /// Stops to wait for streams of a listener for a while. Its socket stays readable, so the
-    /// thread would spin otherwise.
-    fn pause_listener(&mut self, listener: IdHandle, now: Instant) {
-        self.unwatch(listener);
-        if let Ok(Identifier { network: NetworkState::Listening(listener), .. }) = self.get(listener) {
-            listener.paused_until = Some(now + ACCEPT_PAUSE);
-        }
-    }
-
-    /// Makes `child` the identifier of a stream that its listener accepted, and adds it.
+    /// Adds `child` as the identifier of a stream that its listener accepted.
     ///
     /// # Errors
-    /// The error of a system call. The stream is then closed.
+    /// The error of a system call, after which the stream is closed.
     fn add_stream(&mut self, mut child: Identifier, socket: Socket, now: Instant) -> Result<(), Errno> {
         let port = Port::new(socket)?;
         child.addresses = (Some(port.address()?), Some(port.peer()?));
@@ -259,7 +227,7 @@ impl ManagerState {
             let NetworkState::Listening(Listener { port, requests, .. }) = &mut identifier.network else {
                 return;
             };
-            // One byte more than a message: a longer datagram fills the buffer and does not decode.
+            // With one byte more than a message, a datagram that is too long does not decode.
             let mut datagram = [0; MAX_MESSAGE + 1];
             let Ok((length, from)) = receive_datagram(port, &mut datagram) else { return };
             match requests.receive(from, &datagram[..length], now) {
@@ -267,52 +235,33 @@ impl ManagerState {
                     let local = source_towards(from).ok().zip(port.address().ok());
                     let local = local.map(|(ip, bound)| SocketAddr::new(ip, bound.port()));
                     child.addresses = (local, Some(translate_address(from)));
-                    self.on_service_request(child, listener, key, request);
+                    child.network = NetworkState::ServiceRequested(key);
+                    child.service_request = Some(request);
+                    if self.backlog_has_room(listener) {
+                        let child = self.insert(child);
+                        self.push_event(listener, CmEvent::Requested { child });
+                    } else if let Some(Listener { requests, .. }) = self.listener(listener) {
+                        // The next repetition is then a new request.
+                        requests.remove(key);
+                    }
                 }
-                // A failure is ignored: the requester repeats its request.
+                // After a failure, the requester repeats its request.
                 ReceivedDatagram::Duplicate(reply) => drop(port.send_to(reply, &from.into())),
                 ReceivedDatagram::Ignored => {}
             }
         }
     }
 
-    /// Queues the event of a service request. If the backlog is full, the request is dropped and
-    /// forgotten, so that its next repetition counts as new.
-    fn on_service_request(
-        &mut self,
-        mut child: Identifier,
-        listener: IdHandle,
-        key: RequestKey,
-        request: SidrRequest,
-    ) {
-        if self.backlog_has_room(listener) {
-            child.network = NetworkState::ServiceRequested(key);
-            child.service_request = Some(request);
-            let child = self.insert(child);
-            self.push_event(listener, CmEvent::Requested { child });
-        } else if let Ok(Identifier { network: NetworkState::Listening(Listener { requests, .. }), .. }) =
-            self.get(listener)
+    /// Closes the service request of an identifier. Sends the reply through the listener's port and
+    /// stores the reply for repetitions of the request, if the listener is open.
+    pub fn answer_service_request(&mut self, handle: IdHandle, key: RequestKey, reply: SidrReply) {
+        let Ok(identifier) = self.get(handle) else { return };
+        identifier.network = NetworkState::Closed;
+        if let Some(Listener { port, requests, .. }) =
+            identifier.listener.and_then(|listener| self.listener(listener))
         {
-            requests.remove(key);
-        }
-    }
-
-    /// Sends the reply to a service request through the listener's port, and stores the reply for
-    /// repetitions of the request. Does nothing if the listener is closed.
-    pub fn reply_to_service_request(
-        &mut self,
-        listener: Option<IdHandle>,
-        key: RequestKey,
-        reply: SidrReply,
-        now: Instant,
-    ) {
-        if let Some(Ok(Identifier {
-            network: NetworkState::Listening(Listener { port, requests, .. }),
-            ..
-        })) = listener.map(|listener| self.get(listener))
-        {
-            let datagram = requests.reply(key, reply, now);
-            // A failure is ignored: the requester repeats its request and gets the stored reply.
+            let datagram = requests.reply(key, reply, Instant::now());
+            // After a failure, the requester repeats its request and gets the stored reply.
             let _ = port.send_to(&datagram, &key.0.into());
         }
     }
@@ -335,7 +284,7 @@ impl ManagerState {
                     let rejection = SidrReply::rejection(0, Vec::new());
                     CmEvent::ServiceReplied(SidrReply { status: sidr_status::UNSUPPORTED, ..rejection })
                 }
-                Err(errno) => CmEvent::LookupFailed(errno),
+                Err(errno) => lookup_failed(errno),
             };
             return self.end_lookup(handle, event);
         }
@@ -350,12 +299,12 @@ impl ManagerState {
 }
 
 impl ConnectionStream {
-    /// Starts to connect the stream. If the attempt fails at once, the connection fails.
+    /// Starts to connect the stream. An immediate failure fails the connection.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
         let Some(port) = &self.port else { return };
         let connect = || port.connect(peer);
-        // After a refused attempt, the next `connect` on the socket only returns ECONNABORTED, and
-        // the call after it starts a new attempt (Linux, `inet_stream_connect`).
+        // The first `connect` after a refused attempt returns ECONNABORTED, and the second starts a
+        // new attempt (Linux, `inet_stream_connect`).
         let result = match connect() {
             Err(Errno::ECONNABORTED) => connect(),
             result => result,
@@ -372,7 +321,7 @@ impl ConnectionStream {
         if !self.is_open {
             match port.take_error().map_err(errno_of) {
                 Ok(None) if port.peer().is_ok() => self.is_open = true,
-                // The TCP connection is still being established.
+                // The attempt is in progress.
                 Ok(None) => return,
                 Ok(Some(error)) => return self.fail(errno_of(error), now),
                 Err(errno) => return self.fail(errno, now),
@@ -390,8 +339,7 @@ impl ConnectionStream {
         }
     }
 
-    /// Passes the failure of a TCP connection attempt to the connection, which may retry a refused
-    /// attempt.
+    /// Passes the failure of an attempt to the connection, which may retry a refused attempt.
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),
@@ -406,17 +354,19 @@ impl ConnectionStream {
             match (&**port).write(self.connection.outbox()) {
                 Ok(length) => drop(self.connection.outbox().drain(..length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // If the buffer is full, epoll reports the socket when it is writable again. For
-                // any other error, epoll reports the socket as ready, and `read` receives and
-                // handles the error.
+                // After EAGAIN, epoll reports the socket when the buffer has space. After another
+                // error, epoll reports the socket at once, and `read` handles the error.
                 Err(_) => return,
             }
         }
     }
 }
 
-/// Receives a datagram. Returns its length, at most that of the buffer, and the address of its
-/// sender.
+fn lookup_failed(errno: Errno) -> CmEvent {
+    CmEvent::Failed(RDMA_CM_EVENT_UNREACHABLE, errno)
+}
+
+/// Returns the number of received bytes, at most the buffer's length, and the sender.
 fn receive_datagram(port: &Port, buffer: &mut [u8]) -> Result<(usize, SocketAddr), Errno> {
     let (length, from) = recvfrom::<SockaddrStorage>(port.as_raw_fd(), buffer)?;
     let from = from.and_then(|from| match (from.as_sockaddr_in(), from.as_sockaddr_in6()) {

@@ -1,4 +1,4 @@
-//! The queue pair attributes for each state transition of a connection (`rdma_init_qp_attr`), and
+//! The attributes for each transition of a connection's queue pair (`rdma_init_qp_attr`), and
 //! paths.
 
 use nix::errno::Errno;
@@ -8,16 +8,14 @@ use super::identifier::{Identifier, NegotiatedParams};
 use super::rdma_port::PortSpace;
 use crate::abi::*;
 
-/// The packet lifetime of a path, 4.096 µs · 2^16 = 0.27 s, as a 5-bit code (the kernel's
-/// `CMA_IBOE_PACKET_LIFETIME` is 16 too). It allows for a process that waits for a processor.
+/// 4.096 µs · 2^16 = 0.27 s, as the kernel's `CMA_IBOE_PACKET_LIFETIME`. A process may wait that
+/// long for a processor.
 const PACKET_LIFETIME: u8 = 16;
-/// The local ACK timeout as a 5-bit code: twice the packet lifetime, for the request and its ACK.
+/// The local ACK timeout: twice the packet lifetime, for the request and its ACK.
 const ACK_TIMEOUT: u8 = PACKET_LIFETIME + 1;
-/// The hop limit of a path.
 const HOP_LIMIT: u8 = 64;
 
-/// Returns the attributes that bring an identifier's queue pair to `state`, and the mask of those
-/// that are set.
+/// Returns the attributes that bring an identifier's queue pair to `state`, and their mask.
 ///
 /// # Errors
 /// `EINVAL` for a state other than INIT, RTR and RTS, and for RTR and RTS of a connection before
@@ -78,8 +76,7 @@ pub fn qp_attributes(
     Ok((attr, mask))
 }
 
-/// Returns the remote access rights of a connection's queue pair, as the kernel's connection
-/// manager sets them (`cm_init_qp_init_attr`).
+/// The same access rights as with the kernel's connection manager (`cm_init_qp_init_attr`).
 fn access_flags(params: &NegotiatedParams) -> u32 {
     let read_and_atomic =
         if params.responder_resources > 0 { IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC } else { 0 };
@@ -99,7 +96,7 @@ pub fn path_to(gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
     path
 }
 
-/// Returns the path to the NIC with GID `dgid`, as `rdma_route.path_rec` holds it.
+/// Returns the `rdma_route.path_rec` to the NIC with GID `dgid`.
 pub fn path_record(device: &Device, dgid: [u8; 16], traffic_class: u8) -> ibv_sa_path_rec {
     // The selector "exactly" of MTU, rate and lifetime (IBTA 15.2.5.16).
     const EXACTLY: u8 = 2;

@@ -1,32 +1,31 @@
 //! Sockets that represent ports of the RDMA port spaces.
 //!
-//! A port of RDMA_PS_TCP is represented by a TCP port and a port of RDMA_PS_UDP by a UDP port, so
-//! the kernel allocates the numbers and detects conflicts between processes. The two numbers
-//! differ, because programs such as UCX and iSER targets listen on the same number in RDMA_PS_TCP
-//! and in plain TCP. [`translate_port`] maps one number to the other. A conflict remains possible
-//! with an ordinary socket that has the translated number.
+//! A TCP port represents a port of RDMA_PS_TCP, and a UDP port represents a port of RDMA_PS_UDP.
+//! The kernel therefore allocates the numbers and detects conflicts between processes.
+//! [`translate_port`] maps the RDMA port number to a different socket port number, because programs
+//! such as UCX and iSER targets listen on the same number in RDMA_PS_TCP and in plain TCP. An
+//! ordinary socket with the translated number still conflicts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::common::close_on_fork::CloseOnFork;
 
-/// The port space of an identifier (`enum rdma_port_space`), which also determines the transport
-/// service of its QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortSpace {
     /// RDMA_PS_TCP: connected queue pairs.
+    #[default]
     Tcp,
     /// RDMA_PS_UDP: datagram queue pairs.
     Udp,
 }
 
-/// A non-blocking socket that is closed on `exec` and in the child of a `fork`. Its addresses carry
-/// RDMA port numbers.
+/// A non-blocking socket that is closed on `exec` and in the child of a `fork`. The addresses in
+/// its methods carry RDMA port numbers.
 #[derive(Debug)]
 pub struct Port {
     _close_on_fork: CloseOnFork,
@@ -42,7 +41,6 @@ impl Deref for Port {
 }
 
 impl Port {
-    /// Makes a socket non-blocking and registers it to be closed on `fork`.
     pub fn new(socket: Socket) -> Result<Self, Errno> {
         socket.set_nonblocking(true).map_err(errno_of)?;
         Ok(Self { _close_on_fork: CloseOnFork::new(std::os::fd::AsRawFd::as_raw_fd(&socket))?, socket })
@@ -50,28 +48,22 @@ impl Port {
 
     /// Creates a socket bound to `address`. For port 0 the kernel chooses a free port.
     ///
-    /// The bind must fail if another socket is bound to the port, and must succeed if only closed
-    /// connections in TIME_WAIT use it, because RDMA port spaces have no TIME_WAIT. `bind`
-    /// therefore retries with `SO_REUSEADDR` when a plain bind fails. Sockets that listen or are
-    /// connected set that option by [`share`](Self::share); sockets that are only bound do not,
-    /// unless they needed the retry. The kernel lets two sockets share a port only if both set the
-    /// option and neither listens.
+    /// RDMA port spaces have no TIME_WAIT, so closed TCP connections in TIME_WAIT must not keep a
+    /// port in use. `bind` therefore retries with `SO_REUSEADDR`. The retry still fails if another
+    /// socket is bound to the port: the kernel lets two sockets share a port only if both set the
+    /// option and neither listens. Sockets that listen or connect set the option by
+    /// [`share`](Self::share), and bound sockets only in the retry.
     ///
     /// # Errors
     /// `EADDRINUSE` if the port is in use, or the error of the failing system call.
     pub fn bind(space: PortSpace, address: SocketAddr, reuse: bool, v6_only: bool) -> Result<Self, Errno> {
         let bind = |reuse: bool| {
-            let port = Self::new(
-                match space {
-                    PortSpace::Tcp => {
-                        Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
-                    }
-                    PortSpace::Udp => {
-                        Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
-                    }
-                }
-                .map_err(errno_of)?,
-            )?;
+            let (kind, protocol) = match space {
+                PortSpace::Tcp => (Type::STREAM, Protocol::TCP),
+                PortSpace::Udp => (Type::DGRAM, Protocol::UDP),
+            };
+            let socket = Socket::new(Domain::for_address(address), kind, Some(protocol));
+            let port = Self::new(socket.map_err(errno_of)?)?;
             if address.is_ipv6() {
                 port.set_only_v6(v6_only).map_err(errno_of)?;
             }
@@ -87,40 +79,30 @@ impl Port {
 
     /// Allows another socket to bind the port while this socket does not listen.
     pub fn share(&self) {
-        // A failure is ignored: its only consequence is that a restarted program cannot bind the
-        // port for a minute.
+        // After a failure, a restarted program cannot bind the port for a minute.
         let _ = self.set_reuse_address(true);
     }
 
-    /// Enables TCP keep-alive, so that the failure of the peer's host is detected within about a
-    /// minute: the first probe after 10 s, then one every 5 s, as many as the system's default (9
-    /// on Linux). Also disables Nagle's algorithm.
+    /// Enables TCP keep-alive and disables Nagle's algorithm. The failure of the peer's host is
+    /// detected within about a minute: the system sends 9 probes by default.
     pub fn keep_alive(&self) {
         let every = Duration::from_secs(5);
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(every);
-        // A failure is ignored: its only consequence is that the failure of a peer's host is not
-        // detected.
+        // After a failure, the failure of the peer's host is not detected.
         let _ = self.set_tcp_keepalive(&keepalive);
         let _ = self.set_tcp_nodelay(true);
     }
 
-    /// Returns the local address, with its RDMA port number.
     pub fn address(&self) -> Result<SocketAddr, Errno> {
-        let address = self.local_addr().map_err(errno_of)?.as_socket();
-        address.map(translate_address).ok_or(Errno::EAFNOSUPPORT)
+        rdma_address(self.local_addr())
     }
 
-    /// Returns the peer's address, with its RDMA port number.
-    ///
     /// # Errors
     /// `ENOTCONN` before the socket is connected.
     pub fn peer(&self) -> Result<SocketAddr, Errno> {
-        let address = self.peer_addr().map_err(errno_of)?.as_socket();
-        address.map(translate_address).ok_or(Errno::EAFNOSUPPORT)
+        rdma_address(self.peer_addr())
     }
 
-    /// Starts to connect.
-    ///
     /// # Errors
     /// `EINPROGRESS` while the connection is being established, or the error of `connect`.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), Errno> {
@@ -128,16 +110,19 @@ impl Port {
     }
 }
 
-/// Maps an RDMA port number to the number of the TCP or UDP port that represents it, and back, by
-/// flipping bit 13. Numbers below the kernel's ephemeral range (from 32768) stay below it.
-/// Privileged numbers (below 1024) are unchanged, and so are the numbers that would become
-/// privileged.
+fn rdma_address(socket: std::io::Result<SockAddr>) -> Result<SocketAddr, Errno> {
+    socket.map_err(errno_of)?.as_socket().map(translate_address).ok_or(Errno::EAFNOSUPPORT)
+}
+
+/// Maps an RDMA port number to the number of its TCP or UDP port, and back, by flipping bit 13.
+/// Numbers below the kernel's ephemeral range (from 32768) stay below the range. Privileged numbers
+/// (below 1024) are unchanged, and so are the numbers that would become privileged.
 fn translate_port(port: u16) -> u16 {
     const BIT: u16 = 1 << 13;
     if port & !BIT < 1024 { port } else { port ^ BIT }
 }
 
-/// Returns the address with its port translated, in either direction.
+/// As [`translate_port`], in both directions.
 pub fn translate_address(mut address: SocketAddr) -> SocketAddr {
     address.set_port(translate_port(address.port()));
     address
@@ -147,12 +132,12 @@ pub fn translate_address(mut address: SocketAddr) -> SocketAddr {
 pub fn source_towards(to: SocketAddr) -> Result<IpAddr, Errno> {
     let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = std::net::UdpSocket::bind(SocketAddr::new(any, 0)).map_err(errno_of)?;
-    // `connect` refuses port 0; any other port has the same route. 9 is the discard service.
+    // `connect` refuses port 0, and all other ports have the same route. 9 is the discard service.
     probe.connect(SocketAddr::new(to.ip(), 9)).map_err(errno_of)?;
     Ok(probe.local_addr().map_err(errno_of)?.ip())
 }
 
-/// Returns the error number of an I/O error, `EIO` if it has none.
+/// Returns `EIO` for an error without an error number.
 pub fn errno_of(error: std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
@@ -192,7 +177,7 @@ mod tests {
         let address = listener.address().unwrap();
         let peer = std::net::TcpStream::connect(translate_address(address)).unwrap();
         listener.set_nonblocking(false).unwrap();
-        // The side that closes first enters TIME_WAIT.
+        // The side that closes first enters TIME_WAIT, here the listener's.
         drop(listener.accept().unwrap());
         drop((peer, listener));
         Port::bind(PortSpace::Tcp, address, false, false).unwrap();

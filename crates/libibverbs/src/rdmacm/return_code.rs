@@ -8,8 +8,8 @@ use super::explanation;
 use crate::common::errno::minus_one;
 use crate::common::refusal;
 
-/// Executes a librdmacm call, and returns 0, or −1 with `errno` set. Explains why the call is
-/// refused, unless a verb that it called has explained that.
+/// Executes a librdmacm call, and returns 0, or −1 with `errno` set. Explains a refusal that no
+/// verb in the call has explained.
 pub fn return_code(call: &str, execute: impl FnOnce() -> Result<(), Errno>) -> c_int {
     let before = refusal::count_of_thread();
     let Err(errno) = execute() else { return 0 };

@@ -1,12 +1,12 @@
-//! Conversions between `struct sockaddr`, [`SocketAddr`] and GIDs.
+//! Conversions between `struct sockaddr` and [`SocketAddr`].
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use nix::errno::Errno;
 use socket2::SockAddr;
 
-/// Reads an address of the program. Returns `None` for a null pointer.
+/// Returns `None` for a null pointer.
 ///
 /// # Errors
 /// `EAFNOSUPPORT` if the family is neither AF_INET nor AF_INET6.
@@ -17,8 +17,8 @@ pub unsafe fn read_sockaddr(address: *const sockaddr) -> Result<Option<SocketAdd
     if address.is_null() {
         return Ok(None);
     }
-    // SAFETY: by the contract the family is readable, and so is the structure that belongs to the
-    // family. All reads are unaligned reads, so the pointer needs no alignment.
+    // SAFETY: by the contract the family and the structure of the family are readable. The reads
+    // need no alignment.
     let address = unsafe {
         match i32::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -31,36 +31,16 @@ pub unsafe fn read_sockaddr(address: *const sockaddr) -> Result<Option<SocketAdd
                 let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
                 SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()
             }
-            // This includes AF_IB, InfiniBand's own address family, which this library does not
-            // support.
+            // Also AF_IB, InfiniBand's own address family.
             _ => return Err(Errno::EAFNOSUPPORT),
         }
     };
     Ok(Some(address))
 }
 
-/// Converts an address to the C structure.
 pub fn to_sockaddr_storage(address: SocketAddr) -> sockaddr_storage {
-    // SAFETY: `sockaddr_storage` consists of integers, for which zero is valid.
-    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-    let address = SockAddr::from(address);
-    let length = (address.len() as usize).min(size_of::<sockaddr_storage>());
-    // SAFETY: `address` has `length` bytes and `storage` has at least `length` bytes. They do not
-    // overlap, because `storage` is a local variable. Any bytes are valid for `sockaddr_storage`.
-    unsafe {
-        let from = address.as_ptr().cast::<u8>();
-        std::ptr::copy_nonoverlapping(from, (&raw mut storage).cast(), length);
-    }
-    storage
-}
-
-/// Returns the RoCEv2 GID of an IP address: the IPv6 address, or the IPv4-mapped form of an IPv4
-/// address (annex A17).
-pub fn gid_of(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
+    // SAFETY: the storage of a `SockAddr` is a `sockaddr_storage` (socket2, `SockAddrStorage`).
+    unsafe { *SockAddr::from(address).as_storage().view_as() }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ static void post_message(void)
 	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 }
 
-/* Connects a new queue pair, with some receives, to that of the other process. */
+/* Connects a new queue pair with receives to the queue pair of the other process. */
 static void connect_ends(int receives)
 {
 	struct connection_data mine, peer;
@@ -50,7 +50,7 @@ static void leave(const char *how)
 	_exit(0);
 }
 
-/* The receiver's process ends as soon as it has polled the completion of its receive. The sender's request was executed, so it succeeds. */
+/* The receiver's process ends after it has polled the completion of its receive. The sender's request was executed and succeeds. */
 static void ack_lost_at_exit(const char *how, int answers)
 {
 	int failed = 0;
@@ -88,7 +88,7 @@ static void ack_lost_at_exit_exec(void) { ack_lost_at_exit("exec", 0); }
 static void ack_lost_at_exit_return(void) { ack_lost_at_exit("return", 0); }
 static void ack_lost_after_answers(void) { ack_lost_at_exit("kill", 8); }
 
-/* The receiver's program says that it has the message, and the sender moves its queue pair to ERR. The request was executed, so it succeeds. */
+/* After the receiver's program has the message, the sender moves its queue pair to ERR. The request was executed and succeeds. */
 static void last_send_flushed_told(void)
 {
 	int flushed = 0;
@@ -139,7 +139,7 @@ static void give_qp(struct rdma_cm_id *id)
 	post_receive(0);
 }
 
-/* The receiver disconnects when it has the message, and the sender when it is told. */
+/* The receiver disconnects after the message, and the sender after a word of the receiver. */
 static void last_send_flushed_disconnected(void)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
@@ -191,7 +191,7 @@ static void last_send_flushed_disconnected(void)
 	CHECK(flushed == 0);
 }
 
-/* Sends and receives complete in one queue. The completion of a send comes before that of the receive of its answer. */
+/* Sends and receives complete in one queue. A send completes before the receive of its answer. */
 static void cq_order(bool uses_events)
 {
 	int wrong = 0, sends = 0, receives = 0;

@@ -47,7 +47,7 @@ static void network_device(void)
 		CHECK(file && fgets(line, sizeof line, file) && strcmp(line, "lo\n") == 0);
 		fclose(file);
 	}
-	/* A program that the program starts finds the device, too. */
+	/* A child program finds the device, too. */
 	FILE *list = popen("ls /sys/class/infiniband/mitra0/device/net/", "r");
 	CHECK(list && fgets(line, sizeof line, list) && strcmp(line, "lo\n") == 0);
 	CHECK(pclose(list) == 0);
@@ -109,10 +109,10 @@ static struct ibv_wc datagram(struct ibv_qp *from, struct ibv_ah *ah, struct ibv
 	return first.wr_id == 2 ? first : second;
 }
 
-/* The traffic class of an address handle reaches the receiver's GRH, and an address handle that answers has it, too. */
+/* The receiver's GRH has the traffic class of the address handle. An address handle from the GRH has the same traffic class. */
 static void traffic_class(void)
 {
-	/* The last two bits are those of ECN, which a host may set. */
+	/* A host may set the last two bits, ECN. */
 	static const uint8_t classes[] = { 0, 0x48, 0xb8, 0, 0xfc };
 	struct ibv_qp *one = ud(), *other = ud();
 	for (size_t i = 0; i < sizeof classes; i++) {

@@ -49,7 +49,7 @@ static struct ibv_cq *cqs[CQS];
 static struct ibv_mr *mrs[MRS];
 static struct ibv_srq *srqs[SRQS];
 static struct ibv_ah *ahs[AHS];
-/* The memory that the program registers, and a page behind it that no region contains. */
+/* The memory that the program registers, and a page behind the memory that no region contains. */
 static char *memory, *guard;
 enum { MEMORY = 16 * PAGE };
 
@@ -80,7 +80,7 @@ static uint32_t some_length(void)
 	return one_in(4) ? number() : below(3 * PAGE);
 }
 
-/* Fills a list, and returns the number of entries to name. It may be negative, or larger than any queue pair allows. */
+/* Fills a list, and returns the number of entries to pass, which may be negative or exceed the limit of every queue pair. */
 static int some_list(struct ibv_sge *list)
 {
 	for (int i = 0; i < SGES; i++)
@@ -192,7 +192,7 @@ static void post_send(void)
 		}
 		wrs[i].imm_data = bits();
 		if (wrs[i].send_flags & IBV_SEND_INLINE) {
-			/* The library reads inline data in the call, so it is memory of the program. */
+			/* The library reads inline data in the call, so the data must be memory of the program. */
 			for (int n = 0; n < SGES; n++) {
 				lists[i][n].length = below(200);
 				lists[i][n].addr = (uintptr_t)memory + below(MEMORY - 200);
@@ -206,7 +206,7 @@ static void post_send(void)
 			wrs[i].opcode = IBV_WR_SEND_WITH_INV;
 			wrs[i].invalidate_rkey = some_key(true);
 		} else {
-			/* The fields of WRITE and READ lie where an atomic has its own. */
+			/* An atomic has its fields at the same offsets as WRITE and READ. */
 			wrs[i].wr.atomic.remote_addr = one_in(2) ? (uintptr_t)memory + PAGE : some_address();
 			wrs[i].wr.atomic.compare_add = bits();
 			wrs[i].wr.atomic.swap = bits();
@@ -271,7 +271,7 @@ static void completion_queues(void)
 		returns_errno(ibv_req_notify_cq(*cq, number()));
 		break;
 	case 2:
-		/* Refused while a queue pair uses it. */
+		/* Refused while a queue pair uses the object. */
 		if (ibv_destroy_cq(*cq) == 0)
 			*cq = NULL;
 		break;
@@ -319,7 +319,7 @@ static void address_handles(void)
 {
 	struct ibv_ah **ah = &PICK(ahs);
 	if (*ah) {
-		/* A request that is posted may still use it, so it lives until the end. */
+		/* A posted request may use the memory until the end of the program. */
 		return;
 	}
 	struct ibv_ah_attr attr = { .is_global = one_in(8) ? number() : 1, .port_num = one_in(8) ? number() : 1, .grh = { .dgid = end.gid, .hop_limit = 1 } };
@@ -353,7 +353,7 @@ static void check_usable(void)
 	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
 	memset(end.memory, 0x5a, 8);
 	memset(end.memory + PAGE, 0, 8);
-	/* Requests of the other queue pairs may complete here too. */
+	/* Requests of other queue pairs may complete here, too. */
 	CHECK(post_write(one, &end, 0x600d, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
 	struct ibv_wc wc;
 	do
@@ -378,14 +378,14 @@ static void run_seed(uint64_t seed)
 	state = seed;
 	for (int i = 0; i < CALLS; i++)
 		PICK(calls)();
-	/* Requests that are under way get a chance to complete. */
+	/* Outstanding requests get time to complete. */
 	for (int i = 0; i < 200; i++) {
 		poll_some(end.cq);
 		for (int n = 0; n < CQS; n++)
 			if (cqs[n])
 				poll_some(cqs[n]);
 	}
-	/* What other queue pairs complete on the end's queue must not overflow it for the check. */
+	/* Completions of other queue pairs must not overflow the queue of the check. */
 	DESTROY_ALL(qps, ibv_destroy_qp);
 	struct ibv_wc wc;
 	while (ibv_poll_cq(end.cq, 1, &wc) > 0)
@@ -407,15 +407,15 @@ int main(int argc, char **argv)
 	memory = mmap(NULL, MEMORY + 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(memory != MAP_FAILED);
 	guard = memory + MEMORY + PAGE;
-	/* No region reaches the guard, because it would contain this page. */
+	/* A region that reached the guard page would contain this page. */
 	CHECK(mprotect(memory + MEMORY, PAGE, PROT_NONE) == 0);
 	for (uint64_t seed = first; seed < first + seeds; seed++) {
-		/* The program prints nothing but the seed under way, which a failed check follows. */
+		/* The line of a failed check follows the seed. */
 		fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
 		memset(guard, 0x77, PAGE);
 		run_seed(seed);
 	}
-	/* The calls are not all refused. */
+	/* Some calls succeed. */
 	CHECK(statuses[0] && statuses[1]);
 	check_usable();
 	CHECK(ibv_dereg_mr(end.mr) == 0 && ibv_destroy_cq(end.cq) == 0 && ibv_destroy_comp_channel(end.channel) == 0);

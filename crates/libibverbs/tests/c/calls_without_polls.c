@@ -35,7 +35,7 @@ static void create_and_destroy(void)
 	CHECK(ibv_destroy_cq(cq) == 0);
 }
 
-/* Sends the requests, and returns how many completed successfully before the first that did not. */
+/* Sends the requests, and returns the number of successful completions before the first failed completion. */
 static int completed(struct connection_data peer)
 {
 	for (int i = 0; i < REQUESTS; i++) {

@@ -25,7 +25,7 @@ static bool has_event(int milliseconds)
 	return poll(&(struct pollfd){ .fd = end.context->async_fd, .events = POLLIN }, 1, milliseconds) == 1;
 }
 
-/* Changes the address of rail 0, and checks that the program is told of it and finds the new GID in the table. */
+/* Changes the address of rail 0, and checks that the program gets an event and finds the new GID in the table. */
 static void change_device(void)
 {
 	union ibv_gid before = present(), gid;
@@ -66,7 +66,7 @@ static struct ibv_qp *prepare(void)
 	return qp;
 }
 
-/* Each end sends a message, and writes into a region of the other that was registered just before, so that its keys are asked for. */
+/* Each end sends a message, and writes into a new region of the other end, whose keys the sender must query. */
 static void use(struct ibv_qp *qp, uint64_t round)
 {
 	struct ibv_mr *mr = ibv_reg_mr(end.pd, end.memory, PAGE, ALL);
@@ -105,14 +105,14 @@ static void connection(void)
 		if (round / 2 % 2 == (child == 0))
 			fault("rail%d address free", round % rails());
 		if (round % 3 == 0)
-			meet(); /* otherwise the use begins during the change */
+			meet(); /* the use begins after the change */
 		use(qp, round);
 	}
 	meet();
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-/* Connections that are made after the change, with the first GID or the present one, by queue pairs that existed before it or not. */
+/* Connections after the change, with the first or the present GID, by queue pairs from before and after the change. */
 static void later_connections(void)
 {
 	end = open_end();
@@ -134,7 +134,7 @@ static void later_connections(void)
 	}
 }
 
-/* A queue pair that is connected to itself, and two of one process, before and after a change. */
+/* A queue pair that is connected to itself, and two queue pairs of one process, before and after a change. */
 static void own_connections(void)
 {
 	end = open_end();

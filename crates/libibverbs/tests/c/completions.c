@@ -27,7 +27,7 @@ static void windows_of_type_1(void)
 	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_BIND_MW);
 	CHECK(status_of_write(addr, mw->rkey) == IBV_WC_SUCCESS);
 	FAILS(EBUSY, ibv_dereg_mr(mr));
-	/* A second bind needs no invalidation, and ends the first. */
+	/* A second bind needs no invalidation, and ends the first bind. */
 	uint32_t first = mw->rkey;
 	bind.bind_info.addr = addr + 64;
 	CHECK(ibv_bind_mw(other, mw, &bind) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
@@ -87,7 +87,7 @@ static void refused_by_completion(void)
 	struct ibv_sge sge = { (uintptr_t)end.memory, 4, end.mr->lkey };
 	struct ibv_send_wr add = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
 		.send_flags = IBV_SEND_SIGNALED, .wr.atomic = { .remote_addr = (uintptr_t)counter, .compare_add = 5, .rkey = end.mr->rkey } };
-	/* An atomic with less than 8 bytes of local memory is not executed, behind a request that is. */
+	/* An atomic with less than 8 bytes of local memory is not executed. The request before the atomic is executed. */
 	connect_pair();
 	*counter = 1, words[0] = words[1] = 77;
 	CHECK(post_write(one, &end, 8, (uintptr_t)end.memory + PAGE + 64, end.mr->rkey) == 0 && ibv_post_send(one, &add, &bad) == 0);
@@ -96,7 +96,7 @@ static void refused_by_completion(void)
 	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_LOC_LEN_ERR && *counter == 1 && words[0] == 77);
 	CHECK(post_write(one, &end, 9, 0, 0) == 0 && next(end.cq).status == IBV_WC_WR_FLUSH_ERR);
 	disconnect_pair();
-	/* Of longer memory, it writes 8 bytes. */
+	/* An atomic with longer memory writes 8 bytes. */
 	connect_pair();
 	sge.length = 16;
 	CHECK(ibv_post_send(one, &add, &bad) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
@@ -115,7 +115,7 @@ static void refused_by_completion(void)
 	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_LOC_QP_OP_ERR);
 	CHECK(ibv_destroy_qp(ud) == 0);
 
-	/* A datagram beyond the MTU is not sent, and completes. */
+	/* A datagram beyond the MTU completes without being sent. */
 	ud = datagram_qp();
 	struct ibv_port_attr port;
 	CHECK(ibv_query_port(end.context, 1, &port) == 0);

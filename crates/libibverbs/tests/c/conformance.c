@@ -18,7 +18,7 @@ static void post_message(struct ibv_qp *qp, uint32_t length, enum ibv_wr_opcode 
 	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 }
 
-/* Returns the completion of the next receive, after it or before it the completion of its message. */
+/* Returns the completion of the next receive. The completion of the message may come earlier or later. */
 static struct ibv_wc next_receive(void)
 {
 	struct ibv_wc wcs[2] = { next(end.cq), next(end.cq) };
@@ -27,7 +27,7 @@ static struct ibv_wc next_receive(void)
 	return wcs[wcs[1].opcode & IBV_WC_RECV ? 1 : 0];
 }
 
-/* A receive over a connection has the flag of a GRH, as on soft-RoCE, begins with the message, and has no source queue pair. */
+/* As on soft-RoCE, a receive over a connection has the flag of a GRH, but no GRH in its memory, and no source queue pair. */
 static void receive_flags(void)
 {
 	connect_pair();
@@ -65,7 +65,7 @@ static void receives_in_reset(void)
 	disconnect_pair();
 }
 
-/* A receive may be longer than its region, if the message is not. */
+/* A receive may exceed its region if the message does not. */
 static void receives_beyond_region(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -88,7 +88,7 @@ static void receives_beyond_region(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* An object is not found in another context than its own. */
+/* An object is found only in its own context. */
 static void objects_of_another_context(void)
 {
 	struct ibv_context *own = end.context, *foreign;
@@ -158,7 +158,7 @@ static void zero_based_windows(void)
 	CHECK(post_write(one, &end, 3, 120, rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	for (int i = 0; i < PAGE; i++)
 		CHECK(end.memory[PAGE + i] == ((i >= 64 && i < 72) || (i >= 184 && i < 192) ? 'x' : '-'));
-	/* One byte too far. */
+	/* One byte beyond the window. */
 	CHECK(post_write(one, &end, 4, 121, rkey) == 0 && next(end.cq).status == IBV_WC_REM_ACCESS_ERR);
 	disconnect_pair();
 	/* The address of the memory is outside the window. */

@@ -15,7 +15,7 @@ static void fail_rails(const char *script)
 		fault(script, rail);
 }
 
-/* Each end sends a message and writes into the other's memory. Twice, because a move may follow the first. */
+/* Each end sends a message and writes into the other's memory twice, because the connection may move after the first time. */
 static void use(struct ibv_qp *qp)
 {
 	for (uint64_t round = 1; round <= 2; round++) {
@@ -50,7 +50,7 @@ static struct ibv_qp *prepare(void)
 	return qp;
 }
 
-/* Connects both ends after the rails have failed at one or at both. */
+/* Connects both ends after the rails have failed at one end or at both. */
 static void after_failure(const char *script, bool here)
 {
 	struct ibv_qp *qp = prepare();

@@ -5,7 +5,7 @@
 
 enum { MESSAGES = 640 };
 
-/* The link of rail 0 goes down, and the library notices: the first queue pair's datagrams to itself arrive. Those before are lost. */
+/* The link of rail 0 goes down, and the queue pair's datagrams to itself are lost until the library uses another rail. */
 static void leave_rail_0(void)
 {
 	struct ibv_sge sge = { (uintptr_t)end.memory, GRH + 8, end.mr->lkey };
@@ -23,12 +23,12 @@ static void leave_rail_0(void)
 		for (int polls = 0; polls < 2000 && wc.opcode != IBV_WC_RECV; polls++)
 			CHECK(ibv_poll_cq(end.cq, 1, &wc) >= 0 && wc.status == IBV_WC_SUCCESS);
 	}
-	/* The last send may complete behind the receive. */
+	/* The last send may complete after the receive. */
 	for (int polls = 0; polls < 2000; polls++)
 		CHECK(ibv_poll_cq(end.cq, 1, &wc) >= 0);
 }
 
-/* More datagrams than a queue has places, of all lengths, several at a time; on two rails, first on one and then on the other. */
+/* More datagrams of all lengths than a queue has places, several at a time. With several rails, the second half uses another rail. */
 static void many_datagrams(void)
 {
 	for (int sent = 0; sent < MESSAGES; sent += BURST) {
@@ -49,7 +49,7 @@ static void many_datagrams(void)
 	}
 }
 
-/* Sends without completions take their places in the queue only until they were sent. */
+/* A send without a completion frees its place in the queue when the datagram is sent. */
 static void unsignalled(void)
 {
 	for (int i = 0; i < 8 * DEPTH; i++) {
@@ -60,7 +60,7 @@ static void unsignalled(void)
 	CHECK(is_empty(end.cq));
 }
 
-/* Sends that are posted in SQD wait, and so many that the queue is full. */
+/* Sends that are posted in SQD wait, until the queue is full. */
 static void full_while_drained(void)
 {
 	enum { MANY = 4096 };
@@ -84,7 +84,7 @@ static void full_while_drained(void)
 	ended(arrived, 0, IBV_WC_SUCCESS);
 }
 
-/* A send that fails moves the queue pair to SQE. What is posted then, or in ERR, is flushed. */
+/* A send that fails moves the queue pair to SQE. Requests that are posted in SQE or ERR are flushed. */
 static void flushed(void)
 {
 	struct ibv_sge foreign = { (uintptr_t)send_place(0), 8, mr->lkey ^ 0xff00 };

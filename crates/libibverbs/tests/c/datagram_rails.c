@@ -4,10 +4,8 @@
 #include "rail_faults.h"
 
 enum { QKEY = 0x11, GRH = 40, ROOM = GRH + 64, ROUNDS = 60, ATTEMPTS = 400, STOPS = 8, MULTICAST_QPN = 0xffffff };
-/* The round of the last datagrams. */
 static const uint32_t STOP = 0xffffffff;
 
-/* What a datagram contains. */
 struct message {
 	uint32_t round, attempt;
 };
@@ -16,9 +14,9 @@ static struct end end;
 static struct ibv_qp *qp;
 static struct connection_data peer;
 static struct ibv_srq *srq;
-/* Whether addresses change. A datagram then shows the present addresses, which the programs have not exchanged. */
+/* Whether addresses change. The programs have not exchanged the new addresses. */
 static bool addresses_change;
-/* The work requests that were posted, and completed. They complete in order, so a completion has the number of those before it. */
+/* The numbers of posted and of completed work requests. The requests complete in order, so a completion's wr_id is the number of earlier completions. */
 static uint64_t posted_receives, received, posted_sends, sent;
 
 static char *room_of(uint64_t wr_id)
@@ -70,7 +68,7 @@ static struct ibv_ah *handle_for(union ibv_gid gid)
 	return ah;
 }
 
-/* Polls once. Returns whether a datagram has arrived, which `wc` and `message` describe, and posts its receive again. */
+/* Polls once. If a datagram has arrived, fills `wc` and `message`, posts the receive again, and returns true. */
 static bool poll_message(union ibv_gid to, struct ibv_wc *wc, struct message *message, struct ibv_grh *header)
 {
 	int n = ibv_poll_cq(end.cq, 1, wc);
@@ -147,7 +145,7 @@ static void answer(void (*at_round)(uint32_t))
 		post_message(ah, wc.src_qp, message);
 		CHECK(ibv_destroy_ah(ah) == 0);
 	}
-	/* What is posted completes, whatever the rails do. */
+	/* All requests complete. */
 	while (sent < posted_sends)
 		poll_message(end.gid, &wc, &message, &header);
 }
@@ -175,7 +173,7 @@ static void link_fails_at_asker(void) { exchange(link_down, nothing); }
 static void link_fails_at_answerer(void) { exchange(nothing, link_down); }
 static void nic_dies_at_asker(void) { exchange(nic_dead, nothing); }
 static void nic_dies_at_answerer(void) { exchange(nothing, nic_dead); }
-/* All objects but the device are made when the NIC is dead. */
+/* All objects but the device are created after the death of the NIC. */
 static void nic_is_dead(void)
 {
 	if (child)
@@ -190,7 +188,7 @@ static void both_nics_die(void) { exchange(nic_dead, nic_dead); }
 static void down_at_answerer(void) { exchange(nothing, down_from_start); }
 static void rails_fail_in_turn(void) { exchange(in_turn, nothing); }
 
-/* The other process learns of each change before the next. */
+/* The other process learns of each change before the next change. */
 static void spaced_addresses(uint32_t round)
 {
 	new_addresses(round);
@@ -198,7 +196,7 @@ static void spaced_addresses(uint32_t round)
 		usleep(50000);
 }
 
-/* The asker goes on to use the first GID of the answerer, which answers to the address in the header. */
+/* The asker always uses the first GID of the answerer. The answerer uses the address in the header. */
 static void addresses_change_at_asker(void)
 {
 	addresses_change = true;
@@ -245,7 +243,7 @@ static void sends_to_itself(void)
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(qp) == 0);
 }
 
-/* The second process is in a group. The first sends to it, and the second answers to the sender. */
+/* The first process sends to a group of the second process, which answers to the sender. */
 static void send_to_group(void (*of_sender)(uint32_t))
 {
 	struct ibv_wc wc;

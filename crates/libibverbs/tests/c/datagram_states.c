@@ -3,7 +3,7 @@
 
 #include <poll.h>
 
-/* Returns the next asynchronous event, which is about this queue pair. */
+/* Takes the next asynchronous event, which must be about this queue pair. */
 static void next_event(enum ibv_event_type type, struct ibv_qp *qp)
 {
 	struct ibv_async_event event;
@@ -62,7 +62,7 @@ static void sends_refused(void)
 	CHECK(is_empty(end.cq));
 }
 
-/* What is posted is flushed on entering ERR, and what is posted later at once. Nothing arrives. */
+/* The change to ERR flushes all requests, and later requests are flushed at once. No datagram arrives. */
 static void error_state(void)
 {
 	modify(from, IBV_QPS_SQD);
@@ -84,11 +84,11 @@ static void error_state(void)
 	no_event();
 }
 
-/* The change to RESET drops requests and completions, and the queue pair is as new. */
+/* The change to RESET drops requests and completions. */
 static void reset_state(void)
 {
 	for (int round = 0; round < 3; round++) {
-		/* A completion at each end that is not polled. */
+		/* Leaves a completion in the queue of each end. */
 		post_receive(0, 8), post(0, 8, IBV_SEND_SIGNALED);
 		next_event(IBV_EVENT_COMM_EST, to);
 		post_receive(1, 8), post_receive(2, 8);
@@ -114,7 +114,7 @@ static void drained_once(void)
 	for (int round = 0; round < 3; round++) {
 		post_receive(0, 8), post(0, 8, IBV_SEND_SIGNALED);
 		if (round == 0)
-			next_event(IBV_EVENT_COMM_EST, to); /* first, because events of two queue pairs have no order */
+			next_event(IBV_EVENT_COMM_EST, to); /* now, because events of two queue pairs have no order */
 		modify(from, IBV_QPS_SQD);
 		next_event(IBV_EVENT_SQ_DRAINED, from);
 		ended(end.cq, 7, IBV_WC_SUCCESS), ended(arrived, 0, IBV_WC_SUCCESS);
@@ -130,7 +130,7 @@ static void overflowed(void)
 	struct ibv_cq *small = ibv_create_cq(end.context, ENTRIES, NULL, NULL, 0);
 	CHECK(small && ibv_destroy_qp(from) == 0);
 	from = make_ud(small);
-	modify(from, IBV_QPS_RTS), modify(to, IBV_QPS_RTS); /* where the first datagram causes no event */
+	modify(from, IBV_QPS_RTS), modify(to, IBV_QPS_RTS); /* the first datagram causes no event in RTS */
 	for (int i = 0; i < ENTRIES + 1; i++)
 		post(0, 8, IBV_SEND_SIGNALED);
 	struct ibv_async_event event;
@@ -142,7 +142,7 @@ static void overflowed(void)
 	from = make_ud(end.cq);
 }
 
-/* A receive that names memory which the queue pair may not write ends with an error, and the queue pair in ERR. */
+/* A receive into memory without local write access fails, and the queue pair enters ERR. */
 static void invalid_receive(void)
 {
 	struct ibv_sge foreign = { (uintptr_t)receive_place(0), GRH + 8, mr->lkey ^ 0xff00 };
@@ -155,7 +155,7 @@ static void invalid_receive(void)
 	CHECK(state_of(to) == IBV_QPS_ERR);
 }
 
-/* The memory of receives is in the protection domain of their queue. In ERR, an event says that the queue pair takes no more of them. */
+/* The memory of receives is in the protection domain of the shared receive queue. In ERR, LAST_WQE_REACHED says that the queue pair takes no more receives. */
 static void shared_receives(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(end.context);

@@ -72,7 +72,7 @@ static void limit(void) {
     struct ibv_qp *q = cq ? ibv_create_qp(pd, &a) : NULL;
     verdict(q || errno == EMFILE, "ibv_create_qp: %s", q ? "it needs none" : strerror(errno));
 }
-/* The first open of the device, with each number of free descriptors up to one that suffices. */
+/* Opens the device for the first time, with more free descriptors each time until they suffice. */
 static void first_open(void) {
     bool opened = false;
     for (int count = 0; count < 60 && !opened; count++) {

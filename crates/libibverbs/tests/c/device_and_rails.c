@@ -5,7 +5,6 @@
 #include <poll.h>
 
 static struct end end;
-/* The requester and the responder. */
 static struct ibv_qp *one, *other;
 
 static bool has_event(int milliseconds)
@@ -106,7 +105,7 @@ static void device_fatal(void)
 		/* A virtual queue pair gets an event when no rail is left and no completion reports it. */
 		queue_pairs += event.event_type == IBV_EVENT_QP_FATAL;
 	}
-	/* It was the last event. */
+	/* No event follows. */
 	struct ibv_async_event none;
 	CHECK(port() == IBV_PORT_DOWN && ibv_get_async_event(end.context, &none) == -1 && errno == EIO);
 }
@@ -159,7 +158,7 @@ static void last_wqe_reached(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* An event that was not taken vanishes with its object. */
+/* The destruction of an object removes its events. */
 static void events_of_destroyed_objects(void)
 {
 	pair(NULL);
@@ -212,7 +211,7 @@ static void limit_events(void)
 	CHECK(!has_event(100));
 	message_arrives(4);
 	CHECK(next_event_is_limit(srq));
-	/* A limit above what is left is reached at once. */
+	/* A limit above the number of receives is reached at once. */
 	set_limit(srq, 3);
 	CHECK(next_event_is_limit(srq) && !has_event(100));
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_srq(srq) == 0);
@@ -254,7 +253,7 @@ static void resets(void)
 		post_message(one, 20 + round, IBV_SEND_SIGNALED);
 		for (int i = 0; i < 2; i++)
 			CHECK(next(end.cq).status == IBV_WC_SUCCESS);
-		/* Neither of these completes after the reset, and the reset takes back the completions that ERR has made. */
+		/* Neither request completes after the reset, which also removes the flush completions. */
 		post_recv(other, 30 + round);
 		post_recv(one, 40 + round);
 		if (round % 2)
@@ -265,7 +264,7 @@ static void resets(void)
 		to_state(other, IBV_QPS_RESET);
 		CHECK(is_empty(end.cq) && state_of(one) == IBV_QPS_RESET);
 		CHECK(one->qp_num == numbers[0] && other->qp_num == numbers[1]);
-		/* A reset before the connection works too. */
+		/* A reset before the connection. */
 		ready(one);
 		post_recv(one, 60);
 		to_state(one, IBV_QPS_RESET);
@@ -297,7 +296,7 @@ static void resets_in_turn(void)
 		to_state(first, IBV_QPS_RESET), ready(first), connect_to(first, connection_data_of(&end, second));
 		CHECK(state_of(first) == IBV_QPS_RTS);
 		post_recv(first, 10);
-		/* On one rail, the request would be retried a few times only. */
+		/* On one rail, the queue pair would retry the request a few times only. */
 		if (rails() > 1 && round < 4) {
 			CHECK(post_write(first, &end, 11, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
 			CHECK(is_empty(end.cq));
@@ -315,7 +314,6 @@ static void resets_in_turn(void)
 	CHECK(is_empty(end.cq));
 }
 
-/* A queue pair that is connected to itself. */
 static void connected_to_itself(void)
 {
 	one = make_qp(&end);
@@ -409,7 +407,7 @@ static void takes(int completions)
 	CHECK(is_empty(end.cq));
 }
 
-/* A queue armed for solicited messages gives no event for others, and gives one for errors. */
+/* A queue armed for solicited messages gives an event for errors, and no event for other messages. */
 static void solicited(void)
 {
 	struct ibv_cq *all = end.cq;

@@ -11,7 +11,7 @@
 
 #define DEVICE "/sys/devices/virtual/infiniband/mitra0"
 
-/* A call of a file's path is no call of the dynamic linker. This is the first call of the function in this process. */
+/* A call with a path keeps the error of dlerror(3), also the first such call in this process. */
 static void pending_error(void) {
     dlsym(RTLD_DEFAULT, "no function has this name");
     NEED(!eaccess("/", X_OK));

@@ -40,7 +40,7 @@ static void allocation(void)
 	CHECK(ibv_free_dm(rest) == 0);
 	CHECK((dm = allocate(1)) && ibv_free_dm(dm) == 0);
 
-	/* It cannot be freed twice, or while it is registered, or if it is not the device's. */
+	/* The memory cannot be freed twice, while it is registered, or by an unknown handle. */
 	struct ibv_mr *mr = ibv_reg_dm_mr(end.pd, half, 0, 64, ALL | ZERO_BASED);
 	CHECK(mr && mr->addr == NULL && mr->length == 64);
 	FAILS(EBUSY, ibv_free_dm(half));
@@ -58,7 +58,6 @@ static void allocation(void)
 	FAILS(ENOENT, ibv_memcpy_to_dm(half, 0, end.memory, 8));
 	REFUSED(ENOENT, ibv_reg_dm_mr(end.pd, half, 0, 64, ALL | ZERO_BASED));
 
-	/* Regions. */
 	CHECK(dm = allocate(100));
 	REFUSED(EINVAL, ibv_reg_dm_mr(end.pd, dm, 0, 64, ALL));
 	REFUSED(EINVAL, ibv_reg_dm_mr(end.pd, dm, 0, 101, ALL | ZERO_BASED));
@@ -85,7 +84,7 @@ static void copies(void)
 	for (int i = 0; i < LEN; i++)
 		host[i] = i * 7 + i / 256;
 	CHECK(ibv_memcpy_to_dm(dm, 0, host, LEN) == 0 && ibv_memcpy_from_dm(back, dm, 0, LEN) == 0 && memcmp(back, host, LEN) == 0);
-	/* Any alignment of the program's memory, and words of the device's. */
+	/* The program's memory needs no alignment. Offsets and lengths in the device's memory are multiples of a word. */
 	CHECK(ibv_memcpy_to_dm(dm, 4, host + 1, PAGE + 4) == 0 && ibv_memcpy_from_dm(back + 3, dm, 4, PAGE + 4) == 0);
 	CHECK(memcmp(back + 3, host + 1, PAGE + 4) == 0);
 	CHECK(ibv_memcpy_from_dm(back, dm, PAGE + 8, 8) == 0 && memcmp(back, host + PAGE + 8, 8) == 0);
@@ -98,7 +97,7 @@ static void copies(void)
 		FAILS(refused[i].error, ibv_memcpy_to_dm(dm, refused[i].offset, host, refused[i].len));
 		FAILS(refused[i].error, ibv_memcpy_from_dm(host, dm, refused[i].offset, refused[i].len));
 	}
-	/* Memory of the program that is not there. */
+	/* Unmapped memory of the program. */
 	FAILS(EFAULT, ibv_memcpy_to_dm(dm, 0, host + LEN - 4, 8));
 	FAILS(EFAULT, ibv_memcpy_from_dm(host + LEN, dm, 0, 8));
 	CHECK(ibv_free_dm(dm) == 0);
@@ -150,7 +149,7 @@ static void operations(void)
 		CHECK(try_message(3, &from, 1) == 0);
 		completes(3, IBV_WC_SUCCESS), completes_in(responder_cq, 2, IBV_WC_SUCCESS);
 		CHECK(get(40) == (uint64_t)11 + round);
-		/* The same keys serve on another rail. */
+		/* The keys are the same on another rail. */
 		if (rails() > 1 && round < 2)
 			fault("rail%d down", 0);
 	}
@@ -186,7 +185,7 @@ static void operations(void)
 	unpair();
 }
 
-/* A forked child allocates on the device of its parent. It cannot use what the parent has allocated, nor register anything. */
+/* A forked child allocates on the device of its parent. The child cannot use allocations of the parent, and cannot register memory. */
 static void inherited(void)
 {
 	CHECK(dm = allocate(LEN));

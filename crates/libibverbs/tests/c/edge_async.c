@@ -29,7 +29,7 @@ int main(void) {
     fcntl(ctx->async_fd, F_SETFL, fcntl(ctx->async_fd, F_GETFL) | O_NONBLOCK);
     struct ibv_async_event e;
     usleep(300000);
-    while (!ibv_get_async_event(ctx, &e)) ibv_ack_async_event(&e); /* events of connecting */
+    while (!ibv_get_async_event(ctx, &e)) ibv_ack_async_event(&e); /* events of the connection */
     struct epoll_event ev = { .events = EPOLLIN | EPOLLET }, got;
     NEED(epoll_ctl(ep, EPOLL_CTL_ADD, ctx->async_fd, &ev) == 0);
     for (int i = 0; i < BURST; i++) raise_event(qp[i]);

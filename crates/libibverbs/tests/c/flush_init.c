@@ -39,7 +39,7 @@ int main(void) {
     open_device();
     int types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
     for (int t = 0; t < 3; t++) { init_to_err(types[t], 1, 0); init_to_err(types[t], 31, 1); }
-    /* RTS -> ERR, for comparison */
+    /* For comparison: RTS -> ERR. */
     struct ibv_cq *cq = ibv_create_cq(ctx, 200, NULL, NULL, 0), *cq2 = ibv_create_cq(ctx, 200, NULL, NULL, 0);
     struct ibv_qp *a = make_qp(cq, cq, 32), *b = make_qp(cq2, cq2, 32);
     connect_pair(a, b);

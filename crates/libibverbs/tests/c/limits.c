@@ -22,7 +22,6 @@ static bool has_srq(uint32_t max_wr, uint32_t max_sge)
 	return srq && ibv_destroy_srq(srq) == 0;
 }
 
-/* The capacities of queues. */
 static void capacities(void)
 {
 	enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
@@ -176,7 +175,7 @@ static void shared_receive_queues(void)
 	CHECK(modify(srq, device.max_srq_wr, 0, IBV_SRQ_MAX_WR) == 0 && modify(srq, 6, 0, IBV_SRQ_MAX_WR) == 0);
 	has_size(srq, 6, 0);
 	CHECK(fill(srq, 4) == 2);
-	/* The size is at least the limit. With both, the limit fits the earlier size and the new one. */
+	/* The size is at least the limit. A call that sets both needs a limit within the earlier and the new size. */
 	CHECK(modify(srq, 0, 7, IBV_SRQ_LIMIT) == EINVAL && modify(srq, 8, 7, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) == EINVAL);
 	has_size(srq, 6, 0);
 	CHECK(modify(srq, 8, 5, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) == 0);
@@ -225,7 +224,7 @@ static void completions(void)
 	CHECK(one = ibv_create_qp(end.pd, &init));
 	ready(one), ready(other);
 	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
-	/* A larger queue has room for more, and a queue that was made smaller again has not. */
+	/* A larger queue has room for more completions. A queue that was made smaller again has no room. */
 	CHECK(ibv_resize_cq(small, DEPTH) == 0);
 	for (int i = 0; i < DEPTH; i++)
 		CHECK(post_write(one, &end, i, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);

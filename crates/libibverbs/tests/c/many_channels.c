@@ -17,7 +17,7 @@ int main(void) {
     alarm(60);
     NEED(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
     NEED(pthread_create(&thread, NULL, wait_for_event, channel) == 0);
-    usleep(200000); /* the thread sleeps, or the test cannot fail */
+    usleep(200000); /* the thread must sleep for the test to fail */
     for (int i = 0; i < CHANNELS; i++) NEED(others[i] = rdma_create_event_channel());
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(7471), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     NEED(rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, 2000) == 0);

@@ -5,7 +5,7 @@
 static struct end end;
 static struct ibv_qp *a, *b;
 
-/* The pages of a range of which each page but the last one is touched, and of one of which only a few are. */
+/* The numbers of pages: of a range with all pages touched but the last, and of a range with few touched pages. */
 enum { SHORT = 4, LONG = 600, LOCAL = IBV_ACCESS_LOCAL_WRITE };
 
 static char *pages(size_t n)
@@ -56,7 +56,7 @@ static void page_without_rights(size_t n, size_t at)
 	REFUSED(EFAULT, ibv_reg_mr(end.pd, start, n * PAGE, ALL));
 	REFUSED(EFAULT, ibv_reg_mr(end.pd, start, n * PAGE, IBV_ACCESS_MW_BIND));
 	CHECK(mr = ibv_reg_mr(end.pd, start, n * PAGE, IBV_ACCESS_REMOTE_READ));
-	/* A page that is only readable cannot get the right to be written. */
+	/* A readable page cannot get a right to write. */
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL) == IBV_REREG_MR_ERR_CMD && errno == EFAULT);
 	CHECK(ibv_dereg_mr(mr) == 0);
 
@@ -101,19 +101,19 @@ static void unregisterable(void)
 	CHECK(mr = ibv_reg_mr(pd, mapped, (LONG - 1) * PAGE, LOCAL));
 	CHECK(ibv_dereg_mr(mr) == 0);
 
-	/* A region without bytes has a page, unless it is at the beginning of one. */
+	/* A region without bytes has a page, except at the beginning of a page. */
 	REFUSED(EINVAL, ibv_reg_mr(pd, end.memory, 0, LOCAL));
 	CHECK(mr = ibv_reg_mr(pd, end.memory + 8, 0, LOCAL));
 	CHECK(mr->length == 0 && ibv_dereg_mr(mr) == 0);
-	/* As soft-RoCE, the device has no regions that count from 0 on, except by ibv_reg_mr_iova, and no dma-bufs. */
+	/* As soft-RoCE, the device has no zero-based regions, except by ibv_reg_mr_iova, and no dma-bufs. */
 	REFUSED(EOPNOTSUPP, ibv_reg_mr(pd, end.memory, PAGE, LOCAL | IBV_ACCESS_ZERO_BASED));
 	REFUSED(EOPNOTSUPP, ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, fileno(file), LOCAL));
 	CHECK(mr = ibv_reg_mr_iova(pd, end.memory, PAGE, 0, LOCAL));
 	CHECK(ibv_dereg_mr(mr) == 0);
-	/* Flags that a device may ignore, and the page size, change nothing. */
+	/* The device ignores optional flags and the page size. */
 	CHECK(mr = ibv_reg_mr(pd, end.memory, PAGE, LOCAL | IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_HUGETLB));
 	CHECK(ibv_dereg_mr(mr) == 0);
-	/* Nothing is left of the refused registrations. */
+	/* The refused registrations do not use the domain. */
 	CHECK(ibv_dealloc_pd(pd) == 0);
 }
 
@@ -153,7 +153,7 @@ static void reregistration(void)
 	CHECK(post_write(a, &end, 2, (uintptr_t)new, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(strcmp(new, "again") == 0);
 
-	/* The region moves to another domain, and the earlier one does not count it any more. */
+	/* The region moves to another domain and back, and uses only its present domain. */
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0) == 0);
 	CHECK(mr->pd == pd && mr->lkey == before.lkey && mr->rkey == before.rkey && mr->addr == new);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
@@ -162,7 +162,7 @@ static void reregistration(void)
 	CHECK(post_write(a, &end, 3, (uintptr_t)new, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(strcmp(new, "back") == 0);
 
-	/* A receive that was posted before names memory that is not in the region any more. */
+	/* An earlier receive uses memory that is not in the region any more. */
 	struct ibv_sge stale = entry(new, mr);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, old, PAGE, 0) == 0);
 	CHECK(message(entry(end.memory, end.mr), stale, &received) == IBV_WC_REM_OP_ERR && received == IBV_WC_LOC_PROT_ERR);
@@ -176,12 +176,12 @@ static void reregistration(void)
 	CHECK(post_write(a, &end, 5, (uintptr_t)old, mr->rkey) == 0 && next(end.cq).status == IBV_WC_REM_ACCESS_ERR);
 	CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
 
-	/* A region of another domain is not the peer's. */
+	/* The peer cannot use a region of another domain. */
 	connect_ends();
 	CHECK(pd = ibv_alloc_pd(end.context));
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS, pd, NULL, 0, ALL) == 0);
 	CHECK(post_write(a, &end, 6, (uintptr_t)old, mr->rkey) == 0 && next(end.cq).status == IBV_WC_REM_ACCESS_ERR);
-	/* It is that of a peer in its new domain. */
+	/* A peer in the new domain can use the region. */
 	struct end moved = end;
 	moved.pd = pd;
 	struct ibv_qp *requester = make_qp(&end), *responder = make_qp(&moved);
@@ -212,7 +212,7 @@ static void null_regions(void)
 	CHECK(strcmp(end.memory, "kept") == 0);
 	CHECK(message(entry(NULL, null), entry(end.memory, end.mr), &received) == IBV_WC_SUCCESS && received == IBV_WC_SUCCESS);
 	CHECK(memcmp(end.memory, "\0\0\0\0\0\0\0", 8) == 0);
-	/* What a READ returns is discarded. */
+	/* The device discards the data of a READ. */
 	struct ibv_sge sge = entry(NULL, null);
 	struct ibv_send_wr wr = {
 		.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
@@ -246,7 +246,7 @@ static void on_demand(void)
 	REFUSED(EINVAL, ibv_reg_mr(end.pd, NULL, SIZE_MAX, LOCAL | DEMAND));
 	REFUSED(ENOMEM, ibv_reg_mr(end.pd, end.memory, (size_t)1 << 60, LOCAL | DEMAND));
 
-	/* The pages are needed when they are accessed. */
+	/* The pages must exist when they are accessed. */
 	char *memory = pages(SHORT);
 	CHECK(munmap(memory, SHORT * PAGE) == 0);
 	CHECK(mr = ibv_reg_mr(end.pd, memory, SHORT * PAGE, ALL | DEMAND));
@@ -265,7 +265,7 @@ static void on_demand(void)
 	CHECK(post_write(a, &end, 1, (uintptr_t)memory, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(strcmp(memory, "demand") == 0);
 
-	/* Advice that makes no sense. */
+	/* Invalid advice. */
 	CHECK(other = ibv_alloc_pd(end.context));
 	CHECK(read_only = ibv_reg_mr(end.pd, memory, PAGE, DEMAND));
 	CHECK(pinned = ibv_reg_mr(end.pd, memory, PAGE, LOCAL));
@@ -287,7 +287,7 @@ static void on_demand(void)
 	CHECK(ibv_rereg_mr(pinned, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL) == 0);
 	CHECK(advise(end.pd, prefetch, FLUSH, entry(memory, pinned)) == EINVAL);
 
-	/* A page that is gone is an error of the access. */
+	/* An access to an unmapped page fails. */
 	CHECK(munmap(memory, PAGE) == 0);
 	CHECK(message(entry(end.memory, end.mr), entry(memory, mr), &received) != IBV_WC_SUCCESS && received != IBV_WC_SUCCESS);
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(pinned) == 0 && ibv_dealloc_pd(other) == 0);

@@ -5,7 +5,7 @@ static struct end end;
 
 enum { QKEY = 0x11, GRH = 40, ROOM = GRH + 64, MULTICAST_QPN = 0xffffff };
 
-/* A datagram queue pair with receives. It does not receive its own messages if loopback is blocked. */
+/* A datagram queue pair with receives, which does not receive its own messages if loopback is blocked. */
 static struct ibv_qp *member(struct ibv_cq *cq, uint32_t flags)
 {
 	struct ibv_qp_init_attr_ex init = {
@@ -51,7 +51,7 @@ static void got(struct ibv_cq *cq, struct ibv_qp *at, uint32_t src_qp, uint64_t 
 	CHECK(memcmp(message + 36, group.raw + 12, 4) == 0);
 }
 
-/* Two processes with two queue pairs each in a group: each gets a copy, except a sender that blocks loopback. */
+/* Two processes with two queue pairs each in a group. Each queue pair gets a copy, except a sender that blocks loopback. */
 static void multicast(void)
 {
 	struct ibv_cq *cqs[2];

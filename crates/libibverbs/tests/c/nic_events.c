@@ -45,7 +45,7 @@ static void to_rts(struct ibv_qp *qp)
 	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 }
 
-/* Creates two UC queue pairs, of which the requester is in RTS and the responder in RTR. */
+/* Creates two UC queue pairs: the requester in RTS, and the responder in RTR. */
 static void pair_of_uc(void)
 {
 	one = make_typed(IBV_QPT_UC, end.cq), other = make_typed(IBV_QPT_UC, responder_cq);
@@ -75,7 +75,7 @@ static void drained(void)
 	unpair();
 }
 
-/* A completion queue that loses a completion. Its queue pairs fail, also those over several rails. */
+/* The queue pairs of a completion queue that loses a completion fail, also on several rails. */
 static void overflowed(void)
 {
 	enum { ENTRIES = 2 };
@@ -97,7 +97,7 @@ static void overflowed(void)
 	unpair();
 }
 
-/* The NIC of rail 0 also reports the error of a queue pair over several rails, which has one event. */
+/* A queue pair on several rails has one event, although the NIC of rail 0 also reports the error. */
 static void reported_once(void)
 {
 	enum { PAIRS = 8 };

@@ -42,7 +42,7 @@ static void destroy_objects(struct objects o)
 	CHECK(ibv_destroy_srq(o.srq) == 0 && ibv_destroy_cq(o.cq) == 0 && ibv_dealloc_pd(o.pd) == 0);
 }
 
-/* An object whose handle the program has changed is not found, and is found again with its own handle. */
+/* A call does not find an object whose handle the program has changed, until the program restores the handle. */
 static void foreign_handles(void)
 {
 	struct objects o = make_objects();
@@ -125,7 +125,7 @@ static void queries_fail(struct ibv_context *context, int number)
 	CHECK(ibv_query_gid_table(context, entries, 2, 0) == -number && errno == number);
 }
 
-/* A context that was closed is gone. Another context of the same process works on. */
+/* Calls with a closed context fail. Another context of the same process stays usable. */
 static void closed_context(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -149,7 +149,7 @@ static struct destroyed {
 	struct ibv_td *td;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
-	struct ibv_qp *qp; /* NULL but for some */
+	struct ibv_qp *qp; /* NULL without a queue pair */
 } shared[BATCH];
 static int ended[4];
 
@@ -164,7 +164,7 @@ static void *destroy_shared(void *unused)
 {
 	for (int batch = 0; batch < BATCHES; batch++) {
 		pthread_barrier_wait(&destroyers);
-		/* The thread that comes second to an object fails, and so catches up with the other. */
+		/* The second thread at an object fails quickly, and catches up with the first thread. */
 		for (struct destroyed *each = shared; each < shared + BATCH; each++) {
 			count_end(&ended[0], ibv_dealloc_td(each->td));
 			count_end(&ended[1], ibv_dealloc_pd(each->pd));
@@ -178,7 +178,7 @@ static void *destroy_shared(void *unused)
 	return unused;
 }
 
-/* Two threads destroy the same objects at the same time: one of them does, and the other fails. */
+/* Two threads destroy the same objects at the same time. One call succeeds, and the other fails. */
 static void destroyed_by_threads(void)
 {
 	pthread_t threads[DESTROYERS];
@@ -201,7 +201,7 @@ static void destroyed_by_threads(void)
 	CHECK(ended[0] == BATCHES * BATCH && ended[1] == BATCHES * BATCH && ended[2] == BATCHES * QPS && ended[3] == BATCHES * QPS);
 }
 
-/* A queue pair whose number the program has overwritten is destroyed all the same, on the device too. */
+/* A queue pair whose number the program has overwritten is destroyed, also on the device. */
 static void overwritten_number(void)
 {
 	struct ibv_xrcd_init_attr domain = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
@@ -214,7 +214,6 @@ static void overwritten_number(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_close_xrcd(xrcd) == 0);
 }
 
-/* EBUSY is returned, and is in errno. */
 static void busy(void)
 {
 	struct objects o = make_objects();
@@ -230,7 +229,7 @@ static void busy(void)
 	destroy_objects(o);
 }
 
-/* Posts a WRITE, and leaves its completion in the queue. */
+/* Posts a WRITE, and does not poll its completion. */
 static void write_and_leave(struct ibv_qp *qp, uint64_t wr_id)
 {
 	struct ibv_cq *cq;

@@ -70,7 +70,7 @@ static void foreign_regions(void)
 	}
 }
 
-/* Keys that no region has, or no longer has, and addresses beyond a region. */
+/* Keys of no region and of a deregistered region, and addresses beyond a region. */
 static void unknown_keys(void)
 {
 	struct ibv_mr *mr;
@@ -233,7 +233,7 @@ static void shared_immediates(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* Permissions hold on the rail that a failover moves to, and on the new queue pairs of a rail that a failover has left. */
+/* Permissions hold on the rail after a failover, and on the new queue pairs of the rail before the failover. */
 static void failovers(void)
 {
 	for (int operation = 0; operation < OPERATIONS; operation++) {
@@ -320,7 +320,7 @@ static void connect_unreliably(struct ibv_qp *qp, struct ibv_qp *peer, int flags
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 }
 
-/* A WRITE over an unreliable connection. The responder drops what it does not permit, without an answer. */
+/* A WRITE over an unreliable connection. The responder drops a WRITE without permission, and sends no answer. */
 static void unreliable_writes(void)
 {
 	for (int kind = 0; kind < 4; kind++) {

@@ -14,10 +14,7 @@ static void show(const char *what, const void *data, int len, int sent, int expe
 }
 static void one(enum rdma_port_space ps, int sent, int reject) {
     struct rdma_cm_id *lis, *cli;
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    NEED(!rdma_create_id(ch, &lis, NULL, ps) && !rdma_bind_addr(lis, (struct sockaddr *)&a) && !rdma_listen(lis, 4) && !rdma_create_id(ch, &cli, NULL, ps));
-    a.sin_port = rdma_get_src_port(lis);
-    NEED(!rdma_resolve_addr(cli, NULL, (struct sockaddr *)&a, 1000));
+    listen_and_resolve(ps, &lis, &cli);
     char data[200];
     memset(data, 0xab, sizeof data);
     static int qpn = 300;

@@ -19,9 +19,9 @@ static struct ibv_cq *cq;
 static struct ibv_qp *qps[QPS];
 static struct connection_data peers[QPS];
 static struct slot *slots;
-/* The completions of the round by queue pair: of sends, and of receives. */
+/* The completions of sends and of receives in the round, for each queue pair. */
 static unsigned sends[QPS], receives[QPS];
-/* The number of operations of the round, and that of rounds with atomics before it. */
+/* The number of operations of the round, and the number of earlier rounds with atomics. */
 static unsigned ops = OPS;
 static uint64_t atomics;
 
@@ -57,7 +57,7 @@ static void to_rts(struct ibv_qp *qp, const struct connection_data *to)
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
-/* Makes the queue pairs from `first` on in steps, and connects them. */
+/* Creates and connects the queue pairs from `first` on, in steps. */
 static void connect_qps(int first, int step)
 {
 	struct connection_data mine[QPS];
@@ -144,7 +144,7 @@ static void finish_round(uint64_t round)
 	meet();
 }
 
-/* Executes a round at both ends: each posts on all queue pairs. */
+/* Executes a round, in which both ends post on all queue pairs. */
 static void exchange(uint64_t round)
 {
 	memset(sends, 0, sizeof sends);
@@ -178,7 +178,7 @@ static void run(void (*at_round)(uint32_t), bool at_peer, bool is_nic_lost)
 		exit_well(child);
 }
 
-/* Every third queue pair is destroyed and made again while the rails fail. */
+/* Every third queue pair is destroyed and created again while the rails fail. */
 static void renewed(void)
 {
 	fork_peer();
@@ -198,7 +198,7 @@ static void renewed(void)
 		exit_well(child);
 }
 
-/* The peer is killed. Its queue pairs all fail here, each with an error for the oldest request. */
+/* The peer is killed. All queue pairs fail here, each with an error for the oldest request. */
 static void peer_killed(void)
 {
 	fork_peer();

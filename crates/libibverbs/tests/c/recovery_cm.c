@@ -1,4 +1,4 @@
-/* Two processes connect by rdma_cm on several rails. Then NICs of one or of both die, and they connect again, with new objects only. */
+/* Two processes connect by rdma_cm on several rails. Then NICs of one or both processes die, and the processes connect again with new objects. */
 #include "peer_process.h"
 #include "rail_faults.h"
 
@@ -21,7 +21,7 @@ static struct rdma_cm_id *expect(enum rdma_cm_event_type type)
 	return id;
 }
 
-/* Makes a queue pair with its protection domain, its completion queue, its memory, and a shared receive queue in the last round, all new, and posts a receive. */
+/* Creates a queue pair with new objects, in the last round also a shared receive queue, and posts a receive. */
 static struct ibv_srq *prepare(struct rdma_cm_id *id, int round)
 {
 	struct ibv_srq *srq = NULL;
@@ -42,17 +42,13 @@ static struct ibv_srq *prepare(struct rdma_cm_id *id, int round)
 	return srq;
 }
 
-static void send_message(struct rdma_cm_id *id, int round)
+/* Exchanges a message. After the first round, the rails in `failed` fail. */
+static void exchange(struct rdma_cm_id *id, int round, unsigned failed, const char *script)
 {
 	end.memory[0] = round;
 	struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
 	struct ibv_send_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	CHECK(ibv_post_send(id->qp, &wr, &bad) == 0);
-}
-
-static void exchange(struct rdma_cm_id *id, int round)
-{
-	send_message(id, round);
 	for (int i = 0; i < 2; i++) {
 		struct ibv_wc wc = next(end.cq);
 		if (wc.status != IBV_WC_SUCCESS)
@@ -60,6 +56,10 @@ static void exchange(struct rdma_cm_id *id, int round)
 		CHECK(wc.status == IBV_WC_SUCCESS);
 	}
 	CHECK(end.memory[PAGE] == round);
+	meet();
+	for (int rail = 0; round == 0 && rail < rails(); rail++)
+		if (failed & 1u << rail)
+			fault(script, rail);
 	meet();
 }
 
@@ -87,11 +87,7 @@ static void serve(unsigned failed, const char *script)
 		struct ibv_srq *srq = prepare(id, round);
 		CHECK(rdma_accept(id, &param) == 0);
 		expect(RDMA_CM_EVENT_ESTABLISHED);
-		exchange(id, round);
-		for (int rail = 0; round == 0 && rail < rails(); rail++)
-			if (failed & 1u << rail)
-				fault(script, rail);
-		meet();
+		exchange(id, round, failed, script);
 		leave(id, srq);
 	}
 }
@@ -110,11 +106,7 @@ static void call(unsigned failed, const char *script)
 		struct ibv_srq *srq = prepare(id, round);
 		CHECK(rdma_connect(id, &param) == 0);
 		expect(RDMA_CM_EVENT_ESTABLISHED);
-		exchange(id, round);
-		for (int rail = 0; round == 0 && rail < rails(); rail++)
-			if (failed & 1u << rail)
-				fault(script, rail);
-		meet();
+		exchange(id, round, failed, script);
 		CHECK(rdma_disconnect(id) == 0);
 		leave(id, srq);
 	}

@@ -5,10 +5,8 @@
 #include "report_cm.h"
 int main(void) {
     struct rdma_cm_id *lis, *cli;
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    NEED((ch = rdma_create_event_channel()) && !rdma_create_id(ch, &lis, NULL, RDMA_PS_TCP) && !rdma_bind_addr(lis, (struct sockaddr *)&a) && !rdma_listen(lis, 4) && !rdma_create_id(ch, &cli, NULL, RDMA_PS_TCP));
-    a.sin_port = rdma_get_src_port(lis);
-    NEED(!rdma_resolve_addr(cli, NULL, (struct sockaddr *)&a, 1000));
+    NEED(ch = rdma_create_event_channel());
+    listen_and_resolve(RDMA_PS_TCP, &lis, &cli);
     struct rdma_conn_param cp = { .retry_count = 7 };
     char *mem = calloc(1, 4096);
     for (int done = 0; !done;) {

@@ -11,3 +11,10 @@ static struct rdma_cm_event *next(void) {
     NEED(poll(&p, 1, 10000) == 1 && !rdma_get_cm_event(ch, &e));
     return e;
 }
+/* Makes a listener at a free port of loopback, and a client that resolves the listener's address. */
+__attribute__((unused)) static void listen_and_resolve(enum rdma_port_space ps, struct rdma_cm_id **listener, struct rdma_cm_id **client) {
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    NEED(!rdma_create_id(ch, listener, NULL, ps) && !rdma_bind_addr(*listener, (struct sockaddr *)&a) && !rdma_listen(*listener, 4));
+    a.sin_port = rdma_get_src_port(*listener);
+    NEED(!rdma_create_id(ch, client, NULL, ps) && !rdma_resolve_addr(*client, NULL, (struct sockaddr *)&a, 1000));
+}

@@ -54,8 +54,7 @@ pub fn error_of(returned: c_int) -> Option<i32> {
     }
 }
 
-/// Returns the private data that arrives when `data` is sent in a message with room for `length`
-/// bytes.
+/// Returns the private data at the receiver of `data` in a message with room for `length` bytes.
 pub fn padded(data: &[u8], length: usize) -> Vec<u8> {
     let mut padded = data.to_vec();
     padded.resize(length, 0);
@@ -67,12 +66,10 @@ pub fn socket_port(port: u16) -> u16 {
     port ^ 1 << 13
 }
 
-/// Returns a loopback address.
 pub fn local(port: u16) -> sockaddr_in {
     address(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
 }
 
-/// Converts an address to the C structure.
 pub fn address(address: SocketAddrV4) -> sockaddr_in {
     sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -82,21 +79,18 @@ pub fn address(address: SocketAddrV4) -> sockaddr_in {
     }
 }
 
-/// An event channel.
 #[derive(Clone, Copy)]
 pub struct Channel(pub *mut rdma_event_channel);
 
 // SAFETY: the librdmacm calls may come from any thread.
 unsafe impl Send for Channel {}
 
-/// An identifier.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Id(pub *mut rdma_cm_id);
 
 // SAFETY: as for `Channel`.
 unsafe impl Send for Id {}
 
-/// An event from a channel.
 #[derive(Debug)]
 pub struct Event {
     pub raw: *mut rdma_cm_event,
@@ -196,7 +190,6 @@ impl Id {
         id
     }
 
-    /// Binds to a loopback port.
     pub fn bind(&self, port: u16) -> Option<i32> {
         let mut to = local(port);
         // SAFETY: the identifier is live.

@@ -10,7 +10,6 @@ use std::fmt::Write as _;
 use mitra_libibverbs::abi::{Structure, all_constants, enumerations, opaque_types, structures};
 use mitra_test_process::command;
 
-/// Returns the C name of the type.
 fn type_in_c(structure: &Structure) -> String {
     match structure.c_path {
         None => format!("{} {}", structure.kind, structure.name),
@@ -23,7 +22,6 @@ fn type_in_c(structure: &Structure) -> String {
     }
 }
 
-/// Returns the names of a field in C.
 fn names_in_c<'a>(name: &'a &'static str, c_names: &'a [&'static str]) -> Vec<&'a str> {
     if c_names.is_empty() { vec![name.trim_start_matches("r#")] } else { c_names.to_vec() }
 }

@@ -50,7 +50,7 @@ static SYSFS_VALUES: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_values"))
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
-/// Runs a program, which must succeed. It ends by an alarm if it hangs.
+/// Runs a program, which must succeed. An alarm ends a program that hangs.
 fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
     let output = c_program::run(program, rails, arguments, variables);
     let written = String::from_utf8_lossy(&output.stderr);
@@ -147,8 +147,8 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 
 scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_rails on_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 
-/// Programs made from reports of users. Each prints what it expects and exits with 1 if that does
-/// not hold.
+/// Programs made from reports of users. A program prints its expectations, and exits with 1 if one
+/// fails.
 pub mod reports {
     use super::*;
 
@@ -272,10 +272,10 @@ scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_cl
 // All rails but the last are lost.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
 
-// Each end has lost another rail.
+// Each end loses a different rail.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_three_rails): recovers_on_third }
 
-/// The program's messages say that the peer's process has ended, not only that no rail reaches it.
+/// The program's messages say that the peer's process has ended.
 #[test]
 fn messages_name_the_killed_peer() {
     let output = c_program::run(&TWO_PROCESSES, "2", &["killed"], &[]);
@@ -297,7 +297,8 @@ mod refused_calls {
     }
 }
 
-/// Calls with arbitrary arguments, from seeds. To repeat one: the program's name, the seed, 1.
+/// Calls with arbitrary arguments, from seeds. The arguments of the program to repeat a run are the
+/// seed and 1.
 mod arbitrary_calls {
     #[test]
     fn on_one_rail() {

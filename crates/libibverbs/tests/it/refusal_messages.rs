@@ -1,5 +1,4 @@
-//! What the library writes to standard error about calls that it refuses: each kind of refusal once
-//! in a process.
+//! The explanations of refused calls on standard error, each kind once in a process.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -38,8 +37,7 @@ fn explained(lines: &[String]) -> Vec<&str> {
     calls
 }
 
-/// Every entry point that is refused whatever its arguments are, as the program takes it and as the
-/// message calls it.
+/// Every entry point that is always refused: the program's argument, and the name in the message.
 fn entry_points() -> (Vec<String>, Vec<&'static str>) {
     let slots = REFUSED_SLOTS.iter().map(|slot| (format!("{}@{}", slot.call, slot.offset), slot.call));
     slots.chain(refused_functions().map(|name| (name.to_owned(), name))).unzip()
@@ -98,8 +96,7 @@ fn calls_of_programs_that_work_are_not_explained() {
     }
 }
 
-/// With another number of rails at the other end, each end explains once why the two do not
-/// connect.
+/// Two ends with different numbers of rails do not connect, and each end explains that once.
 #[test]
 fn another_number_of_rails_is_explained_at_both_ends() {
     const OWN: &str = "ibv_modify_qp";

@@ -1,5 +1,5 @@
-//! Every entry point of the preload library that can refuse a call explains the refusal once, and
-//! those that succeed write nothing.
+//! Every entry point of the preload library explains the refusal of a call once, and writes nothing
+//! about other calls.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use mitra_libibverbs::refused_entry_points::{REFUSED_SLOTS, refused_functions};
 static WALK: LazyLock<PathBuf> =
     LazyLock::new(|| crate::c_program::build_with("refusal_walk", &["-lrdmacm"]));
 
-/// The exported functions that refuse nothing: they return nothing, or a value that is known for
-/// every argument, or they find an answer for every object.
+/// The exported functions that refuse no call, because they have a result for every argument, or no
+/// result.
 const REFUSE_NOTHING: &[&str] = &[
     "ibv_ack_async_event",
     "ibv_ack_cq_events",
@@ -48,7 +48,7 @@ const REFUSE_NOTHING: &[&str] = &[
     "rdma_destroy_event_channel",
     "rdma_destroy_qp",
     "rdma_destroy_srq",
-    // An identifier that is not connected needs no end.
+    // The call succeeds without a connection.
     "rdma_disconnect",
     "rdma_event_str",
     "rdma_free_devices",
@@ -72,7 +72,7 @@ const REFUSE_NOTHING: &[&str] = &[
     "ibv_open_device",
 ];
 
-/// The functions of the C library that the library overrides. They answer as the C library does.
+/// The functions of the C library that the library overrides, with the results of the C library.
 const OVERRIDES: &[&str] = &[
     "__fxstatat",
     "__fxstatat64",
@@ -151,7 +151,6 @@ const OVERRIDES: &[&str] = &[
     "statx",
 ];
 
-/// Runs the program. Returns its standard output and its standard error.
 fn run(arguments: &[String], variables: &[(&str, &str)]) -> (String, String) {
     let output = crate::c_program::run(&WALK, "1", arguments, variables);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -19,8 +19,8 @@ pub fn output_of(command: &mut Command) -> String {
     stdout_of(command, output)
 }
 
-/// Returns the standard output of a command that has ended. Panics with what it printed if the
-/// command failed, and with advice if it is the compiler, which may lack a header.
+/// Returns the standard output of a command that has ended. A failed command panics with its
+/// output, and a failed compiler also with advice about missing headers.
 pub fn stdout_of(command: &Command, output: Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let advice = if command.get_args().any(|word| word == "cc") { ADVICE } else { "" };
@@ -28,7 +28,6 @@ pub fn stdout_of(command: &Command, output: Output) -> String {
     String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
-/// Compiles `source` to `to`.
 pub fn compile(source: &str, to: &Path, options: &[&str]) {
     let file = to.with_extension("c");
     std::fs::write(&file, source).expect("the directory is writable");

@@ -10,8 +10,8 @@ use crate::abi::*;
 use crate::common::cancellation;
 use crate::rdmacm::return_code::return_code;
 
-/// `rdma_getaddrinfo`. Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list
-/// has one element, from the first result of `getaddrinfo`.
+/// Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list has one element,
+/// from the first result of `getaddrinfo`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -20,8 +20,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
     // SAFETY: `rdma_getaddrinfo` requires strings and hints that are null or valid, and a valid
-    // pointer for the result. `calloc` returns null or zeroed memory, and zeros are valid for
-    // `rdma_addrinfo`.
+    // pointer for the result. Zeroed memory of `calloc` is valid for `rdma_addrinfo`.
     unsafe {
         if node.is_null() && service.is_null() && hints.is_null() {
             return return_code("rdma_getaddrinfo", || Err(Errno::EINVAL));
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// Fills in the result and returns 0 or an error code of `getaddrinfo`.
+/// Returns 0 or an error code of `getaddrinfo`.
 ///
 /// # Safety
 /// As `rdma_getaddrinfo` requires.
@@ -61,8 +60,8 @@ unsafe fn fill(
     result.ai_flags = flags & RAI_PASSIVE;
     result.ai_qp_type = or_default(qp_type, IBV_QPT_UD, IBV_QPT_RC);
     result.ai_port_space = or_default(port_space, RDMA_PS_UDP, RDMA_PS_TCP);
-    // SAFETY: by the contract the strings and hints are valid. After success `result_list` is the
-    // head of a list from `getaddrinfo`, and it is freed once.
+    // SAFETY: by the contract the strings and hints are valid. After success `result_list` is a
+    // list of `getaddrinfo`, which is freed once.
     unsafe {
         if !node.is_null() || !service.is_null() {
             // SAFETY: `addrinfo` consists of integers and pointers, for which zeros are valid.
@@ -101,8 +100,8 @@ unsafe fn fill(
     0
 }
 
-/// Copies an address to memory that `rdma_freeaddrinfo` frees. Returns null for a null or empty
-/// address, and when no memory is left.
+/// Copies an address to memory of `malloc`. Returns null for a null or empty address, and without
+/// memory.
 ///
 /// # Safety
 /// `address` is null or points to `length` bytes.
@@ -110,7 +109,7 @@ unsafe fn copy(address: *const sockaddr, length: socklen_t) -> (*mut sockaddr, s
     if address.is_null() || length == 0 {
         return (ptr::null_mut(), 0);
     }
-    // SAFETY: by the contract the source has `length` bytes, and `malloc` returned as many.
+    // SAFETY: the source has `length` bytes by the contract, and the copy has `length` bytes.
     unsafe {
         let copy = libc::malloc(length as usize);
         if copy.is_null() {
@@ -121,14 +120,13 @@ unsafe fn copy(address: *const sockaddr, length: socklen_t) -> (*mut sockaddr, s
     }
 }
 
-/// `rdma_freeaddrinfo`. Programs add elements and addresses of their own (libfabric does), so every
-/// part is allocated by `malloc`.
+/// Programs such as libfabric add elements and addresses of their own, so `malloc` allocates every
+/// part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     let mut next = res;
     while !next.is_null() {
-        // SAFETY: the list comes from `rdma_getaddrinfo`; every part is null or allocated by
-        // `malloc`, and is freed once.
+        // SAFETY: every part is null or memory of `malloc`, and is freed once.
         unsafe {
             let info = *next;
             for part in [info.ai_src_addr.cast(), info.ai_dst_addr.cast(), info.ai_route, info.ai_connect] {

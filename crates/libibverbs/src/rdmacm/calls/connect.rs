@@ -1,8 +1,9 @@
-//! Calls that listen, connect, accept, reject and disconnect; for datagram identifiers the same
-//! calls look up a service.
+//! Calls that listen, connect, accept, reject and disconnect. For datagram identifiers the calls
+//! look up a service.
 
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ptr;
 use std::time::Instant;
 
 use mitra_os_util::random::random_u64;
@@ -10,31 +11,28 @@ use mitra_verbs::Psn;
 use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
-use super::queue_pair;
+use super::{queue_pair, with_manager};
 use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::device::Device;
 use crate::rdmacm::id_memory::set_addresses;
-use crate::rdmacm::identifier::{ConnectionStream, Identifier, Listener, NetworkState};
-use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::identifier::{ConnectionStream, Listener, NegotiatedParams, NetworkState};
+use crate::rdmacm::manager::Manager;
 use crate::rdmacm::protocol::connection::Connection;
 use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
 use crate::rdmacm::rdma_port::{PortSpace, errno_of};
-use crate::rdmacm::return_code::return_code;
 
-/// The maximum backlog of a listener, in requests. It is also the backlog for which a value outside
-/// the range stands.
+/// The maximum backlog of a listener, in requests. A value outside the range stands for the
+/// maximum.
 const MAX_BACKLOG: usize = 1024;
 
-/// `rdma_listen`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    return_code("rdma_listen", || listen(id, backlog))
+    with_manager("rdma_listen", |manager| listen(manager, id, backlog))
 }
 
-fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
-    let manager = manager()?;
+fn listen(manager: &'static Manager, id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
     let backlog = usize::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
@@ -58,12 +56,11 @@ fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
     manager.wake_thread()
 }
 
-/// `rdma_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     // SAFETY: `rdma_connect` requires parameters that are null or valid, and that no other thread
     // uses the identifier.
-    return_code("rdma_connect", || manager().and_then(|manager| unsafe { connect(manager, id, conn_param) }))
+    with_manager("rdma_connect", |manager| unsafe { connect(manager, id, conn_param) })
 }
 
 /// # Safety
@@ -83,17 +80,16 @@ unsafe fn connect(
     // SAFETY: `find` found the memory under the lock that is still held. The rest is by the
     // contract.
     let param = unsafe { CallerParams::read(id, param, &device)? };
-    let mut private_data = identifier.connect_data.clone();
-    private_data.extend(&param.private_data);
+    let private_data = [&*identifier.connect_data, &*param.private_data].concat();
     match identifier.space {
         PortSpace::Tcp => {
             check_len(&private_data, REQ_PRIVATE_DATA_LEN)?;
             let params = &mut identifier.params;
             params.starting_psn = Psn::new(random_u64().map_err(errno_of)? as u32).value();
-            params.responder_resources = param.responder_resources(device.max_responder_resources);
-            params.initiator_depth = param.initiator_depth(device.max_initiator_depth);
+            params.responder_resources = param.responder_resources.unwrap_or(device.max_responder_resources);
+            params.initiator_depth = param.initiator_depth.unwrap_or(device.max_initiator_depth);
             params.retry_count = param.retry_count;
-            let request = param.to_connection_params(identifier, &device, private_data)?;
+            let request = param.to_connection_params(params, &device, private_data)?;
             let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
             let port = identifier.take_port()?;
             port.share();
@@ -124,12 +120,11 @@ unsafe fn connect(
     unsafe { wait_if_synchronous(manager, id) }
 }
 
-/// `rdma_accept`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     // SAFETY: `rdma_accept` requires parameters that are null or valid, and that no other thread
     // uses the identifier.
-    return_code("rdma_accept", || manager().and_then(|manager| unsafe { accept(manager, id, conn_param) }))
+    with_manager("rdma_accept", |manager| unsafe { accept(manager, id, conn_param) })
 }
 
 /// # Safety
@@ -148,11 +143,9 @@ unsafe fn accept(
     let private_data = param.private_data.clone();
     if let NetworkState::ServiceRequested(key) = identifier.network {
         check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
-        identifier.network = NetworkState::Closed;
-        let listener = identifier.listener;
         let (status, qpn, qkey) = (sidr_status::VALID, param.qpn, RDMA_UDP_QKEY);
         let reply = SidrReply { request_id: key.1, status, qpn, qkey, gid: device.gid, private_data };
-        state.reply_to_service_request(listener, key, reply, Instant::now());
+        state.answer_service_request(handle, key, reply);
         drop(state);
         // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
         unsafe { acknowledge_held_event(manager, id) };
@@ -165,16 +158,17 @@ unsafe fn accept(
     let params = &mut identifier.params;
     // The default is the peer's value, limited to the device's.
     let (resources, depth) = (params.responder_resources, params.initiator_depth);
-    params.responder_resources = param.responder_resources(resources.min(device.max_responder_resources));
-    params.initiator_depth = param.initiator_depth(depth.min(device.max_initiator_depth));
-    let reply = param.to_connection_params(identifier, &device, private_data)?;
+    params.responder_resources =
+        param.responder_resources.unwrap_or(resources.min(device.max_responder_resources));
+    params.initiator_depth = param.initiator_depth.unwrap_or(depth.min(device.max_initiator_depth));
+    let reply = param.to_connection_params(params, &device, private_data)?;
     drop((state, param));
     // SAFETY: `find` found the memory, and a queue pair that is not null is live.
     let connected =
         unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
     let mut state = manager.lock();
-    // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no
-    // error of its own.
+    // If the peer has given up meanwhile, its queue pair cannot be reached, and `accept` below
+    // returns the error.
     if state.get(handle)?.awaits_answer() {
         connected?;
     }
@@ -183,9 +177,8 @@ unsafe fn accept(
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe {
         if let Err(errno) = accepted {
-            // The peer has closed the connection. A failure to enter ERR is ignored, because the
-            // program destroys the queue pair.
-            let _ = queue_pair::to_error(id);
+            // The peer has closed the connection.
+            queue_pair::flush(id);
             return Err(errno);
         }
         manager.wake_thread()?;
@@ -193,7 +186,6 @@ unsafe fn accept(
     }
 }
 
-/// `rdma_reject`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject(
     id: *mut rdma_cm_id,
@@ -201,89 +193,88 @@ pub unsafe extern "C" fn rdma_reject(
     private_data_len: u8,
 ) -> c_int {
     // SAFETY: the call requires private data of this length, or null.
-    let private_data = unsafe { copy_private_data(private_data, private_data_len) };
-    return_code("rdma_reject", || reject(id, reject_reason::CONSUMER_DEFINED, private_data))
+    unsafe { reject("rdma_reject", id, reject_reason::CONSUMER_DEFINED, private_data, private_data_len) }
 }
 
-/// `rdma_reject_ece`: rejects because of the vendor enhancements that the request asks for.
+/// Rejects the vendor enhancements that the request asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject_ece(
     id: *mut rdma_cm_id,
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
+    let reason = reject_reason::VENDOR_OPTION_NOT_SUPPORTED;
     // SAFETY: the call requires private data of this length, or null.
-    let private_data = unsafe { copy_private_data(private_data, private_data_len) };
-    return_code("rdma_reject_ece", || reject(id, reject_reason::VENDOR_OPTION_NOT_SUPPORTED, private_data))
+    unsafe { reject("rdma_reject_ece", id, reason, private_data, private_data_len) }
 }
 
-fn reject(id: *mut rdma_cm_id, reason: u16, private_data: Vec<u8>) -> Result<(), Errno> {
-    let mut state = manager()?.lock();
-    let (handle, identifier) = state.find(id)?;
-    if let NetworkState::ServiceRequested(key) = identifier.network {
-        check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
-        identifier.network = NetworkState::Closed;
-        let (listener, reply) = (identifier.listener, SidrReply::rejection(key.1, private_data));
-        state.reply_to_service_request(listener, key, reply, Instant::now());
-        return Ok(());
-    }
-    check_len(&private_data, REJ_PRIVATE_DATA_LEN)?;
-    state.update_connection(handle, |connection| connection.reject(Rejection { reason, private_data }))
+/// # Safety
+/// `data` is null or points to `length` bytes.
+unsafe fn reject(call: &str, id: *mut rdma_cm_id, reason: u16, data: *const c_void, length: u8) -> c_int {
+    with_manager(call, |manager| {
+        // SAFETY: by the contract.
+        let private_data = unsafe { copy_private_data(data, length) };
+        let mut state = manager.lock();
+        let (handle, identifier) = state.find(id)?;
+        if let NetworkState::ServiceRequested(key) = identifier.network {
+            check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
+            state.answer_service_request(handle, key, SidrReply::rejection(key.1, private_data));
+            return Ok(());
+        }
+        check_len(&private_data, REJ_PRIVATE_DATA_LEN)?;
+        state.update_connection(handle, |connection| connection.reject(Rejection { reason, private_data }))
+    })
 }
 
-/// `rdma_establish`, for a program that has connected its queue pair itself.
+/// For a program that has connected its queue pair itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    let establish = || {
-        let mut state = manager()?.lock();
+    with_manager("rdma_establish", |manager| {
+        let mut state = manager.lock();
         let handle = state.handle(id)?;
         // SAFETY: `handle` found the memory under the lock that is still held.
         if unsafe { !(*id).qp.is_null() } {
             return Err(Errno::EINVAL);
         }
         state.update_connection(handle, Connection::establish)
-    };
-    return_code("rdma_establish", establish)
+    })
 }
 
-/// `rdma_notify`: the program received data before the peer's RTU.
+/// The program received data before the peer's RTU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
-    let notify = || {
-        let mut state = manager()?.lock();
+    with_manager("rdma_notify", |manager| {
+        let mut state = manager.lock();
         let handle = state.handle(id)?;
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno::EINVAL);
         }
         state.update_connection(handle, Connection::notify)
-    };
-    return_code("rdma_notify", notify)
+    })
 }
 
-/// `rdma_disconnect`: flushes the posted work requests and ends the connection.
+/// Flushes the posted work requests and ends the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_disconnect` requires that no other thread uses the identifier.
-    return_code("rdma_disconnect", || manager().and_then(|manager| unsafe { disconnect(manager, id) }))
+    with_manager("rdma_disconnect", |manager| unsafe { disconnect(manager, id) })
 }
 
 /// # Safety
 /// No other thread uses the identifier.
 unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let handle = manager.lock().handle(id)?;
-    // A failure is ignored: a queue pair that cannot enter ERR has nothing to flush, and the
-    // connection ends anyway.
     // SAFETY: `handle` found the memory, and a queue pair that is not null is live.
-    let _ = unsafe { queue_pair::to_error(id) };
+    unsafe { queue_pair::flush(id) };
     let mut state = manager.lock();
-    let expects_event = match state.get(handle)?.network {
+    let awaits_drep = match state.get(handle)?.network {
         // The peer has disconnected first, or the identifier was a service lookup.
         NetworkState::Closed => false,
         _ => state.update_connection(handle, |connection| {
             connection.disconnect(Instant::now()).map(|()| connection.awaits_drep())
         })?,
     };
-    let expects_event = expects_event || state.has_events(handle)?;
+    let expects_event = awaits_drep || state.unread_events(handle).is_some_and(|unread| unread > 0);
     drop(state);
     manager.wake_thread()?;
     // SAFETY: `handle` found the memory, and by the contract no other thread uses the identifier.
@@ -296,20 +287,18 @@ struct CallerParams {
     /// `None` (RDMA_MAX_RESP_RES) stands for the maximum that the device supports and, in `accept`,
     /// that the peer requests.
     responder_resources: Option<u8>,
-    /// `None` (RDMA_MAX_INIT_DEPTH) stands for the maximum that the device supports and, in
-    /// `accept`, that the peer requests.
+    /// As `responder_resources` (RDMA_MAX_INIT_DEPTH).
     initiator_depth: Option<u8>,
-    flow_control: bool,
     retry_count: u8,
     rnr_retry_count: u8,
-    /// The number of the identifier's queue pair or, if it has none, the number in the program's
-    /// parameters.
+    /// The number of the identifier's queue pair or, without a queue pair, the number in the
+    /// program's parameters.
     qpn: u32,
-    srq: bool,
+    flags: ConnectionFlags,
 }
 
 impl CallerParams {
-    /// Reads the parameters. Null stands for the defaults.
+    /// Null parameters stand for the defaults.
     ///
     /// # Errors
     /// `EINVAL` if a value exceeds the device's limit, and if there are neither parameters nor a
@@ -322,51 +311,44 @@ impl CallerParams {
         param: *const rdma_conn_param,
         device: &Device,
     ) -> Result<Self, Errno> {
-        // SAFETY: by the contract; a queue pair that is not null is live.
-        let (param, qp) = unsafe { (param.as_ref(), (*id).qp.as_ref()) };
-        let from_qp = qp.map(|qp| (qp.qp_num, !qp.srq.is_null()));
         // Retry counts have three bits (`man rdma_connect`). The greatest value is also the
         // default.
         const MAX_RETRIES: u8 = 7;
-        let Some(param) = param else {
-            let (qpn, srq) = from_qp.ok_or(Errno::EINVAL)?;
-            return Ok(Self {
-                private_data: Vec::new(),
-                responder_resources: None,
-                initiator_depth: None,
-                flow_control: false,
-                retry_count: MAX_RETRIES,
-                rnr_retry_count: MAX_RETRIES,
-                qpn,
-                srq,
-            });
+        const DEFAULTS: rdma_conn_param = rdma_conn_param {
+            private_data: ptr::null(),
+            private_data_len: 0,
+            responder_resources: RDMA_MAX_RESP_RES,
+            initiator_depth: RDMA_MAX_INIT_DEPTH,
+            flow_control: 0,
+            retry_count: MAX_RETRIES,
+            rnr_retry_count: MAX_RETRIES,
+            srq: 0,
+            qp_num: 0,
         };
+        // SAFETY: by the contract; a queue pair that is not null is live.
+        let (param, qp) = unsafe { (param.as_ref(), (*id).qp.as_ref()) };
+        let (qpn, srq) = match (qp, param) {
+            (Some(qp), _) => (qp.qp_num, !qp.srq.is_null()),
+            (None, Some(param)) => (param.qp_num, param.srq != 0),
+            (None, None) => return Err(Errno::EINVAL),
+        };
+        let param = param.unwrap_or(&DEFAULTS);
         let check = |value: u8, limit: u8, use_limit: u8| match value {
             value if value == use_limit => Ok(None),
             value if value > limit => Err(Errno::EINVAL),
             value => Ok(Some(value)),
         };
         let (resources, depth) = (device.max_responder_resources, device.max_initiator_depth);
-        let (qpn, srq) = from_qp.unwrap_or((param.qp_num, param.srq != 0));
         Ok(Self {
             // SAFETY: by the contract.
             private_data: unsafe { copy_private_data(param.private_data, param.private_data_len) },
             responder_resources: check(param.responder_resources, resources, RDMA_MAX_RESP_RES)?,
             initiator_depth: check(param.initiator_depth, depth, RDMA_MAX_INIT_DEPTH)?,
-            flow_control: param.flow_control != 0,
             retry_count: param.retry_count.min(MAX_RETRIES),
             rnr_retry_count: param.rnr_retry_count.min(MAX_RETRIES),
             qpn,
-            srq,
+            flags: ConnectionFlags { flow_control: param.flow_control != 0, srq },
         })
-    }
-
-    fn responder_resources(&self, default: u8) -> u8 {
-        self.responder_resources.unwrap_or(default)
-    }
-
-    fn initiator_depth(&self, default: u8) -> u8 {
-        self.initiator_depth.unwrap_or(default)
     }
 
     /// Returns the body of this side's REQ or REP.
@@ -375,14 +357,13 @@ impl CallerParams {
     /// `EINVAL` if the queue pair number exceeds 24 bits.
     fn to_connection_params(
         &self,
-        identifier: &Identifier,
+        params: &NegotiatedParams,
         device: &Device,
         private_data: Vec<u8>,
     ) -> Result<ConnectionParams, Errno> {
         if self.qpn >= 1 << 24 {
             return Err(Errno::EINVAL);
         }
-        let params = &identifier.params;
         Ok(ConnectionParams {
             qpn: self.qpn,
             starting_psn: params.starting_psn,
@@ -392,15 +373,12 @@ impl CallerParams {
             initiator_depth: params.initiator_depth,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
-            flow_control: self.flow_control,
-            srq: self.srq,
+            flags: self.flags,
             private_data,
         })
     }
 }
 
-/// Copies private data of the program.
-///
 /// # Safety
 /// `data` is null or points to `length` bytes.
 unsafe fn copy_private_data(data: *const c_void, length: u8) -> Vec<u8> {
@@ -411,7 +389,8 @@ unsafe fn copy_private_data(data: *const c_void, length: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length.into()) }.to_vec()
 }
 
-/// Returns `EINVAL` if the private data exceeds the limit of its message.
+/// # Errors
+/// `EINVAL` if the private data exceeds the limit of its message.
 fn check_len(private_data: &[u8], limit: usize) -> Result<(), Errno> {
     if private_data.len() > limit { Err(Errno::EINVAL) } else { Ok(()) }
 }

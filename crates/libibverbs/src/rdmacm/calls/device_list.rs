@@ -1,4 +1,4 @@
-//! `rdma_get_devices` and `rdma_free_devices`.
+//! The list of devices.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -7,12 +7,11 @@ use crate::abi::ibv_context;
 use crate::rdmacm::manager::manager;
 use crate::rdmacm::return_code::check_pointer;
 
-/// `rdma_get_devices`: a null-terminated list of the one device.
+/// Returns a null-terminated list of the one device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     let list = manager().and_then(|manager| manager.device()).and_then(|device| {
-        // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first is written and
-        // the second stays null.
+        // SAFETY: the list has two pointers. The second stays null.
         unsafe {
             let list: *mut *mut ibv_context =
                 check_pointer(libc::calloc(2, size_of_val(&device.context)).cast())?;
@@ -30,10 +29,9 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
     })
 }
 
-/// `rdma_free_devices`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: `rdma_free_devices` requires a list from `rdma_get_devices`, which allocates it by
+    // SAFETY: `rdma_free_devices` requires a list of `rdma_get_devices`, which is memory of
     // `calloc`.
     unsafe { libc::free(list.cast()) };
 }

@@ -1,5 +1,4 @@
-//! `rdma_create_ep` and `rdma_get_request`: for synchronous programs, address, route and queue pair
-//! in one call.
+//! Calls that provide address, route and queue pair at once, for synchronous programs.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,15 +8,13 @@ use nix::errno::Errno;
 use super::event::next_event;
 use super::identifier::{create, destroy};
 use super::queue_pair::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
-use super::resolve;
+use super::{resolve, with_manager};
 use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::identifier::QpInitAttr;
-use crate::rdmacm::manager::manager;
-use crate::rdmacm::return_code::return_code;
+use crate::rdmacm::manager::{Manager, manager};
 
-/// `rdma_create_ep`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
@@ -27,26 +24,26 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
 ) -> c_int {
     // SAFETY: `rdma_create_ep` requires a valid pointer for the identifier, a list from
     // `rdma_getaddrinfo`, and a protection domain and attributes that are null or valid.
-    return_code("rdma_create_ep", || unsafe {
+    with_manager("rdma_create_ep", |manager| unsafe {
         let (ps, qp_type) = ((*res).ai_port_space as rdma_port_space, (*res).ai_qp_type as ibv_qp_type);
-        create(ptr::null_mut(), ptr::null_mut(), ps, qp_type).and_then(|created| {
-            let prepared = if (*res).ai_flags & RAI_PASSIVE != 0 {
-                prepare_passive(created, &*res, pd, qp_init_attr)
-            } else {
-                prepare_active(created, &*res, pd, qp_init_attr)
-            };
-            prepared.inspect_err(|_| rdma_destroy_ep(created))?;
-            *id = created;
-            Ok(())
-        })
+        let created = create(manager, ptr::null_mut(), ptr::null_mut(), ps, qp_type)?;
+        let prepared = if (*res).ai_flags & RAI_PASSIVE != 0 {
+            prepare_passive(manager, created, &*res, pd, qp_init_attr)
+        } else {
+            prepare_active(manager, created, &*res, pd, qp_init_attr)
+        };
+        prepared.inspect_err(|_| rdma_destroy_ep(created))?;
+        *id = created;
+        Ok(())
     })
 }
 
-/// Binds a passive identifier and stores the attributes of the queue pairs for its requests.
+/// Binds the identifier and stores the attributes of the queue pairs for its requests.
 ///
 /// # Safety
 /// As `rdma_create_ep` requires; `id` is the memory of a live identifier.
 unsafe fn prepare_passive(
+    manager: &Manager,
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -54,32 +51,32 @@ unsafe fn prepare_passive(
 ) -> Result<(), Errno> {
     // SAFETY: by the contract.
     unsafe {
-        resolve::bind(id, res.ai_src_addr)?;
+        resolve::bind(manager, id, res.ai_src_addr)?;
         if !pd.is_null() {
             (*id).pd = pd;
         }
         if let Some(attr) = attr.as_ref() {
             let attr = QpInitAttr(ibv_qp_init_attr { qp_type: res.ai_qp_type as ibv_qp_type, ..*attr });
-            manager()?.lock().find(id)?.1.qp_for_requests = Some((CallerPtr(pd), attr));
+            manager.lock().find(id)?.1.qp_for_requests = Some((CallerPtr(pd), attr));
         }
     }
     Ok(())
 }
 
-/// Resolves address and route of an active identifier and creates its queue pair.
+/// Resolves address and route, and creates the queue pair.
 ///
 /// # Safety
 /// As for [`prepare_passive`].
 unsafe fn prepare_active(
+    manager: &Manager,
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    let manager = manager()?;
-    // SAFETY: by the contract. `ai_connect` points to `ai_connect_len` bytes if it is not null.
+    // SAFETY: by the contract. An `ai_connect` that is not null points to `ai_connect_len` bytes.
     unsafe {
-        resolve::resolve_addr(id, res.ai_src_addr, res.ai_dst_addr)?;
+        resolve::resolve_addr(manager, id, res.ai_src_addr, res.ai_dst_addr)?;
         resolve::resolve_route(manager, id)?;
         if let Some(attr) = attr.as_mut() {
             attr.qp_type = res.ai_qp_type as ibv_qp_type;
@@ -95,7 +92,6 @@ unsafe fn prepare_active(
     Ok(())
 }
 
-/// `rdma_destroy_ep`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: both calls do nothing for an unknown identifier.
@@ -103,21 +99,23 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
         rdma_destroy_qp(id);
         rdma_destroy_srq(id);
     }
-    // `rdma_destroy_ep` returns nothing, so a failure cannot be reported.
+    // The function cannot report a failure.
     let _ = manager().and_then(|manager| destroy(manager, id));
 }
 
-/// `rdma_get_request`: waits for the next request to a synchronous identifier. The request's
-/// identifier holds the event in its `event` field.
+/// Waits for the next request to a synchronous identifier. The request's identifier holds the event
+/// in its `event` field.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other
     // thread uses `listen`.
-    return_code("rdma_get_request", || unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
+    with_manager("rdma_get_request", |manager| unsafe {
+        *id = get_request(manager, listen)?;
+        Ok(())
+    })
 }
 
-unsafe fn get_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
-    let manager = manager()?;
+unsafe fn get_request(manager: &Manager, listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
     let (channel, qp) = {
         let mut state = manager.lock();
         let (_, identifier) = state.find(listen)?;

@@ -6,7 +6,6 @@ use crate::abi::rdma_event_channel;
 use crate::rdmacm::id_memory::{create_channel, destroy_channel};
 use crate::rdmacm::manager::manager;
 
-/// `rdma_create_event_channel`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     manager().and_then(create_channel).unwrap_or_else(|errno| {
@@ -15,7 +14,6 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     })
 }
 
-/// `rdma_destroy_event_channel`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if let Ok(manager) = manager() {

@@ -6,16 +6,16 @@ use std::net::SocketAddr;
 
 use nix::errno::Errno;
 
+use super::with_manager;
 use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::caller_ptr::CallerPtr;
+use crate::rdmacm::cm_event::IdHandle;
 use crate::rdmacm::id_memory::{allocate_id, create_channel, destroy_channel, free_id};
 use crate::rdmacm::identifier::{Addresses, Identifier};
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::rdma_port::PortSpace;
-use crate::rdmacm::return_code::return_code;
 
-/// `rdma_create_id`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
@@ -24,37 +24,35 @@ pub unsafe extern "C" fn rdma_create_id(
     ps: rdma_port_space,
 ) -> c_int {
     let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
-    return_code("rdma_create_id", || {
-        create(channel, context, ps, qp_type).map(|created| {
+    with_manager("rdma_create_id", |manager| {
+        create(manager, channel, context, ps, qp_type).map(|created| {
             // SAFETY: `rdma_create_id` requires a valid pointer for the new identifier.
             unsafe { *id = created };
         })
     })
 }
 
-/// Creates an identifier. Without a channel the identifier is synchronous and gets a channel of its
-/// own.
+/// Without a channel the identifier is synchronous and gets a channel of its own.
 ///
 /// # Errors
 /// `EPROTONOSUPPORT` for the port space of IP over InfiniBand, `EINVAL` for an unknown channel, or
 /// the error of opening the device.
 pub fn create(
+    manager: &Manager,
     channel: *mut rdma_event_channel,
     context: *mut c_void,
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> Result<*mut rdma_cm_id, Errno> {
-    let manager = manager()?;
     let space = match ps {
         RDMA_PS_TCP => PortSpace::Tcp,
         RDMA_PS_UDP => PortSpace::Udp,
-        // In the kernel, RDMA_PS_IB has port numbers of its own, also on a RoCE device, and is for
-        // every type of queue pair.
+        // In the kernel, RDMA_PS_IB has its own port numbers and allows every type of queue pair.
         RDMA_PS_IB if qp_type == IBV_QPT_UD => PortSpace::Udp,
         RDMA_PS_IB => PortSpace::Tcp,
         _ => return Err(Errno::EPROTONOSUPPORT),
     };
-    // librdmacm, too, creates no identifier on a host without an RDMA device.
+    // librdmacm creates no identifier without an RDMA device either.
     manager.device()?;
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { create_channel(manager)? } else { channel };
@@ -62,22 +60,21 @@ pub fn create(
     if !state.channels.contains_key(&CallerPtr(channel)) {
         return Err(Errno::EINVAL);
     }
+    let (channel, context, program_space) = (CallerPtr(channel), CallerPtr(context), ps);
     let identifier =
-        Identifier::new(CallerPtr(channel), is_synchronous, CallerPtr(context), (space, ps), qp_type);
+        Identifier { channel, is_synchronous, context, space, program_space, qp_type, ..Default::default() };
     let memory = allocate_id(&identifier);
     let handle = state.insert(identifier);
     state.set_memory(handle, CallerPtr(memory));
     Ok(memory)
 }
 
-/// `rdma_destroy_id`. Waits until the program has acknowledged all events of the identifier that it
-/// has read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    return_code("rdma_destroy_id", || manager().and_then(|manager| destroy(manager, id)))
+    with_manager("rdma_destroy_id", |manager| destroy(manager, id))
 }
 
-/// Destroys an identifier.
+/// Waits until the program has acknowledged all events of the identifier that it has read.
 ///
 /// # Errors
 /// `EINVAL` if the identifier is unknown.
@@ -87,29 +84,31 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     state.close(handle);
     state.take_events(handle);
     drop(state);
-    // SAFETY: `handle` found the memory, so the identifier is live. The program must not use an
-    // identifier in another thread while it destroys it (`man rdma_destroy_id`).
+    // SAFETY: `handle` found the memory, so the identifier is live. No other thread uses the
+    // identifier, as `man rdma_destroy_id` requires.
     unsafe { acknowledge_held_event(manager, id) };
-    let mut state = manager.lock();
-    while state.get(handle)?.unacknowledged > 0 {
-        state = manager.wait_for_acknowledgement(state);
-    }
-    let identifier = state.remove(handle).ok_or(Errno::EINVAL)?;
-    drop(state);
+    wait_for_acknowledgements(manager, handle)?;
+    let identifier = manager.lock().remove(handle).ok_or(Errno::EINVAL)?;
     if identifier.is_synchronous {
         destroy_channel(manager, identifier.channel.0);
     }
-    // SAFETY: `handle` found the memory, so it comes from `allocate_id`. `remove` has removed it
-    // from the state in this call only.
+    // SAFETY: `handle` found the memory, so `allocate_id` made the memory. `remove` has removed the
+    // identifier in this call only.
     unsafe { free_id(id) };
     Ok(())
 }
 
-/// `rdma_migrate_id`: moves the identifier to another channel, or, if `channel` is null, to a
-/// channel of its own.
+/// Does not hold the manager's lock while it waits.
+fn wait_for_acknowledgements(manager: &Manager, handle: IdHandle) -> Result<(), Errno> {
+    let unacknowledged = manager.lock().get(handle)?.unacknowledged.clone();
+    unacknowledged.wait_for_all();
+    Ok(())
+}
+
+/// Null stands for a new channel, and makes the identifier synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    return_code("rdma_migrate_id", || manager().and_then(|manager| migrate(manager, id, channel)))
+    with_manager("rdma_migrate_id", |manager| migrate(manager, id, channel))
 }
 
 fn migrate(manager: &Manager, id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), Errno> {
@@ -130,17 +129,14 @@ fn migrate(manager: &Manager, id: *mut rdma_cm_id, channel: *mut rdma_event_chan
     state.migrate(handle, CallerPtr(new_channel), channel.is_null());
     // SAFETY: `handle` found the memory under the lock that is still held.
     unsafe { (*id).channel = new_channel };
-    while state.get(handle)?.unacknowledged > 0 {
-        state = manager.wait_for_acknowledgement(state);
-    }
     drop(state);
+    wait_for_acknowledgements(manager, handle)?;
     if was_synchronous {
         destroy_channel(manager, old_channel.0);
     }
     Ok(())
 }
 
-/// `rdma_set_option`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -149,15 +145,13 @@ pub unsafe extern "C" fn rdma_set_option(
     optval: *mut c_void,
     optlen: usize,
 ) -> c_int {
-    let set = || -> Result<(), Errno> {
-        let mut state = manager()?.lock();
-        let (_, identifier) = state.find(id)?;
-        let options = &mut identifier.options;
+    with_manager("rdma_set_option", |manager| {
+        let mut state = manager.lock();
+        let options = &mut state.find(id)?.1.options;
         if optval.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `optval` points to `optlen` bytes, and each arm reads exactly the length that its
-        // pattern requires.
+        // SAFETY: `optval` points to `optlen` bytes, and each arm reads the length in its pattern.
         unsafe {
             match (level, optname, optlen) {
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, 1) => options.traffic_class = *optval.cast(),
@@ -178,17 +172,16 @@ pub unsafe extern "C" fn rdma_set_option(
             }
         }
         Ok(())
-    };
-    return_code("rdma_set_option", set)
+    })
 }
 
-/// `rdma_get_src_port`: the port in network order, or 0 if there is none.
+/// The port is in network order, and 0 before the bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     port_in_network_order(id, |(source, _)| source)
 }
 
-/// `rdma_get_dst_port`: the port in network order, or 0 if there is none.
+/// The port is in network order, and 0 while the peer is unknown.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     port_in_network_order(id, |(_, destination)| destination)

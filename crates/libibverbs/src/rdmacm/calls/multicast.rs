@@ -1,8 +1,8 @@
-//! `rdma_join_multicast` and `rdma_leave_multicast`, for datagram identifiers.
+//! Multicast groups of datagram identifiers.
 //!
-//! A join sends no message to a manager of groups, because RoCE has no subnet administrator. The
-//! NIC joins the IP group when the first queue pair is attached. As with librdmacm, that happens
-//! when the program reads the event of the join.
+//! RoCE has no subnet administrator that a join could inform. The NIC joins the IP group when the
+//! first queue pair is attached. As with librdmacm, the queue pair is attached when the program
+//! reads the event of the join.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,16 +10,15 @@ use libc::sockaddr;
 use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
+use super::with_manager;
 use crate::abi::*;
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::cm_event::CmEvent;
-use crate::rdmacm::manager::manager;
+use crate::rdmacm::manager::Manager;
 use crate::rdmacm::membership::Membership;
 use crate::rdmacm::rdma_port::PortSpace;
-use crate::rdmacm::return_code::return_code;
 use crate::rdmacm::sockaddr::read_sockaddr;
 
-/// `rdma_join_multicast`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
@@ -27,10 +26,12 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: `rdma_join_multicast` requires a valid address.
-    return_code("rdma_join_multicast", || unsafe { join(id, addr, context, RDMA_MC_JOIN_FLAG_FULLMEMBER) })
+    with_manager("rdma_join_multicast", |manager| unsafe {
+        join(manager, id, addr, context, RDMA_MC_JOIN_FLAG_FULLMEMBER)
+    })
 }
 
-/// `rdma_join_multicast_ex`, which also offers a send-only membership.
+/// In contrast to `rdma_join_multicast`, also offers a send-only membership.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
@@ -38,7 +39,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: `rdma_join_multicast_ex` requires valid attributes with a valid address.
-    return_code("rdma_join_multicast_ex", || unsafe {
+    with_manager("rdma_join_multicast_ex", |manager| unsafe {
         let required = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
         let attr = &*mc_join_attr;
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
@@ -46,7 +47,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
         } else if attr.comp_mask & required != required || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
             Err(Errno::EINVAL)
         } else {
-            join(id, attr.addr, context, attr.join_flags)
+            join(manager, id, attr.addr, context, attr.join_flags)
         }
     })
 }
@@ -54,12 +55,12 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 /// # Safety
 /// `addr` is null or points to an address of the length that its family requires.
 unsafe fn join(
+    manager: &Manager,
     id: *mut rdma_cm_id,
     addr: *const sockaddr,
     context: *mut c_void,
     flags: rdma_cm_mc_join_flags,
 ) -> Result<(), Errno> {
-    let manager = manager()?;
     // SAFETY: by the contract.
     let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
     let mut state = manager.lock();
@@ -75,27 +76,19 @@ unsafe fn join(
     identifier.memberships.push(Membership { number, address, context: CallerPtr(context), is_send_only });
     state.push_event(handle, CmEvent::Joined(number));
     drop(state);
-    // SAFETY: `find` found the memory. The program must not use the identifier in another thread
-    // during this call.
+    // SAFETY: `find` found the memory. The call requires that no other thread uses the identifier.
     unsafe { wait_if_synchronous(manager, id) }
 }
 
-/// `rdma_leave_multicast`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: `rdma_leave_multicast` requires a valid address.
-    return_code("rdma_leave_multicast", || unsafe { leave(id, addr) })
-}
-
-/// # Safety
-/// As for [`join`].
-unsafe fn leave(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
-    let manager = manager()?;
-    // SAFETY: by the contract.
-    let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
-    let membership = manager.lock().find(id)?.1.remove_membership(address).ok_or(Errno::EADDRNOTAVAIL)?;
-    // SAFETY: `find` found the memory, so the identifier is live, and its queue pair is null or
-    // live.
-    unsafe { membership.detach(id) };
-    Ok(())
+    with_manager("rdma_leave_multicast", |manager| unsafe {
+        let address = read_sockaddr(addr)?.ok_or(Errno::EINVAL)?;
+        let membership = manager.lock().find(id)?.1.remove_membership(address).ok_or(Errno::EADDRNOTAVAIL)?;
+        // SAFETY: `find` found the memory, so the identifier is live, and its queue pair is null or
+        // live.
+        membership.detach(id);
+        Ok(())
+    })
 }

@@ -5,6 +5,7 @@ use std::ptr;
 
 use nix::errno::Errno;
 
+use super::with_manager;
 use crate::abi::*;
 use crate::calls::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
@@ -15,9 +16,8 @@ use crate::rdmacm::cm_event::IdHandle;
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::qp_attributes::qp_attributes;
 use crate::rdmacm::rdma_port::PortSpace;
-use crate::rdmacm::return_code::{check_errno, check_pointer, return_code};
+use crate::rdmacm::return_code::{check_errno, check_pointer};
 
-/// `rdma_create_qp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
@@ -26,20 +26,19 @@ pub unsafe extern "C" fn rdma_create_qp(
 ) -> c_int {
     // SAFETY: `rdma_create_qp` requires a protection domain that is null or live, and valid
     // attributes.
-    return_code("rdma_create_qp", || unsafe {
-        create(id, pd, qp_init_attr, |pd, attr| {
+    with_manager("rdma_create_qp", |manager| unsafe {
+        create(manager, id, pd, qp_init_attr, |pd, attr| {
             if (*attr).qp_type != IBV_QPT_XRC_RECV {
                 return check_pointer(ibv_create_qp(pd, attr));
             }
             // SAFETY: the attributes consist of integers and pointers, for which zeros are valid.
             let mut extended: ibv_qp_init_attr_ex = std::mem::zeroed();
             (&raw mut extended).cast::<ibv_qp_init_attr>().write(*attr);
-            create_extended(pd, &raw mut extended)
+            create_extended(manager, pd, &raw mut extended)
         })
     })
 }
 
-/// `rdma_create_qp_ex`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
@@ -47,24 +46,28 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 ) -> c_int {
     // SAFETY: `rdma_create_qp_ex` requires valid attributes, and `ibv_qp_init_attr` is a prefix of
     // `ibv_qp_init_attr_ex`.
-    return_code("rdma_create_qp_ex", || unsafe {
+    with_manager("rdma_create_qp_ex", |manager| unsafe {
         let has_pd = (*qp_init_attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
         let pd = if has_pd { (*qp_init_attr).pd } else { ptr::null_mut() };
-        create(id, pd, qp_init_attr.cast(), |pd, _| create_extended(pd, qp_init_attr))
+        create(manager, id, pd, qp_init_attr.cast(), |pd, _| create_extended(manager, pd, qp_init_attr))
     })
 }
 
-/// Creates a queue pair by `ibv_create_qp_ex`. An XRC receive queue pair for which the program
-/// provides no XRC domain gets that of the device, as with librdmacm.
+/// Creates a queue pair. As with librdmacm, an XRC receive queue pair without an XRC domain of the
+/// program gets the domain of the device.
 ///
 /// # Safety
 /// `pd` is live, and `attr` is valid.
-unsafe fn create_extended(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+unsafe fn create_extended(
+    manager: &Manager,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: by the contract.
     unsafe {
         let has_xrcd = (*attr).comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !(*attr).xrcd.is_null();
         if (*attr).qp_type == IBV_QPT_XRC_RECV && !has_xrcd {
-            (*attr).xrcd = manager()?.xrc_domain()?;
+            (*attr).xrcd = manager.xrc_domain()?;
             (*attr).comp_mask |= IBV_QP_INIT_ATTR_XRCD;
         }
         (*attr).pd = pd;
@@ -73,21 +76,27 @@ unsafe fn create_extended(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr_ex) -> Re
     }
 }
 
-/// Creates an identifier's queue pair, and completion queues where the program provides none.
-/// Brings a connected queue pair to INIT, where receives can be posted, and a datagram queue pair
-/// to RTS.
+/// Creates an identifier's queue pair, and the completion queues that the program does not provide.
+/// Brings a connected queue pair to INIT, where the program can post receives, and a datagram queue
+/// pair to RTS.
 ///
 /// # Safety
 /// `pd` is null or live, `attr` is valid, and no other thread uses the identifier.
 unsafe fn create(
+    manager: &Manager,
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
     make: impl FnOnce(*mut ibv_pd, *mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno>,
 ) -> Result<(), Errno> {
-    let manager = manager()?;
-    let handle = manager.lock().handle(id)?;
-    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live,
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    let states = match identifier.space {
+        PortSpace::Tcp => &TO_RTS[..1],
+        PortSpace::Udp => &TO_RTS[..],
+    };
+    drop(state);
+    // SAFETY: `find` found the memory, so the identifier is live. Its objects are null or live,
     // because the calls that destroy them set the fields to null. The rest is by the contract.
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
@@ -103,81 +112,62 @@ unsafe fn create(
         }
         let created = (|| {
             if (*attr).recv_cq.is_null() {
-                if (*id).recv_cq.is_null() {
-                    let depth = (*attr).cap.max_recv_wr;
-                    create_cq(id, depth, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq)?;
-                }
-                (*attr).recv_cq = (*id).recv_cq;
+                let depth = (*attr).cap.max_recv_wr;
+                (*attr).recv_cq = own_cq(id, depth, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq)?;
             }
             if (*attr).send_cq.is_null() {
-                if (*id).send_cq.is_null() {
-                    let depth = (*attr).cap.max_send_wr;
-                    create_cq(id, depth, &raw mut (*id).send_cq_channel, &raw mut (*id).send_cq)?;
-                }
-                (*attr).send_cq = (*id).send_cq;
+                let depth = (*attr).cap.max_send_wr;
+                (*attr).send_cq = own_cq(id, depth, &raw mut (*id).send_cq_channel, &raw mut (*id).send_cq)?;
             }
             if (*attr).srq.is_null() {
                 (*attr).srq = (*id).srq;
             }
             let qp = make(pd, attr)?;
-            match modify_without_peer(manager, handle, qp) {
-                Ok(()) => Ok(qp),
-                Err(errno) => {
-                    ibv_destroy_qp(qp);
-                    Err(errno)
-                }
-            }
+            modify(manager, handle, qp, states).map(|()| qp).inspect_err(|_| {
+                ibv_destroy_qp(qp);
+            })
         })();
-        match created {
-            Ok(qp) => {
-                (*id).pd = pd;
-                (*id).qp = qp;
-                Ok(())
-            }
-            Err(errno) => {
-                destroy_cqs(id);
-                Err(errno)
-            }
-        }
+        (*id).qp = created.inspect_err(|_| destroy_cqs(id))?;
+        (*id).pd = pd;
+        Ok(())
     }
 }
 
-/// Creates a completion queue of `depth` entries and its channel. Creates nothing if `depth` is 0,
-/// like librdmacm.
+/// Returns the completion queue in the field `cq`. If the field is null, creates the completion
+/// queue and its channel. Like librdmacm, creates nothing for `depth` 0.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier that is bound to the device; `channel` and `cq` are
-/// fields of it.
-unsafe fn create_cq(
+/// fields of `id`.
+unsafe fn own_cq(
     id: *mut rdma_cm_id,
     depth: u32,
     channel: *mut *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
-) -> Result<(), Errno> {
-    if depth == 0 {
-        return Ok(());
-    }
-    let depth = c_int::try_from(depth).map_err(|_| Errno::EINVAL)?;
+) -> Result<*mut ibv_cq, Errno> {
     // SAFETY: by the contract the context in `verbs` is open and the fields are writable.
     unsafe {
-        *channel = check_pointer(ibv_create_comp_channel((*id).verbs))?;
-        let created = check_pointer(ibv_create_cq((*id).verbs, depth, id.cast(), *channel, 0));
-        if created.is_err() && ibv_destroy_comp_channel(*channel) == 0 {
-            *channel = ptr::null_mut();
+        if (*cq).is_null() && depth > 0 {
+            let depth = c_int::try_from(depth).map_err(|_| Errno::EINVAL)?;
+            *channel = check_pointer(ibv_create_comp_channel((*id).verbs))?;
+            let created = check_pointer(ibv_create_cq((*id).verbs, depth, id.cast(), *channel, 0));
+            if created.is_err() && ibv_destroy_comp_channel(*channel) == 0 {
+                *channel = ptr::null_mut();
+            }
+            *cq = created?;
         }
-        *cq = created?;
+        Ok(*cq)
     }
-    Ok(())
 }
 
-/// Destroys the completion queues that [`create_cq`] created. One that a shared receive queue uses
-/// stays.
+/// Destroys the completion queues of [`own_cq`], except for a completion queue of a shared receive
+/// queue.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: by the contract the fields are writable. Each object that is not null was created by
-    // `create_cq` and not yet destroyed.
+    // SAFETY: by the contract the fields are writable. Each object that is not null is a live
+    // object of `own_cq`.
     unsafe {
         for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
             if !(*cq).is_null() && ibv_destroy_cq(*cq) == 0 {
@@ -192,22 +182,9 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// Brings a new queue pair as far as it can go without a peer: to INIT, or to RTS for datagrams.
-///
-/// # Safety
-/// `qp` is a live queue pair.
-unsafe fn modify_without_peer(manager: &Manager, handle: IdHandle, qp: *mut ibv_qp) -> Result<(), Errno> {
-    let is_datagram = manager.lock().get(handle)?.space == PortSpace::Udp;
-    // SAFETY: by the contract.
-    unsafe {
-        modify_to(manager, handle, qp, IBV_QPS_INIT)?;
-        if is_datagram {
-            modify_to(manager, handle, qp, IBV_QPS_RTR)?;
-            modify_to(manager, handle, qp, IBV_QPS_RTS)?;
-        }
-    }
-    Ok(())
-}
+/// The states on the way to RTS. A connected queue pair needs the peer's parameters after the
+/// first.
+const TO_RTS: [ibv_qp_state; 3] = [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS];
 
 /// Brings an identifier's queue pair to RTS with the negotiated parameters.
 ///
@@ -217,56 +194,49 @@ unsafe fn modify_without_peer(manager: &Manager, handle: IdHandle, qp: *mut ibv_
 /// # Safety
 /// `id` is the memory of the live identifier with this handle and has a live queue pair.
 pub unsafe fn connect(manager: &Manager, handle: IdHandle, id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // INIT is repeated, because the access flags depend on the negotiated parameters.
     // SAFETY: by the contract.
-    unsafe {
-        // INIT is repeated, because the access flags depend on the negotiated parameters.
-        modify_to(manager, handle, (*id).qp, IBV_QPS_INIT)?;
-        modify_to(manager, handle, (*id).qp, IBV_QPS_RTR)?;
-        modify_to(manager, handle, (*id).qp, IBV_QPS_RTS)
-    }
+    unsafe { modify(manager, handle, (*id).qp, &TO_RTS) }
 }
 
-/// Modifies the queue pair to state `to` with the identifier's attributes.
+/// Modifies the queue pair to each of `states` with the identifier's attributes.
 ///
 /// # Safety
 /// `qp` is a live queue pair.
-unsafe fn modify_to(
+unsafe fn modify(
     manager: &Manager,
     handle: IdHandle,
     qp: *mut ibv_qp,
-    to: ibv_qp_state,
+    states: &[ibv_qp_state],
 ) -> Result<(), Errno> {
     let device = manager.device()?;
-    let (mut attr, mask) = qp_attributes(to, manager.lock().get(handle)?, &device)?;
-    // SAFETY: by the contract `qp` is live, and `attr` is a local variable.
-    check_errno(unsafe { ibv_modify_qp(qp, &raw mut attr, mask as c_int) })
+    states.iter().try_for_each(|to| {
+        let (mut attr, mask) = qp_attributes(*to, manager.lock().get(handle)?, &device)?;
+        // SAFETY: by the contract `qp` is live, and `attr` is a local variable.
+        check_errno(unsafe { ibv_modify_qp(qp, &raw mut attr, mask as c_int) })
+    })
 }
 
-/// Brings an identifier's queue pair to ERR, if it has one, so that its work requests are flushed.
-///
-/// # Errors
-/// The error of `ibv_modify_qp`.
+/// Brings an identifier's queue pair, if there is one, to ERR, which flushes the work requests. A
+/// failure is ignored: a queue pair that cannot enter ERR has nothing to flush.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier, and its `qp` is null or live.
-pub unsafe fn to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub unsafe fn flush(id: *mut rdma_cm_id) {
     // SAFETY: by the contract. `ibv_qp_attr` consists of integers, for which zeros are valid.
     unsafe {
-        if (*id).qp.is_null() {
-            return Ok(());
+        if !(*id).qp.is_null() {
+            let mut attr: ibv_qp_attr = std::mem::zeroed();
+            attr.qp_state = IBV_QPS_ERR;
+            ibv_modify_qp((*id).qp, &raw mut attr, IBV_QP_STATE as c_int);
         }
-        let mut attr: ibv_qp_attr = std::mem::zeroed();
-        attr.qp_state = IBV_QPS_ERR;
-        check_errno(ibv_modify_qp((*id).qp, &raw mut attr, IBV_QP_STATE as c_int))
     }
 }
 
-/// Whether this process has a live identifier with this memory.
 fn is_known(id: *mut rdma_cm_id) -> bool {
     manager().is_ok_and(|manager| manager.lock().handle(id).is_ok())
 }
 
-/// `rdma_destroy_qp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     if !is_known(id) {
@@ -282,31 +252,29 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
 }
 
-/// `rdma_init_qp_attr`, for programs that modify their queue pair themselves.
+/// For programs that modify their queue pair themselves.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     qp_attr: *mut ibv_qp_attr,
     qp_attr_mask: *mut c_int,
 ) -> c_int {
-    let init = || {
-        let manager = manager()?;
+    with_manager("rdma_init_qp_attr", |manager| {
         let device = manager.device()?;
         let mut state = manager.lock();
         let (_, identifier) = state.find(id)?;
-        // SAFETY: `rdma_init_qp_attr` requires valid pointers; `qp_state` holds the state that the
-        // program asks for.
+        // `qp_state` holds the state that the program asks for.
+        // SAFETY: `rdma_init_qp_attr` requires valid pointers.
         unsafe {
             let (attr, mask) = qp_attributes((*qp_attr).qp_state, identifier, &device)?;
             *qp_attr = attr;
             *qp_attr_mask = mask as c_int;
         }
         Ok(())
-    };
-    return_code("rdma_init_qp_attr", init)
+    })
 }
 
-/// `rdma_create_srq`. The queue of an identifier for XRC is one for XRC, as with librdmacm.
+/// As with librdmacm, an identifier for XRC gets a shared receive queue for XRC.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
@@ -314,34 +282,36 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid
-    // attributes. The extended ones consist of integers and pointers, for which zeros are valid.
-    return_code("rdma_create_srq", || unsafe {
-        manager()?.lock().handle(id)?;
+    // attributes. Extended attributes consist of integers and pointers, for which zeros are valid.
+    with_manager("rdma_create_srq", |manager| unsafe {
+        manager.lock().handle(id)?;
         let is_xrc = matches!((*id).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV);
         let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
         (extended.srq_context, extended.attr, extended.pd) = ((*attr).srq_context, (*attr).attr, pd);
         extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
         extended.srq_type = if is_xrc { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
-        create_srq(id, &mut extended)?;
+        create_srq(manager, id, &mut extended)?;
         (*attr).attr = extended.attr;
         Ok(())
     })
 }
 
-/// `rdma_create_srq_ex`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     // SAFETY: `rdma_create_srq_ex` requires valid attributes.
-    return_code("rdma_create_srq_ex", || unsafe { create_srq(id, &mut *attr) })
+    with_manager("rdma_create_srq_ex", |manager| unsafe { create_srq(manager, id, &mut *attr) })
 }
 
-/// Creates an identifier's shared receive queue. One for XRC for which the program provides no XRC
-/// domain or no completion queue gets that of the device and a new one of the identifier.
+/// Creates an identifier's shared receive queue. A shared receive queue for XRC gets the XRC domain
+/// of the device and a completion queue of the identifier where the program provides none.
 ///
 /// # Safety
 /// `attr` is valid, its protection domain is null or live, and no other thread uses the identifier.
-unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
-    let manager = manager()?;
+unsafe fn create_srq(
+    manager: &Manager,
+    id: *mut rdma_cm_id,
+    attr: &mut ibv_srq_init_attr_ex,
+) -> Result<(), Errno> {
     manager.lock().handle(id)?;
     let has = |mask, bit| mask & bit != 0;
     // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live.
@@ -359,11 +329,8 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
                 attr.xrcd = manager.xrc_domain()?;
             }
             if !has(attr.comp_mask, IBV_SRQ_INIT_ATTR_CQ) || attr.cq.is_null() {
-                if (*id).recv_cq.is_null() {
-                    let depth = attr.attr.max_wr;
-                    create_cq(id, depth, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq)?;
-                }
-                attr.cq = (*id).recv_cq;
+                let depth = attr.attr.max_wr;
+                attr.cq = own_cq(id, depth, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq)?;
             }
             attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
         }
@@ -382,7 +349,6 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
     Ok(())
 }
 
-/// `rdma_destroy_srq`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     if !is_known(id) {

@@ -1,31 +1,34 @@
-//! `rdma_bind_addr`, `rdma_resolve_addr` and `rdma_resolve_route`.
+//! Calls that bind and resolve addresses and routes.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libc::sockaddr;
+use mitra_verbs::Gid;
 use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
-use crate::abi::rdma_cm_id;
+use super::with_manager;
+use crate::abi::{
+    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED, rdma_cm_id,
+};
 use crate::rdmacm::cm_event::CmEvent;
 use crate::rdmacm::id_memory::{set_addresses, set_path};
 use crate::rdmacm::identifier::NetworkState;
-use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::manager::Manager;
 use crate::rdmacm::qp_attributes::path_record;
 use crate::rdmacm::rdma_port::source_towards;
-use crate::rdmacm::return_code::return_code;
-use crate::rdmacm::sockaddr::{gid_of, read_sockaddr};
+use crate::rdmacm::sockaddr::read_sockaddr;
 
-/// `rdma_bind_addr`. For port 0 the kernel chooses the port.
+/// For port 0 the kernel chooses the port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: `rdma_bind_addr` requires a valid address, and that no other thread uses the
     // identifier.
-    return_code("rdma_bind_addr", || unsafe { bind(id, addr) })
+    with_manager("rdma_bind_addr", |manager| unsafe { bind(manager, id, addr) })
 }
 
-/// Binds an identifier to an address, and to the device unless the address is unspecified.
+/// Binds an identifier to an address. A specified address also binds the identifier to the device.
 ///
 /// # Errors
 /// `EINVAL` for an unknown or bound identifier and for a null address, `EAFNOSUPPORT` for an
@@ -34,8 +37,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr
 /// # Safety
 /// `addr` is null or points to an address of the length that its family requires. No other thread
 /// uses the identifier.
-pub unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
-    let manager = manager()?;
+pub unsafe fn bind(manager: &Manager, id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
     // SAFETY: by the contract.
     let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
     let bound = manager.lock().find(id)?.1.bind(address)?;
@@ -50,7 +52,7 @@ pub unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Err
     Ok(())
 }
 
-/// `rdma_resolve_addr`. The resolution sends no packet, so `timeout_ms` has no effect.
+/// The resolution sends no packet, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -60,11 +62,10 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 ) -> c_int {
     // SAFETY: `rdma_resolve_addr` requires a valid destination and a source that is null or valid,
     // and that no other thread uses the identifier.
-    return_code("rdma_resolve_addr", || unsafe { resolve_addr(id, src_addr, dst_addr) })
+    with_manager("rdma_resolve_addr", |manager| unsafe { resolve_addr(manager, id, src_addr, dst_addr) })
 }
 
-/// Determines the source address of the route to `dst_addr` and binds the identifier to it and to
-/// the device.
+/// Binds the identifier to the source address of the route to `dst_addr`, and to the device.
 ///
 /// # Errors
 /// `EINVAL` for an unknown identifier, for one whose network state is neither unbound nor bound,
@@ -77,11 +78,11 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 /// Each address is null or points to an address of the length that its family requires. No other
 /// thread uses the identifier.
 pub unsafe fn resolve_addr(
+    manager: &Manager,
     id: *mut rdma_cm_id,
     src_addr: *const sockaddr,
     dst_addr: *const sockaddr,
 ) -> Result<(), Errno> {
-    let manager = manager()?;
     // SAFETY: by the contract.
     let (source, destination) =
         unsafe { (read_sockaddr(src_addr)?, read_sockaddr(dst_addr)?.ok_or(Errno::EINVAL)?) };
@@ -92,8 +93,7 @@ pub unsafe fn resolve_addr(
         return Err(Errno::EINVAL);
     }
     let destination = unspecified_to_loopback(destination);
-    // The NIC sends to a multicast group through its own interface, whatever the routing table
-    // says.
+    // The NIC ignores the routing table and sends to a multicast group through its own interface.
     let route_source = match destination.ip().is_multicast() {
         true => Ok(Ipv6Addr::from(device.gid).to_canonical()),
         false => source_towards(destination),
@@ -104,26 +104,24 @@ pub unsafe fn resolve_addr(
             unsafe {
                 set_addresses(id, (Some(source), Some(destination)));
                 device.bind(id);
-                // The GID is derived from the destination address until a message of the peer
-                // contains the GID of the peer's NIC.
-                (*id).route.addr.addr.ibaddr.dgid.raw = gid_of(destination.ip());
+                // A later message of the peer contains the GID of the peer's NIC.
+                (*id).route.addr.addr.ibaddr.dgid.raw = Gid::from(destination.ip()).0;
             }
-            state.push_event(handle, CmEvent::AddressResolved);
+            state.push_event(handle, CmEvent::Plain(RDMA_CM_EVENT_ADDR_RESOLVED));
         }
-        // Causes of these errors are the source address and the descriptors of the program. The
-        // call returns them at once. All other errors come from the network and are reported by an
-        // event.
+        // The program causes these errors, by its source address and its descriptors. All other
+        // errors come from the network and are reported by an event.
         Err(errno @ (Errno::EADDRINUSE | Errno::EADDRNOTAVAIL | Errno::EACCES | Errno::EMFILE)) => {
             return Err(errno);
         }
-        Err(errno) => state.push_event(handle, CmEvent::AddressError(errno)),
+        Err(errno) => state.push_event(handle, CmEvent::Failed(RDMA_CM_EVENT_ADDR_ERROR, errno)),
     }
     drop(state);
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe { wait_if_synchronous(manager, id) }
 }
 
-/// Replaces an unspecified destination address by the loopback address, as `connect` does.
+/// `connect` replaces an unspecified destination address by the loopback address, too.
 fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
     let ip = match destination.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -133,12 +131,11 @@ fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, destination.port())
 }
 
-/// `rdma_resolve_route`. The routing table provides the route, so `timeout_ms` has no effect.
+/// The routing table provides the route, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: `rdma_resolve_route` requires that the program does not use the identifier in another
-    // thread.
-    return_code("rdma_resolve_route", || manager().and_then(|manager| unsafe { resolve_route(manager, id) }))
+    // SAFETY: `rdma_resolve_route` requires that no other thread uses the identifier.
+    with_manager("rdma_resolve_route", |manager| unsafe { resolve_route(manager, id) })
 }
 
 /// Stores the path to the destination in the identifier's memory.
@@ -157,10 +154,10 @@ pub unsafe fn resolve_route(manager: &Manager, id: *mut rdma_cm_id) -> Result<()
         return Err(Errno::EINVAL);
     };
     identifier.is_route_resolved = true;
-    let path = path_record(&device, gid_of(destination.ip()), identifier.options.traffic_class);
+    let path = path_record(&device, Gid::from(destination.ip()).0, identifier.options.traffic_class);
     // SAFETY: `find` found the memory under the lock that is still held.
     unsafe { set_path(id, path) };
-    state.push_event(handle, CmEvent::RouteResolved);
+    state.push_event(handle, CmEvent::Plain(RDMA_CM_EVENT_ROUTE_RESOLVED));
     drop(state);
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe { wait_if_synchronous(manager, id) }

@@ -1,21 +1,20 @@
-//! The state machine of one end of a reliable connection. Inputs are received bytes, calls of the
-//! program and the time; outputs are bytes to send and [`ConnectionEvent`]s. The caller owns the
-//! stream, the clock and the queue pair.
+//! The state machine of one end of a reliable connection. The caller owns the stream, the clock and
+//! the queue pair.
 //!
 //! ```text
 //! active   ── REQ ──▶ ReqSent ◀─ REP ─ RepReceived ── RTU ──▶ Established
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived`
-//! without an event: the identifier still has the listener's context, so a program would take the
-//! event for one of the listener. As with the kernel (`ucma_event_handler`), its `rdma_accept`
-//! fails later.
+//! A REJ leads to `Closed`. Before `Established`, a timeout or the end of the stream does the same.
+//! In `ReqReceived` the program gets no event: the identifier still has the listener's context, so
+//! a program would take the event for an event of the listener. As with the kernel
+//! (`ucma_event_handler`), the program's `rdma_accept` fails later.
 //!
 //! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's
-//! disconnect from there to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the
+//! disconnect then leads to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the
 //! sender to `TimeWait`. `TimeWait` ends with an event. The stream stays open while the connection
-//! is established, so that its end reports a peer that was killed.
+//! is established, because the end of the stream reports a peer that was killed.
 
 #[cfg(test)]
 mod tests;
@@ -30,33 +29,25 @@ use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 
 /// How long an accepted stream may be open without a REQ.
 const REQ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval between attempts to connect to a port at which no program listens.
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The interval between repetitions of a REQ that the listener may have dropped, because its
-/// backlog was full.
+/// A REQ is repeated because a listener with a full backlog drops it.
 const REQ_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
-/// How long the sender of a DREQ waits for the DREP.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long packets of a connection that has ended may be on their way: about twice the lifetime of
-/// a packet, as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
+/// How long packets may arrive after the end of their connection: about twice the packet lifetime,
+/// as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
 const TIME_WAIT: Duration = Duration::from_millis(540);
 
-/// A change of the connection that is reported to the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    /// A REQ arrived.
     Requested(ConnectionParams),
-    /// A REP arrived.
     Replied(ConnectionParams),
-    /// An RTU arrived, or the program reported data before the RTU: the passive side may send.
+    /// Passive side: an RTU arrived, or the program reported data before the RTU.
     Established,
     /// The peer sent a REJ, or no program listens at the peer's port.
     Rejected(Rejection),
-    /// The peer cannot be reached or did not answer in time.
     Unreachable(Errno),
-    /// The connection ended.
     Disconnected,
-    /// The queue pair of a connection that both ends have ended may be used for another one.
+    /// The queue pair may be used for another connection.
     TimeWaitExit,
 }
 
@@ -72,37 +63,30 @@ enum State {
     ReqReceived,
     /// Passive: the REP is sent.
     RepSent,
-    /// Both: the connection may be used.
     Established,
-    /// Either: the DREQ is sent.
     DreqSent,
-    /// Either: the peer ended the connection; the program has not disconnected.
+    /// The peer ended the connection; the program has not disconnected.
     PeerEnded,
-    /// Either: both ended the connection; packets of it may still be on their way.
+    /// Both ended the connection; packets of the connection may still arrive.
     TimeWait,
-    /// Either: nothing happens any more.
     Closed,
 }
 
-/// The attempts to connect to a port at which no program listens.
+/// When the stream connects again to a port at which no program listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConnectRetry {
-    /// When the last attempt is due.
     until: Instant,
-    /// When the next attempt is due, if the last one was refused.
     next: Option<Instant>,
 }
 
-/// One end of a connection.
 #[derive(Debug)]
 pub struct Connection {
     state: State,
-    /// When the current state times out.
     deadline: Option<Instant>,
     connect_retry: ConnectRetry,
     /// The REQ, and when it is repeated, until the peer answers.
     repetition: Option<(Message, Instant)>,
-    /// [`notify`](Self::notify) established the connection before the RTU, which is still to come.
+    /// [`notify`](Self::notify) established the connection, and the RTU has not arrived.
     rtu_outstanding: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -110,8 +94,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates the active end and puts its REQ into the outbox. The stream need not be connected
-    /// yet.
+    /// Creates the active end with its REQ in the outbox, before the stream is connected.
     pub fn active(request: ConnectionParams, now: Instant) -> Self {
         let mut connection = Self::new(State::ReqSent, now, RESPONSE_TIMEOUT);
         let request = Message::Req(request);
@@ -120,33 +103,28 @@ impl Connection {
         connection
     }
 
-    /// Creates the passive end, for an accepted stream.
     pub fn passive(now: Instant) -> Self {
         Self::new(State::AwaitingReq, now, REQ_TIMEOUT)
     }
 
     fn new(state: State, now: Instant, timeout: Duration) -> Self {
-        let (inbox, outbox, events) = Default::default();
-        let connect_retry = ConnectRetry { until: now + REFUSED_RETRY_PERIOD, next: None };
-        let deadline = Some(now + timeout);
         Self {
             state,
-            deadline,
-            connect_retry,
+            deadline: Some(now + timeout),
+            connect_retry: ConnectRetry { until: now + REFUSED_RETRY_PERIOD, next: None },
             repetition: None,
             rtu_outstanding: false,
-            inbox,
-            outbox,
-            events,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            events: VecDeque::new(),
         }
     }
 
-    /// Removes and returns the oldest event.
     pub fn next_event(&mut self) -> Option<ConnectionEvent> {
         self.events.pop_front()
     }
 
-    /// Returns the bytes to send. The caller removes those that it has sent.
+    /// Returns the bytes to send. The caller removes the bytes that it has sent.
     pub fn outbox(&mut self) -> &mut Vec<u8> {
         &mut self.outbox
     }
@@ -158,24 +136,21 @@ impl Connection {
         self.deadline.into_iter().chain(self.connect_retry.next).chain(repetition).min()
     }
 
-    /// Whether the connection accepts no more messages and sends none beyond those in the outbox,
-    /// so that it needs no stream.
+    /// Whether the connection needs no stream after the outbox is sent.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
     }
 
-    /// Whether the connection has no more events either.
+    /// Whether no message, timer or call changes the connection any more.
     pub fn is_over(&self) -> bool {
         self.state == State::Closed
     }
 
-    /// Whether a DREQ is sent and its DREP outstanding: a [`ConnectionEvent::Disconnected`] will
-    /// follow.
+    /// Whether a [`ConnectionEvent::Disconnected`] will follow the DREQ that is sent.
     pub fn awaits_drep(&self) -> bool {
         self.state == State::DreqSent
     }
 
-    /// Processes bytes from the stream.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) {
         self.inbox.extend(bytes);
         while !self.is_closed() {
@@ -197,7 +172,7 @@ impl Connection {
                 self.enter(State::ReqReceived, None);
                 self.events.push_back(ConnectionEvent::Requested(params));
             }
-            // A repetition. The program has not answered yet, or the answer has crossed it.
+            // A repetition that was sent before the answer arrived.
             (State::ReqReceived | State::RepSent, Message::Req(_)) => {}
             (State::Established | State::DreqSent, Message::Req(_)) if self.rtu_outstanding => {}
             (State::ReqSent, Message::Rep(params)) => {
@@ -238,8 +213,6 @@ impl Connection {
         }
     }
 
-    /// Schedules another attempt to connect after `ECONNREFUSED`, or closes the connection after
-    /// the last attempt.
     pub fn on_connection_refused(&mut self, now: Instant) {
         if now < self.connect_retry.until {
             self.connect_retry.next = Some(now + REFUSED_RETRY_INTERVAL);
@@ -248,12 +221,11 @@ impl Connection {
         }
     }
 
-    /// Whether another attempt to connect is due. Returns true once for each attempt.
+    /// Returns true once for each attempt to connect that is due.
     pub fn take_connect_retry(&mut self, now: Instant) -> bool {
         self.connect_retry.next.take_if(|next| *next <= now).is_some()
     }
 
-    /// Repeats the REQ if that is due. Closes the connection if the current state has timed out.
     pub fn on_timeout(&mut self, now: Instant) {
         if let Some((request, due)) = &mut self.repetition
             && *due <= now
@@ -271,20 +243,16 @@ impl Connection {
             State::TimeWait => self.close(ConnectionEvent::TimeWaitExit),
             State::AwaitingReq => self.enter(State::Closed, None),
             _ => {
-                let (reason, private_data) = (reject_reason::TIMEOUT, Vec::new());
-                self.send(&Message::Rej(Rejection { reason, private_data }));
+                self.send(&Message::Rej(Rejection::without_data(reject_reason::TIMEOUT)));
                 self.close(ConnectionEvent::Unreachable(Errno::ETIMEDOUT));
             }
         }
     }
 
-    /// Whether a request waits for the program's answer.
     pub fn awaits_answer(&self) -> bool {
         self.state == State::ReqReceived
     }
 
-    /// Accepts the request, for the passive program.
-    ///
     /// # Errors
     /// `EINVAL` unless a request waits for an answer.
     pub fn accept(&mut self, reply: ConnectionParams, now: Instant) -> Result<(), Errno> {
@@ -296,8 +264,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Rejects the request or the reply, for the program.
-    ///
     /// # Errors
     /// `EINVAL` unless a request or a reply waits for an answer.
     pub fn reject(&mut self, rejection: Rejection) -> Result<(), Errno> {
@@ -309,7 +275,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Confirms the reply with an RTU, for the active program.
+    /// Confirms the reply with an RTU.
     ///
     /// # Errors
     /// `EINVAL` unless a reply waits for confirmation.
@@ -322,8 +288,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Establishes the connection before the RTU arrives, for a passive program that has received
-    /// data.
+    /// Establishes the connection before the RTU arrives, because the program has received data.
     ///
     /// # Errors
     /// `EISCONN` if the connection is established, `EINVAL` in any state but `RepSent`.
@@ -340,8 +305,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, for the program, even if the peer has ended it first. Does nothing if
-    /// the program has ended it before.
+    /// Ends the connection for the program. The peer, or an earlier call, may have ended the
+    /// connection already.
     ///
     /// # Errors
     /// `EINVAL` before the connection was accepted.
@@ -363,13 +328,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes the connection when the program destroys the identifier: informs the peer and drops
-    /// all events.
+    /// Informs the peer that the program destroys the identifier, and drops all events.
     pub fn abandon(&mut self) {
         match self.state {
             State::ReqSent | State::RepReceived | State::ReqReceived | State::RepSent => {
-                let (reason, private_data) = (reject_reason::CONSUMER_DEFINED, Vec::new());
-                self.send(&Message::Rej(Rejection { reason, private_data }));
+                self.send(&Message::Rej(Rejection::without_data(reject_reason::CONSUMER_DEFINED)));
             }
             State::Established => self.send(&Message::Dreq),
             State::AwaitingReq | State::DreqSent | State::PeerEnded | State::TimeWait | State::Closed => {}
@@ -395,7 +358,7 @@ impl Connection {
         (self.connect_retry.next, self.repetition) = (None, None);
     }
 
-    /// Ends an established connection: the peer has ended it or is gone.
+    /// Ends an established connection that the peer has ended, or whose peer is gone.
     fn end(&mut self, now: Instant) {
         self.events.push_back(ConnectionEvent::Disconnected);
         match self.state {
@@ -411,5 +374,5 @@ impl Connection {
 }
 
 fn rejected(reason: u16) -> ConnectionEvent {
-    ConnectionEvent::Rejected(Rejection { reason, private_data: Vec::new() })
+    ConnectionEvent::Rejected(Rejection::without_data(reason))
 }

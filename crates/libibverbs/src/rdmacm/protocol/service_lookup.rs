@@ -1,9 +1,7 @@
 //! The lookup of a datagram service (IBTA 12.11, service ID resolution) as two state machines.
-//! Inputs are datagrams and the time; outputs are datagrams.
 //!
-//! The requester sends one SIDR_REQ and the responder one SIDR_REP. Either may be lost: the
-//! requester repeats its request, and the responder stores its reply and sends it again for a
-//! repeated request.
+//! Datagrams may be lost. The requester therefore repeats its SIDR_REQ, and the responder stores
+//! its SIDR_REP and sends the SIDR_REP again for a repeated request.
 
 #[cfg(test)]
 mod tests;
@@ -15,25 +13,19 @@ use std::time::{Duration, Instant};
 use super::message::{Message, SidrReply, SidrRequest};
 use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 
-/// The interval between repetitions of a request.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(200);
-/// How long the responder stores a request and its reply.
 const STORE_PERIOD: Duration = Duration::from_secs(90);
-/// The number of requests that the responder stores. It ignores further requests until one expires.
+/// The responder ignores further requests until a stored request expires.
 const MAX_REQUESTS: usize = 4096;
 
-/// The requester's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupAction {
-    /// Send the request.
     Send,
-    /// End the lookup: no reply arrived in time.
     TimedOut,
-    /// Wait for a reply or until [`ServiceLookup::deadline`].
+    /// Wait for a reply until [`ServiceLookup::deadline`].
     Wait,
 }
 
-/// The requester.
 #[derive(Debug)]
 pub struct ServiceLookup {
     request_id: u64,
@@ -44,7 +36,7 @@ pub struct ServiceLookup {
 }
 
 impl ServiceLookup {
-    /// Starts a lookup. The first [`on_timer`](Self::on_timer) returns [`LookupAction::Send`].
+    /// The first [`on_timer`](Self::on_timer) returns [`LookupAction::Send`].
     pub fn new(request: SidrRequest, now: Instant) -> Self {
         let (request_id, mut datagram) = (request.request_id, Vec::new());
         Message::SidrReq(request).encode(&mut datagram);
@@ -57,17 +49,14 @@ impl ServiceLookup {
         }
     }
 
-    /// Returns the encoded request.
     pub fn request(&self) -> &[u8] {
         &self.request
     }
 
-    /// Returns when [`on_timer`](Self::on_timer) is due.
     pub fn deadline(&self) -> Instant {
         self.repeat_at.min(self.timeout_at)
     }
 
-    /// Returns the action that is due at `now`.
     pub fn on_timer(&mut self, now: Instant) -> LookupAction {
         if now >= self.timeout_at {
             LookupAction::TimedOut
@@ -79,8 +68,7 @@ impl ServiceLookup {
         }
     }
 
-    /// Whether an ICMP "port unreachable" ends the lookup. The requester ignores it during the
-    /// retry period.
+    /// Whether an ICMP "port unreachable" ends the lookup, which is so after the retry period.
     pub fn is_refusal_final(&self, now: Instant) -> bool {
         now >= self.retry_refused_until
     }
@@ -94,30 +82,27 @@ impl ServiceLookup {
     }
 }
 
-/// The requester's address and the request id: the identity of a request at the responder.
+/// The requester's address and the request id.
 pub type RequestKey = (SocketAddr, u64);
 
-/// The responder's classification of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReceivedDatagram<'a> {
-    /// A new request.
     New(RequestKey, SidrRequest),
-    /// A repetition of a request that was answered: the stored reply, to be sent again.
+    /// A repetition of an answered request. The stored reply is sent again.
     Duplicate(&'a [u8]),
-    /// A repetition of a request that waits for the program, a request beyond [`MAX_REQUESTS`], or
-    /// no request.
+    /// No request, or a request that waits for the program or exceeds [`MAX_REQUESTS`].
     Ignored,
 }
 
-/// The responder: the requests of the last [`STORE_PERIOD`].
+/// The requests of the last [`STORE_PERIOD`] at a responder.
 #[derive(Debug, Default)]
 pub struct ServiceRequests {
-    /// For each request, the encoded reply once there is one, and when the entry expires.
+    /// The encoded reply after the program's answer, and the time at which the entry expires.
     replies: HashMap<RequestKey, (Option<Vec<u8>>, Instant)>,
 }
 
 impl ServiceRequests {
-    /// Classifies a datagram and stores it if it is a new request.
+    /// Classifies a datagram, and stores a new request.
     pub fn receive(&mut self, from: SocketAddr, datagram: &[u8], now: Instant) -> ReceivedDatagram<'_> {
         let Some(Message::SidrReq(request)) = decode_datagram(datagram) else {
             return ReceivedDatagram::Ignored;
@@ -137,7 +122,7 @@ impl ServiceRequests {
         }
     }
 
-    /// Removes a request, so that its next repetition is a new request.
+    /// Removes a request. The next repetition is then a new request.
     pub fn remove(&mut self, key: RequestKey) {
         self.replies.remove(&key);
     }
@@ -151,7 +136,7 @@ impl ServiceRequests {
     }
 }
 
-/// Decodes a datagram that consists of exactly one message.
+/// Returns `None` unless the datagram is exactly one message.
 fn decode_datagram(datagram: &[u8]) -> Option<Message> {
     match Message::decode(datagram) {
         Ok(Some((message, length))) if length == datagram.len() => Some(message),

@@ -10,7 +10,7 @@ use crate::cm_wrapper::*;
 /// The first bytes of a REQ with an excessive length, for which the listener must not wait.
 const HOSTILE_LENGTH: &[u8] = b"MiCM\x01\x01\xff\xff";
 
-/// Waits until the manager has handled what arrived on its sockets before this call.
+/// Waits until the manager has handled all earlier input of its sockets.
 fn await_manager(port: u16) {
     let mut peer = TcpStream::connect((Ipv4Addr::LOCALHOST, socket_port(port))).expect("the port listens");
     peer.write_all(b"garbage").expect("the stream is open");
@@ -36,7 +36,6 @@ fn garbage_closes_the_stream_and_the_listener_continues() {
     channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 }
 
-/// The peer sends a complete REQ and closes the stream.
 #[test]
 fn request_of_a_vanished_peer_is_reported_and_cannot_be_accepted() {
     let channel = Channel::new();
@@ -57,7 +56,7 @@ fn request_of_a_vanished_peer_is_reported_and_cannot_be_accepted() {
     assert_eq!(request_id.destroy(), None);
 }
 
-/// Streams beyond the limit wait until others end.
+/// A stream beyond the limit waits for the end of another stream.
 #[test]
 fn streams_without_a_request_are_limited() {
     let channel = Channel::new();

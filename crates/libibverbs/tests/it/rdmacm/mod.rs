@@ -103,7 +103,6 @@ fn destroying_an_identifier_ends_its_connection() {
     let ends = ConnectedPair::new();
     assert_eq!(ends.active.destroy(), None);
     assert_eq!(ends.channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, ends.passive);
-    // Calls with the destroyed identifier fail.
     assert_eq!(ends.active.disconnect(), Some(libc::EINVAL));
     assert_eq!(ends.active.destroy(), Some(libc::EINVAL));
 }
@@ -141,7 +140,6 @@ fn rdma_init_qp_attr_returns_negotiated_attributes() {
     ends.destroy();
 }
 
-/// Queue pairs from `rdma_create_qp`, which librdmacm modifies.
 #[test]
 fn queue_pairs_of_identifiers_are_connected_and_flushed() {
     let channel = Channel::new();
@@ -261,12 +259,11 @@ fn service_lookup_without_listener_fails() {
     assert_eq!((refused.id, refused.status, refused.private_data), (active, 1, vec![0; 136]));
 }
 
-/// perftest listens anew for each connection, and its client does not wait for that.
+/// perftest's server listens anew for each connection, and its client does not wait for the server.
 #[test]
 fn connect_reaches_listener_that_starts_late() {
     let channel = Channel::new();
-    // On a busy machine, more time than the retry period may pass between the two calls, but hardly
-    // twenty times.
+    // On a busy machine, the retry period may pass between the two calls, but hardly twenty times.
     let reached = (0..20).any(|_| {
         let listener = Id::new(Some(&channel), RDMA_PS_TCP);
         assert_eq!(listener.bind(0), None);
@@ -391,8 +388,8 @@ fn requests_beyond_the_backlog_are_dropped_and_repeated() {
     for _ in 0..3 {
         assert_eq!(Id::routed(&active_channel, RDMA_PS_TCP, port).connect(1, b""), None);
     }
-    // Time for the requests to arrive and for the third one to be repeated. A slow machine does not
-    // make the test fail.
+    // Time for the requests to arrive, and for a repetition of the third. The test also succeeds
+    // with less time.
     thread::sleep(Duration::from_millis(700));
     for qpn in 2..5 {
         let request = listener_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;

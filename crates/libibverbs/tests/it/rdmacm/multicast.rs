@@ -21,7 +21,7 @@ unsafe extern "C" {
     fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
 }
 
-/// Returns a group address that no other test process uses, with this last byte.
+/// Returns a group address with this last byte that no other test process uses.
 fn group(last: u8) -> Ipv4Addr {
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(239, high, low, last)

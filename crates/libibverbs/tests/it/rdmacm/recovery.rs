@@ -8,7 +8,6 @@ use crate::c_programs::reports::run_report;
 
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| build_with("recovery_cm", &["-lrdmacm"]));
 
-/// Runs a scenario on two and on three rails.
 fn run(scenario: &str) {
     for rails in ["2", "3"] {
         run_report(&PROGRAM, rails, &[scenario], &[]);

@@ -21,7 +21,6 @@ fn routed(port: u16) -> Id {
     id
 }
 
-/// Returns the identifier of the next request.
 fn request(listener: Id) -> Id {
     let mut id = ptr::null_mut();
     // SAFETY: the pointer for the result is valid, and the identifier of the request is live.

@@ -1,3 +1,4 @@
+use super::super::message::ConnectionFlags;
 use super::*;
 
 fn params(qpn: u32, private_data: &[u8]) -> ConnectionParams {
@@ -10,8 +11,7 @@ fn params(qpn: u32, private_data: &[u8]) -> ConnectionParams {
         initiator_depth: 2,
         retry_count: 7,
         rnr_retry_count: 7,
-        flow_control: false,
-        srq: true,
+        flags: ConnectionFlags { flow_control: false, srq: true },
         private_data: private_data.to_vec(),
     }
 }
@@ -20,7 +20,7 @@ fn rejection(reason: u16, private_data: &[u8]) -> Rejection {
     Rejection { reason, private_data: private_data.to_vec() }
 }
 
-/// Both ends of a connection. [`exchange`](ConnectionPair::exchange) is the stream between them.
+/// Both ends of a connection; [`exchange`](ConnectionPair::exchange) is the stream between them.
 struct ConnectionPair {
     active: Connection,
     passive: Connection,
@@ -85,7 +85,7 @@ fn connection_is_established_and_ended() {
         assert_eq!(events(end), [ConnectionEvent::Disconnected]);
         assert!(end.is_closed() && !end.is_over());
     }
-    // The queue pair of the passive end is in use until its program disconnects, too.
+    // The passive program uses its queue pair until it disconnects, too.
     assert_eq!(pair.passive.deadline(), None);
     for end in [&mut pair.active, &mut pair.passive] {
         assert_eq!(end.disconnect(pair.now), Ok(()));
@@ -242,8 +242,8 @@ fn every_waiting_state_times_out() {
 #[test]
 fn abandoned_connection_informs_its_peer() {
     let consumer = || rejected(reject_reason::CONSUMER_DEFINED);
-    // The events of the active and of the passive end. The program of a passive end that has not
-    // accepted gets none.
+    // The events of the active and of the passive end. A passive program that has not accepted gets
+    // no event.
     type Step = (fn() -> ConnectionPair, ConnectionEvent, Option<ConnectionEvent>);
     let steps: [Step; 3] = [
         (ConnectionPair::requested, consumer(), None),
@@ -295,7 +295,6 @@ fn unexpected_calls_fail_and_unexpected_messages_close() {
     pair.passive.receive(&bytes, pair.now);
     assert_eq!(events(&mut pair.passive), [ConnectionEvent::Disconnected]);
 
-    // A second REQ, and bytes of another protocol.
     let mut bytes = Vec::new();
     Message::Req(params(3, b"")).encode(&mut bytes);
     for garbage in [&bytes[..], b"GET / HTTP/1.1"] {
@@ -303,7 +302,6 @@ fn unexpected_calls_fail_and_unexpected_messages_close() {
         pair.passive.receive(garbage, pair.now);
         assert_eq!(events(&mut pair.passive), [ConnectionEvent::Disconnected]);
         assert!(pair.passive.is_closed());
-        // A closed connection ignores further bytes.
         pair.passive.receive(&bytes, pair.now);
         assert_eq!(events(&mut pair.passive), []);
         assert!(pair.passive.inbox.is_empty());

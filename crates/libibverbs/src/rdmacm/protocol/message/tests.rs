@@ -10,8 +10,7 @@ fn params(private: usize) -> ConnectionParams {
         initiator_depth: 8,
         retry_count: 7,
         rnr_retry_count: 6,
-        flow_control: true,
-        srq: false,
+        flags: ConnectionFlags { flow_control: true, srq: false },
         private_data: (0..private).map(|byte| byte as u8).collect(),
     }
 }
@@ -74,8 +73,8 @@ fn incomplete_message_needs_more_bytes() {
     }
 }
 
-/// The header carries the wrong length too: only the fields show that the body is too short or too
-/// long.
+/// The length in the header matches the body, so only the fields show that the body is too short or
+/// too long.
 #[test]
 fn body_of_wrong_length_is_malformed() {
     for message in samples() {
@@ -102,8 +101,7 @@ fn corpus_of_messages() {
     });
 }
 
-/// The encoding is canonical: every accepted byte string is the encoding of the message that it
-/// decodes to.
+/// The encoding is canonical.
 #[test]
 fn accepted_bytes_re_encode_to_themselves() {
     for message in samples() {
