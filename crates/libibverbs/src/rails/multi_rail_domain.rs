@@ -78,12 +78,10 @@ impl MultiRailDomain {
         MultiRailDomain { failover, rendezvous, config, retired: Mutex::default() }
     }
 
-    /// Returns the NICs, rail 0 first.
     pub(super) fn nics(&self) -> &[LocalNic] {
         self.failover.nics()
     }
 
-    /// Returns what the virtual queue pairs have done and do.
     pub(super) fn telemetry(&self) -> &Telemetry {
         self.failover.telemetry()
     }
@@ -94,14 +92,14 @@ impl MultiRailDomain {
         self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
     }
 
-    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or
-    /// XRC. `MultiRail::create_qp` sets the depths of the queues in a copy. The policies of RC that
-    /// replay operations do not apply to UC and XRC.
+    /// Returns the configuration of virtual queue pairs of this type (RC, UC or XRC).
+    /// `MultiRail::create_qp` sets the queue depths. The baseline policies, which replay
+    /// operations, apply to RC only.
     pub(super) fn config(&self, qp_type: QpType) -> Config {
         let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
         match qp_type {
             QpType::Uc => {
-                // A queue pair of a NIC never learns that its peer does not connect.
+                // A UC queue pair of a NIC does not detect that its peer does not connect.
                 let detector =
                     DetectorConfig { first_contact_timeout: Duration::MAX, ..self.config.detector };
                 let service = Service::Unreliable;
@@ -118,13 +116,10 @@ impl MultiRailDomain {
         &self.failover
     }
 
-    /// Returns the limits of virtual queue pairs.
     pub(crate) fn limits(&self) -> Limits {
         limits(&self.failover, self.config.completion_log)
     }
 
-    /// Allocates a protection domain of the program.
-    ///
     /// # Errors
     /// The errors of [`MultiRailPd::new`].
     pub(crate) fn alloc_pd(&self) -> Result<Arc<MultiRailPd>> {
@@ -165,15 +160,15 @@ impl MultiRailDomain {
     }
 }
 
-/// The objects of a NIC that the rendezvous takes ([`Rendezvous::new`]).
+/// The NIC objects that [`Rendezvous::new`] creates.
 const OF_RENDEZVOUS: ObjectCounts = ObjectCounts { qps: 1, cqs: 2, mrs: 1 };
-/// The maximum numbers of objects of a NIC that a virtual queue pair takes: for data and for
-/// control messages, and memory for control messages, a completion log and a bounce ring. A queue
-/// pair that binds windows of type 1 takes one more queue pair and completion queue.
+/// The maximum numbers of NIC objects of a virtual queue pair. Data and control messages have a
+/// queue pair and a completion queue each. The regions are for control messages, a completion log
+/// and a bounce ring. A virtual queue pair that binds windows of type 1 has one more queue pair and
+/// completion queue.
 const OF_QP: ObjectCounts = ObjectCounts { qps: 2, cqs: 2, mrs: 3 };
 
-/// The maximum number of virtual queue pairs. Each has completion channels of its own, which take
-/// descriptors.
+/// The maximum number of virtual queue pairs. Each has completion channels, which are descriptors.
 const MAX_QPS: u32 = 1 << 10;
 
 struct ObjectCounts {
@@ -190,7 +185,7 @@ fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };
     let left = |all: u32, taken: u32| all.saturating_sub(taken);
-    // At most half of the completion queues are those of virtual queue pairs.
+    // Virtual queue pairs use at most half of the completion queues.
     let room = (left(limits.qps, OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
     let qps = room.min(MAX_QPS);
     Limits {

@@ -1,10 +1,11 @@
 //! The completions of a queue pair whose peer has closed the connection.
 //!
 //! A hardware NIC is not informed when the peer destroys its queue pair. The receives stay posted,
-//! and a send fails only when its retries are exhausted. Programs rely on this: one end destroys
-//! its queue pair while the other end still has receives posted, and expects no completions of
-//! these. A virtual queue pair is informed, and flushes all requests at once. This module therefore
-//! withholds the completions for as long as a hardware NIC would not report them.
+//! and a send fails only when its retries are exhausted. Programs rely on this behaviour: one end
+//! destroys its queue pair while the other end still has receives posted, and expects no
+//! completions of these receives. A virtual queue pair is informed, and flushes all requests at
+//! once. This module therefore withholds the completions for as long as a hardware NIC would not
+//! report them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -33,17 +34,14 @@ impl PeerClosed {
         self.sends.push_back(wc);
     }
 
-    /// Withholds the completion of a receive.
     pub(super) fn withhold_recv(&mut self, wc: Wc) {
         self.recvs.push_back(wc);
     }
 
-    /// Returns the number of withheld completions of sends.
     pub(super) fn sends(&self) -> usize {
         self.sends.len()
     }
 
-    /// Returns the number of withheld completions of receives.
     pub(super) fn recvs(&self) -> usize {
         self.recvs.len()
     }

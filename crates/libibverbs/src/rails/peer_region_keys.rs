@@ -1,5 +1,5 @@
-//! The peer's memory regions whose keys on all rails a queue pair knows, the peer's shared receive
-//! queues that it knows, and the queries for others.
+//! What a queue pair knows of its peer: the keys of memory regions on all rails, the shared receive
+//! queues, and the outstanding queries for both.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use mitra_verbs::{Gid, Key, Qpn, SendWr, Srqn, WcStatus};
 
 use super::rendezvous::{Query, Rendezvous, Subject};
 
-/// The number of outstanding queries from which on no key is queried before it is needed. It is
-/// less than the number of receives that queue pair 1 of the peer has posted.
+/// The number of outstanding queries at which prefetching stops. It is less than the number of
+/// receives that queue pair 1 of the peer has posted.
 const MAX_QUERIES: usize = 16;
 
 /// An object of the peer that a request names.
@@ -23,8 +23,6 @@ pub(super) enum PeerObject {
     SharedReceiveQueue(Srqn),
 }
 
-/// The regions that are imported into the virtual queue pair, the shared receive queues that are
-/// known, and the outstanding queries.
 pub(super) struct RegionKeys {
     /// Whether each request names a shared receive queue, because the queue pair sends by XRC.
     names_queues: bool,
@@ -50,18 +48,16 @@ pub(super) enum Lookup {
 }
 
 impl RegionKeys {
-    /// Creates the keys of a queue pair that knows none. `names_queues` is set if it sends by XRC.
     pub(super) fn new(names_queues: bool) -> RegionKeys {
         RegionKeys { names_queues, imported: HashSet::new(), queries: HashMap::new() }
     }
 
-    /// Returns the objects that a request names.
     fn named(&self, wr: &SendWr) -> impl Iterator<Item = PeerObject> + use<> {
         let queue = self.names_queues.then_some(PeerObject::SharedReceiveQueue(wr.remote_srq));
         queue.into_iter().chain(wr.op.remote_key().map(PeerObject::Region))
     }
 
-    /// Returns whether a request can be posted, because all objects that it names are imported.
+    /// Returns whether all objects that a request names are imported, so that it can be posted.
     pub(super) fn can_post(&self, wr: &SendWr) -> bool {
         self.named(wr).all(|object| self.imported.contains(&object))
     }
@@ -79,8 +75,7 @@ impl RegionKeys {
             .collect()
     }
 
-    /// Returns whether so few queries are outstanding that an object may be queried before it is
-    /// needed.
+    /// Returns whether an object may be queried before a request needs it.
     pub(super) fn may_prefetch(&self) -> bool {
         self.queries.len() < MAX_QUERIES
     }
@@ -137,7 +132,6 @@ impl RegionKeys {
         self.queries.remove(&object);
     }
 
-    /// Cancels all queries.
     pub(super) fn cancel_queries(&mut self) {
         self.queries.clear();
     }

@@ -20,9 +20,9 @@ use super::virtual_qps::MultiRail;
 /// failover that the peer begins may be delayed by this time.
 const INTERVAL_MS: u16 = 1;
 
-/// The number of rounds from the death of the last NIC to its event, which is the last one. Virtual
-/// queue pairs report their ends in these rounds; one with a shared backup needs more than one
-/// round.
+/// The number of rounds from the death of the last NIC to its event, which is the last event. In
+/// these rounds, virtual queue pairs report the ends of their connections. A virtual queue pair
+/// with a shared backup needs several rounds.
 const ROUNDS_UNTIL_FATAL: u32 = 16;
 
 /// Starts the thread. The thread ends when the device is closed.
@@ -42,16 +42,14 @@ struct ReportedPort {
     up: bool,
     /// Whether at least one NIC was alive.
     alive: bool,
-    /// The GID of the device.
     gid: Gid,
     /// The number of rounds until the death of the last NIC is reported.
     rounds_until_fatal: Option<u32>,
 }
 
 impl ReportedPort {
-    /// Reports an event if the last active port has gone down, if a port is active again after none
-    /// was, or if the last live NIC has died. Also reports a new address of rail 0. A change that
-    /// is reversed before the next round is not reported.
+    /// Reports an event if the port has gone down or come up, if the last NIC has died, or if rail
+    /// 0 has a new address. A change that is reversed before the next round is not reported.
     fn update(&mut self, rails: &RailSet) {
         let up = rails.is_up();
         let alive = up || rails.is_alive();

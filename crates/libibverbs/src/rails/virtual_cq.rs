@@ -19,7 +19,6 @@ const ARMED_FOR_ALL: u8 = 2;
 
 /// A virtual queue pair that completes in a [`VirtualCq`].
 pub(super) trait CompletionSource: Send + Sync {
-    /// Returns the queue pair's number.
     fn qpn(&self) -> Qpn;
 
     /// Polls the queue pair, and pushes its new completions to its completion queues.
@@ -84,8 +83,8 @@ impl VirtualCq {
         }
     }
 
-    /// Ends the use of the channel, which the program may destroy before the queue pairs that
-    /// completed here have ended. Its descriptor is closed then.
+    /// Releases the channel. The program may destroy the channel, which closes its descriptor,
+    /// while queue pairs still refer to this queue.
     pub(crate) fn detach_channel(&self) {
         *lock(&self.channel) = None;
     }
@@ -116,12 +115,10 @@ impl VirtualCq {
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
     }
 
-    /// Returns whether no queue pair completes in the queue.
     pub(crate) fn is_unused(&self) -> bool {
         lock(&self.sources).iter().all(|known| known.strong_count() == 0)
     }
 
-    /// Returns whether a completion was lost because the queue was full.
     pub(super) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -161,7 +158,6 @@ impl VirtualCq {
         }
     }
 
-    /// Returns whether the queue is armed for some or all completions.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire) != ARMED_FOR_NONE
     }

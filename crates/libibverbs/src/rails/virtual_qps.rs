@@ -28,7 +28,6 @@ pub(crate) struct MultiRail {
     domain: Arc<MultiRailDomain>,
     /// The queue pairs that the program has not destroyed.
     qps: Mutex<HashMap<Qpn, Weak<MultiRailQp>>>,
-    /// What the UD queue pairs share.
     datagrams: Arc<DatagramNetwork>,
     /// The UD queue pairs that the program has not destroyed.
     datagram_qps: Mutex<HashMap<Qpn, Weak<MultiRailUd>>>,
@@ -63,7 +62,6 @@ impl MultiRail {
         })
     }
 
-    /// Returns the state that the queue pairs share.
     pub(crate) fn domain(&self) -> &Arc<MultiRailDomain> {
         &self.domain
     }
@@ -99,7 +97,6 @@ impl MultiRail {
         Ok(qp)
     }
 
-    /// Returns what the UD queue pairs share.
     pub(crate) fn datagrams(&self) -> &Arc<DatagramNetwork> {
         &self.datagrams
     }
@@ -114,8 +111,6 @@ impl MultiRail {
         Ok(qp)
     }
 
-    /// Destroys a UD queue pair.
-    ///
     /// # Errors
     /// The errors of [`MultiRailUd::destroy`].
     pub(crate) fn destroy_datagram_qp(&self, qp: &MultiRailUd) -> Result<()> {
@@ -124,7 +119,7 @@ impl MultiRail {
         Ok(())
     }
 
-    /// Drives the exchange between the UD queue pairs of several devices, and the UD queue pairs.
+    /// Exchanges the directory's messages with other devices, and drives the UD queue pairs.
     pub(super) fn drive_datagrams(&self) {
         self.datagrams.drive();
         let qps: Vec<_> = lock(&self.datagram_qps).values().filter_map(Weak::upgrade).collect();
@@ -149,9 +144,9 @@ impl MultiRail {
         }
     }
 
-    /// Builds a virtual queue pair, as [`MultiRail::with_room`] does. No other queue pair of the
-    /// program has its number: one that was made when the NIC of rail 0 was alive has its number
-    /// from there, and another NIC may assign the same.
+    /// Builds a virtual queue pair, as [`MultiRail::with_room`] does, whose number no other queue
+    /// pair of the program has. After the NIC of rail 0 has died, another NIC assigns the numbers,
+    /// and may assign a number that is in use.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`].
@@ -175,20 +170,18 @@ impl MultiRail {
         lock(&self.lingering).push((Instant::now(), qp));
     }
 
-    /// Returns the queue pairs that the program has not destroyed.
     pub(super) fn qps(&self) -> Vec<Arc<MultiRailQp>> {
         lock(&self.qps).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the queue pair with a number, unless the program has destroyed it.
+    /// Returns `None` if the program has destroyed the queue pair.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<MultiRailQp>> {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries that have arrived. If the queue pair does not exist or does not connect
-    /// to the sender, or if the region is not in the queue pair's protection domain, the answer is
-    /// that the object does not exist. A query for a region from an unknown address of the peer's
-    /// device is not answered.
+    /// Answers the queries that have arrived. For the sender, a queue pair that connects to another
+    /// device does not exist, nor does a region in another protection domain. A query for a region
+    /// from an unknown address of the peer's device gets no answer.
     pub(super) fn answer_queries(&self) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
@@ -206,8 +199,8 @@ impl MultiRail {
                             rendezvous.answer_ended(&query, info);
                             continue;
                         }
-                        // The peer connects, so it has been reset, and can answer this end's own
-                        // query.
+                        // The peer connects, so its queue pair is reset, and it can answer this
+                        // end's query.
                         qp.hasten_connection();
                     }
                     info.map(|info| info.encode())
@@ -222,8 +215,8 @@ impl MultiRail {
                 Subject::Region { qpn, .. } | Subject::SharedReceiveQueue { qpn, .. } => match self.qp(qpn) {
                     Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
                         if qp.may_be_peer(&query.device) {
-                            // The address may have changed, and this end learns it soon. The sender
-                            // asks again.
+                            // The peer's address may have changed, which this end detects soon. The
+                            // sender queries again.
                             continue;
                         }
                         None
@@ -267,8 +260,8 @@ impl MultiRail {
         }
     }
 
-    /// Ends all connections if the process exits, unless that was done before. Each peer is told
-    /// that its connection has ended, except that a queue pair whose lock is held is skipped.
+    /// Ends all connections once when the process exits, which tells the peers. Skips a queue pair
+    /// whose lock is held.
     pub(super) fn notify_peers_at_exit(&self) {
         if self.exiting.load(Ordering::Acquire) && !self.peers_notified.load(Ordering::Relaxed) {
             self.qps().iter().for_each(|qp| qp.try_shutdown());

@@ -22,8 +22,8 @@ pub(crate) struct VirtualSrq {
 }
 
 impl VirtualSrq {
-    /// Creates a queue for up to `depth` receives in memory of `pd`, which may differ from those of
-    /// the queue pairs. `on_limit` reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
+    /// Creates a queue for up to `depth` receives. Their memory belongs to `pd`, which may differ
+    /// from the queue pairs' domains. `on_limit` reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
     pub(crate) fn new(
         pd: &MultiRailPd,
         depth: u32,
@@ -33,23 +33,19 @@ impl VirtualSrq {
         Arc::new(VirtualSrq { queue, consumers: Mutex::default() })
     }
 
-    /// Returns the queue from which virtual queue pairs take receives.
     pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {
         &self.queue
     }
 
-    /// Adds a queue pair that takes receives from the queue.
     pub(super) fn attach(&self, consumer: Arc<dyn ReceiveConsumer>) {
         lock(&self.consumers).push(Arc::downgrade(&consumer));
     }
 
-    /// Removes a queue pair that is being destroyed.
     pub(super) fn detach<C: ReceiveConsumer + ?Sized>(&self, consumer: &C) {
         lock(&self.consumers)
             .retain(|known| known.strong_count() > 0 && !ptr::addr_eq(known.as_ptr(), consumer));
     }
 
-    /// Returns whether no queue pair uses the queue.
     pub(crate) fn is_unused(&self) -> bool {
         lock(&self.consumers).iter().all(|known| known.strong_count() == 0)
     }

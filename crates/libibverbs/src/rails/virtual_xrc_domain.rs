@@ -16,7 +16,6 @@ use crate::common::lock::lock;
 /// A queue pair that receives messages for the shared receive queues of a domain.
 pub(super) trait XrcReceiver: CompletionSource + ReceiveConsumer {}
 
-/// An XRC domain over several rails.
 #[derive(Default)]
 pub(crate) struct VirtualXrcDomain {
     queues: Arc<XrcDomain>,
@@ -25,9 +24,10 @@ pub(crate) struct VirtualXrcDomain {
 
 #[derive(Default)]
 struct State {
-    /// The protection domain of the shared receive queues and of the queue pairs. A NIC checks a
-    /// request against the domain of the queue that the request names. Over several rails this is
-    /// the domain of the queue pair, so all queues have the same. `None` until there is a queue.
+    /// The protection domain of all shared receive queues and queue pairs. A NIC checks a request
+    /// against the protection domain of the queue that the request names. A virtual queue pair
+    /// checks it against its own, so all queues must be in the same one. `None` while there is no
+    /// queue.
     pd: Option<Arc<MultiRailPd>>,
     srqs: HashMap<Srqn, XrcSrq>,
     receivers: Vec<Weak<dyn XrcReceiver>>,
@@ -53,18 +53,16 @@ impl State {
 }
 
 impl VirtualXrcDomain {
-    /// Returns the queues by number, from which virtual queue pairs take receives.
     pub(super) fn queues(&self) -> &Arc<XrcDomain> {
         &self.queues
     }
 
-    /// Returns the protection domain of the queues. `None` until there is a queue.
     pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
         lock(&self.state).pd.clone()
     }
 
-    /// Adds a shared receive queue, which no other queue of the process has the number of. Its
-    /// receives complete in `cq`.
+    /// Adds a shared receive queue, whose number is unique in the process. Its receives complete in
+    /// `cq`.
     ///
     /// # Errors
     /// `Unsupported` if the domain has queues in another protection domain.
@@ -108,12 +106,11 @@ impl VirtualXrcDomain {
         lock(&self.state).srqs.get(&number).map(|srq| Arc::clone(&srq.cq))
     }
 
-    /// Returns whether a completion queue of the receives is as `is_so` says.
+    /// Returns whether `is_so` holds for the completion queue of any shared receive queue.
     pub(super) fn any_cq(&self, is_so: impl Fn(&VirtualCq) -> bool) -> bool {
         lock(&self.state).srqs.values().any(|srq| is_so(&srq.cq))
     }
 
-    /// Adds a queue pair that receives messages for all queues.
     pub(super) fn add_receiver(&self, receiver: &Arc<dyn XrcReceiver>) {
         let mut state = lock(&self.state);
         for XrcSrq { srq, cq } in state.srqs.values() {

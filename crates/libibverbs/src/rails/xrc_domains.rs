@@ -2,8 +2,8 @@
 //!
 //! A file associates the domains that several contexts of one process open. The domain is on the
 //! NIC of rail 0, which assigns the numbers of its shared receive queues. On a device with several
-//! rails, the queues and queue pairs are those of a [`VirtualXrcDomain`]. Each process has NICs of
-//! its own, so a domain is never shared between processes.
+//! rails, a [`VirtualXrcDomain`] contains the queues and queue pairs. Each process has NICs of its
+//! own, so a domain is never shared between processes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,7 +20,6 @@ use crate::common::errno::unless_dead;
 /// The device and the number of an inode.
 type Inode = (u64, u64);
 
-/// The domains that are open.
 #[derive(Default)]
 pub(crate) struct XrcDomains {
     open: HashMap<XrcdId, OpenDomain>,
@@ -36,7 +35,7 @@ struct OpenDomain {
     over_rails: Option<Arc<VirtualXrcDomain>>,
 }
 
-/// Whether a domain may exist, or has to exist (`O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`).
+/// The flags `O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenFlags {
     pub(crate) create: bool,
@@ -45,7 +44,7 @@ pub(crate) struct OpenFlags {
 
 /// Why a domain was not opened.
 pub(crate) enum OpenXrcdError {
-    /// The descriptor is not that of an open file.
+    /// The descriptor refers to no open file.
     BadDescriptor,
     /// No domain of this process is associated with the file, and `O_CREAT` is not set.
     NoDomain,
@@ -55,9 +54,9 @@ pub(crate) enum OpenXrcdError {
 }
 
 impl XrcDomains {
-    /// Opens the domain that is associated with a file. If there is none, or no file is given,
-    /// creates a domain by `alloc`, which gets the number of domains that are open. It is one over
-    /// several rails if `has_rails` is set.
+    /// Opens the domain that is associated with `file`. If there is none, creates a domain by
+    /// `alloc`, whose argument is the number of open domains. The new domain is over several rails
+    /// if `has_rails` is set.
     ///
     /// # Errors
     /// See [`OpenXrcdError`].

@@ -1,4 +1,4 @@
-//! The address handles of programs. A handle is that of the NIC of rail 0, and names the same
+//! The program's address handles. The NIC of rail 0 numbers them. A handle names the same
 //! destination on all rails.
 
 use std::collections::HashMap;
@@ -11,7 +11,6 @@ use crate::common::lock::lock;
 use crate::rails::object_number;
 use crate::rails::protection_domain::MultiRailPd;
 
-/// The address handles of all programs' protection domains.
 pub(crate) struct AddressHandles {
     nics: Vec<LocalNic>,
     handles: Mutex<HashMap<AhId, Arc<AddressHandle>>>,
@@ -19,7 +18,7 @@ pub(crate) struct AddressHandles {
 
 /// A destination, with its address handles on the rails. They are destroyed with the value.
 pub(super) struct AddressHandle {
-    /// The handles are dropped before the protection domain, which counts them.
+    /// Declared, and so dropped, before the protection domain, which counts the handles.
     on_rails: Mutex<Vec<OnRail>>,
     pd: Arc<MultiRailPd>,
     pub(super) gid: Gid,
@@ -38,8 +37,6 @@ impl AddressHandles {
         AddressHandles { nics: nics.to_vec(), handles: Mutex::default() }
     }
 
-    /// Creates an address handle.
-    ///
     /// # Errors
     /// `Limit` if there are too many, or another error of the NIC of rail 0.
     pub(crate) fn create(&self, pd: &Arc<MultiRailPd>, gid: Gid, traffic_class: u8) -> Result<AhId> {
@@ -74,8 +71,6 @@ impl AddressHandles {
         removed.map(drop).ok_or(Error::NoSuchObject { kind: "address handle", id: id.0 })
     }
 
-    /// Returns the destination of an address handle.
-    ///
     /// # Errors
     /// `NoSuchObject` if there is no such handle.
     pub(super) fn get(&self, id: AhId) -> Result<Arc<AddressHandle>> {

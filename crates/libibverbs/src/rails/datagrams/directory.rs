@@ -1,15 +1,15 @@
 //! Where the UD queue pairs of other devices can be reached, and the choice of a rail for each
 //! datagram.
 //!
-//! A state machine without I/O. Time is the time since any fixed point. All tables are bounded;
-//! what is evicted is learned again.
+//! The directory is a state machine without I/O. Times count from any fixed point. All tables are
+//! bounded, and evicted entries are learned again.
 //!
 //! A device asks another for the numbers of a queue pair on all rails before it sends the first
 //! datagram there, and states the numbers of its own queue pair in the same message. So both ends
-//! can map the addresses of a rail to those that programs know before a datagram uses them. While a
-//! program sends, the device asks on all rails in short intervals, so it learns which rails answer.
-//! A device whose ports change tells the others at once. A device that does not answer is addressed
-//! on rail 0 only, as on a device with one rail.
+//! know the numbers before a datagram uses them. While a program sends, the device asks on all
+//! rails in short intervals, and so learns which rails answer. A device whose ports change tells
+//! the others at once. A device that does not answer is addressed on rail 0 only, as on a device
+//! with one rail.
 //!
 //! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases
 //! need no wait: the device has just sent a datagram on rail 0, or has not answered for another of
@@ -33,10 +33,10 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
 const MAX_MISSES: u32 = 10;
 /// The time since the last datagram in which a device is probed, and told of changed ports.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time for which other addresses of a device are refused, unless they come from a known
-/// address of it.
+/// The time for which other addresses of a device are refused, except in messages from a known
+/// address of the device.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
-/// The number of times that a changed port is told, because messages may be lost.
+/// The number of messages that tell a device of a changed port. Messages may be lost.
 const TELLS: u32 = 3;
 /// The maximum number of devices that are known.
 const MAX_PEERS: usize = 1 << 10;
@@ -63,7 +63,7 @@ pub(super) struct Outgoing {
     pub(super) message: Reach,
 }
 
-/// The datagrams to a device use another rail.
+/// A change of the rail that the datagrams to a device use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Move {
     pub(super) device: Gid,
@@ -77,10 +77,10 @@ struct Peer {
     address: DeviceAddress,
     /// The probes on each rail since the last message of the device there.
     misses: Vec<u32>,
-    /// The rail of its datagrams.
+    /// The rail of the datagrams to it.
     current: usize,
     qps: QpTable,
-    /// The queue pairs of this device that it asked for, so it knows their numbers.
+    /// The queue pairs of this device that the other device asked for, and so knows.
     told: BTreeSet<Qpn>,
     /// The time of its last message.
     heard: Duration,
@@ -120,7 +120,6 @@ enum Answer {
     None,
 }
 
-/// The directory of one device.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Directory {
     own: DeviceAddress,
@@ -129,11 +128,11 @@ pub(super) struct Directory {
     peers: BTreeMap<Gid, Peer>,
     /// The devices by their addresses on a rail.
     by_address: BTreeMap<(usize, Gid), Gid>,
-    /// The present GIDs of the known devices that programs may know by former ones, by these.
+    /// The present GIDs of known devices, by the former GIDs that programs may use.
     renamed: BTreeMap<Gid, Gid>,
     destinations: BTreeMap<Destination, Resolution>,
-    /// The devices that have no known address and from which a datagram has arrived on rail 0, with
-    /// the time of the last one.
+    /// The devices without a known address from which datagrams have arrived on rail 0, with the
+    /// time of the last one.
     heard: BTreeMap<Gid, Duration>,
     /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of
     /// their next announcements.
@@ -148,7 +147,7 @@ fn contains(mask: RailMask, rail: usize) -> bool {
 }
 
 impl Directory {
-    /// Creates the directory of a device with these GIDs, none of whose ports is up.
+    /// Creates the directory of a device whose ports are all down.
     pub(super) fn new(gids: Vec<Gid>) -> Directory {
         Directory {
             own: DeviceAddress::new(gids, 0),
@@ -169,17 +168,14 @@ impl Directory {
         self.own.gids[0]
     }
 
-    /// Returns the GIDs of this device by rail.
     pub(super) fn own_gids(&self) -> &[Gid] {
         &self.own.gids
     }
 
-    /// Adds a queue pair of this device.
     pub(super) fn add_qp(&mut self, numbers: QpNumbers) {
         self.own_qps.insert(numbers);
     }
 
-    /// Removes a queue pair of this device.
     pub(super) fn remove_qp(&mut self, qpn: Qpn) {
         self.own_qps.remove(qpn);
         self.announced.remove(&qpn);
@@ -187,8 +183,7 @@ impl Directory {
         self.destinations.retain(|destination, _| destination.own != qpn);
     }
 
-    /// Sets the rails whose ports are up at this device. The devices that datagrams were exchanged
-    /// with are told of a change.
+    /// Sets the rails whose ports are up at this device, and tells other devices of a change.
     pub(super) fn set_up(&mut self, now: Duration, up: RailMask) {
         if self.own.up == up {
             return;
@@ -197,8 +192,7 @@ impl Directory {
         self.tell(now);
     }
 
-    /// Sets the GIDs of this device. The devices that datagrams were exchanged with are told of a
-    /// change.
+    /// Sets the GIDs of this device, and tells other devices of a change.
     pub(super) fn set_gids(&mut self, now: Duration, gids: &[Gid]) {
         if self.own.gids != gids {
             self.own.set_gids(gids.to_vec());
@@ -206,7 +200,8 @@ impl Directory {
         }
     }
 
-    /// Tells the devices that datagrams were exchanged with where this one can be reached.
+    /// Schedules messages to the devices with which datagrams were exchanged that tell where this
+    /// device can be reached.
     fn tell(&mut self, now: Duration) {
         for peer in self.peers.values_mut().filter(|peer| peer.is_in_use(now) || is_recent(peer.asked, now)) {
             (peer.tells_left, peer.next_probe) = (TELLS, now);
@@ -214,7 +209,7 @@ impl Directory {
         self.next_transmit = now;
     }
 
-    /// Returns the present GID of a device, by the one that a program knows.
+    /// Returns the present GID of the device that a program knows by `gid`.
     fn present(&self, gid: Gid) -> Gid {
         self.renamed.get(&gid).copied().unwrap_or(gid)
     }
@@ -284,7 +279,8 @@ impl Directory {
         let as_addressed = Route::To { rail: 0, gid, qpn };
         if !self.destinations.contains_key(&destination) {
             self.make_room(now);
-            // The answer to a device that has asked need not wait: both ends know both queue pairs.
+            // A datagram to a device that has asked need not wait, because both ends know both
+            // queue pairs.
             let is_known = |peer: &Peer| peer.qps.qps.contains_key(&qpn) && peer.told.contains(&own);
             let answer = match self.peers.get(&gid) {
                 Some(peer) if is_known(peer) => Answer::Found,
@@ -365,14 +361,14 @@ impl Directory {
         (rail, is_new)
     }
 
-    /// Returns whether an address on rail 0 is this device's or that of a known device.
+    /// Returns whether `gid` is the address on rail 0 of this device or of a known device.
     pub(super) fn is_known(&self, gid: Gid) -> bool {
         gid == self.own_gid() || self.by_address.contains_key(&(0, gid))
     }
 
     /// Returns the GID and the number by which programs know the sender of a datagram that has
-    /// arrived on `rail`. Returns `None` if the sender is unknown, or if the datagram has arrived
-    /// on another rail than that of its sender, as a copy of one to a multicast group may.
+    /// arrived on `rail`. Returns `None` if the sender is unknown, or if `rail` is not the rail of
+    /// the sender's address. A multicast datagram may arrive on such a rail.
     pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
             if self.is_known(gid) {
@@ -424,7 +420,6 @@ fn is_recent(time: Option<Duration>, now: Duration) -> bool {
     time.is_some_and(|time| now <= time + IN_USE)
 }
 
-/// Returns whether a GID is that of a multicast group.
 pub(super) fn is_multicast(gid: Gid) -> bool {
     IpAddr::from(gid).is_multicast()
 }

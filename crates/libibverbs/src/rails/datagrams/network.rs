@@ -22,7 +22,7 @@ pub(crate) struct DatagramNetwork {
     rendezvous: Arc<Rendezvous>,
     directory: Mutex<Directory>,
     started: Instant,
-    /// The rails whose NICs answer.
+    /// The rails whose NICs answered when they were last observed, a [`RailMask`].
     alive: AtomicU8,
     logged_moves: AtomicU8,
     pub(crate) address_handles: AddressHandles,
@@ -46,27 +46,22 @@ impl DatagramNetwork {
         Arc::new(network)
     }
 
-    /// Returns the NICs, rail 0 first.
     pub(super) fn nics(&self) -> &[LocalNic] {
         &self.nics
     }
 
-    /// Returns the time since the network was created.
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Returns whether the NIC of a rail answered when it was last observed.
     pub(super) fn is_alive(&self, rail: usize) -> bool {
         self.alive.load(Ordering::Acquire) & 1 << rail != 0
     }
 
-    /// Returns whether any NIC answered when they were last observed.
     pub(super) fn is_any_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire) != 0
     }
 
-    /// Queries the ports of all NICs.
     pub(super) fn observe_ports(&self) {
         let (mut alive, mut up): (RailMask, RailMask) = (0, 0);
         let mut gids = lock(&self.directory).own_gids().to_vec();
@@ -84,14 +79,14 @@ impl DatagramNetwork {
         directory.set_up(self.now(), up);
     }
 
-    /// Observes the ports, handles the messages that have arrived, and sends those that are due.
-    /// Never waits.
+    /// Observes the ports, and exchanges messages. Never waits.
     pub(in crate::rails) fn drive(&self) {
         self.observe_ports();
         self.exchange();
     }
 
-    /// Handles the messages that have arrived, and sends those that are due. Never waits.
+    /// Handles the directory's messages that have arrived, and sends those that are due. Never
+    /// waits.
     pub(super) fn exchange(&self) {
         for (rail, from, message) in self.rendezvous.take_reach() {
             let answer = lock(&self.directory).handle(self.now(), rail, from, message);
@@ -153,8 +148,8 @@ impl DatagramNetwork {
     /// [`Directory::identify`] does. If the sender is unknown, first handles the messages that have
     /// arrived, because they were sent before the datagram.
     pub(super) fn identify(&self, rail: usize, (gid, qpn): (Gid, Qpn), to: Gid) -> Option<(Gid, Qpn)> {
-        // A datagram to a group arrives on rail 0, too, when the sender uses another rail of the
-        // same network.
+        // A datagram to a group also arrives on rail 0 if the sender uses another rail of the same
+        // network.
         if rail == 0 && is_multicast(to) && !lock(&self.directory).is_known(gid) {
             self.exchange();
         }

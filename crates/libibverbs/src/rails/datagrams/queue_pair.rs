@@ -25,7 +25,6 @@ use crate::rails::virtual_srq::{ReceiveConsumer, VirtualSrq};
 /// the others waiting.
 const BATCH: usize = 256;
 
-/// The parameters with which a UD queue pair is created.
 pub(crate) struct DatagramParams {
     pub(crate) init: QpInitAttr,
     pub(crate) pd: Arc<MultiRailPd>,
@@ -40,7 +39,6 @@ pub(crate) struct DatagramParams {
     pub(crate) network: Arc<DatagramNetwork>,
 }
 
-/// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
     /// The queue pairs by rail. `None` on a rail whose NIC was dead.
     pub(super) rails: Vec<Option<RailQp>>,
@@ -64,10 +62,10 @@ pub(super) struct LockedState {
     bytes: Vec<u8>,
 }
 
-/// A UD queue pair over several rails.
 pub(crate) struct MultiRailUd {
     pub(super) params: DatagramParams,
-    /// The number that the program knows: that on rail 0, or on the first rail whose NIC was alive.
+    /// The number that the program knows: the number on the first rail whose NIC was alive at
+    /// creation.
     pub(super) qpn: Qpn,
     arrivals: Arrivals,
     pub(super) locked: Mutex<LockedState>,
@@ -116,7 +114,6 @@ impl MultiRailUd {
         Ok(qp)
     }
 
-    /// Returns the queue pair's number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpn
     }
@@ -150,8 +147,7 @@ impl MultiRailUd {
         for rail in 0..locked.rails.len() {
             self.poll_rail(locked, rail);
             if !self.params.network.is_alive(rail) && locked.sends.is_on_rail(Some(rail)) {
-                // The NIC may only be hung. It must not read the memory of a send that has
-                // completed.
+                // A NIC that only hangs must not read the memory of a send that has completed.
                 let _ = self.domain().nics()[rail].provider.reset();
                 self.poll_rail(locked, rail);
                 locked.sends.give_up_rail(rail);
@@ -190,8 +186,8 @@ impl MultiRailUd {
         locked.wcs = wcs;
     }
 
-    /// Copies a datagram that has arrived in a slot to the oldest receive. It is lost if there is
-    /// none, if the receive is too short, or if the sender is unknown. Posts the slot again.
+    /// Copies a datagram from a slot to the oldest receive, and posts the slot again. The datagram
+    /// is lost if there is no receive, the receive is too short or the sender is unknown.
     fn receive(&self, locked: &mut LockedState, rail: usize, slot: u32, wc: &Wc) {
         let is_open = !matches!(locked.state, QpState::Reset | QpState::Err);
         if wc.status == WcStatus::Success && wc.byte_len <= self.arrivals.slot_bytes() && is_open {
@@ -205,8 +201,8 @@ impl MultiRailUd {
             locked.bytes = bytes;
         }
         if let Some(qp) = &locked.rails[rail] {
-            // A NIC that is dead refuses, and one whose queue pair is in ERR flushes the receive,
-            // which is then dropped in RESET.
+            // A dead NIC refuses. A NIC whose queue pair is in ERR flushes the receive, and RESET
+            // drops it.
             let _ = if is_open { self.arrivals.post(rail, qp.qpn, slot) } else { Ok(()) };
         }
     }
@@ -386,8 +382,6 @@ impl MultiRailUd {
         }
     }
 
-    /// Attaches the queue pair to a multicast group on all rails.
-    ///
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if all NICs are dead.
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
@@ -412,8 +406,6 @@ impl MultiRailUd {
         Ok(())
     }
 
-    /// Detaches the queue pair from a multicast group on all rails.
-    ///
     /// # Errors
     /// `Invalid` if the queue pair is not attached.
     pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
@@ -455,8 +447,7 @@ impl MultiRailUd {
         Ok(())
     }
 
-    /// Returns a completion of this queue pair, in which all fields are zero that depend on a
-    /// received message.
+    /// Returns a completion whose fields about a received message are zero.
     pub(super) fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
     }

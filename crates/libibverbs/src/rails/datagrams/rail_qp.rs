@@ -3,7 +3,6 @@
 use mitra_failover::LocalNic;
 use mitra_verbs::{CqId, QpCap, QpInitAttr, Qpn, Result};
 
-/// The queue pair of one rail.
 pub(super) struct RailQp {
     pub(super) qpn: Qpn,
     pub(super) cq: CqId,

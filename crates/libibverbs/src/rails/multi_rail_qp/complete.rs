@@ -41,8 +41,8 @@ impl MultiRailQp {
             Some(CloseReason::PeerClosed) if locked.state != QpState::Err => {
                 locked.peer_closed.get_or_insert_default();
             }
-            // Possibly no request is outstanding whose completion could report the end, so an event
-            // reports it. Requests that are posted from now on are flushed.
+            // An event reports the end, because there may be no outstanding request that could
+            // fail. Later requests are flushed.
             Some(reason)
                 if reason != CloseReason::Closed
                     && matches!(locked.state, QpState::Rts | QpState::Sqd | QpState::Sqe) =>
@@ -62,7 +62,7 @@ impl MultiRailQp {
             locked.state = QpState::Err;
             self.release_withheld(locked, WcStatus::RetryExceeded);
         } else if locked.state == QpState::Err {
-            // A queue pair in ERR flushes all requests, for whatever reason it entered the state.
+            // A queue pair in ERR flushes all requests, whatever the reason.
             self.release_withheld(locked, WcStatus::Flushed);
         }
         self.log_failover(locked);
@@ -87,7 +87,7 @@ impl MultiRailQp {
             completion.outcome,
             Outcome::Failed(WcStatus::Flushed) | Outcome::Unresolved(UnresolvedError::Undecided(_))
         );
-        // The sends of UC do not learn that the peer has closed its end.
+        // A send of UC does not depend on the peer, so its completion is not withheld.
         if is_ended_by_peer
             && (is_receive || !self.is_unreliable())
             && locked.vqp.close_reason() == Some(CloseReason::PeerClosed)
@@ -103,7 +103,7 @@ impl MultiRailQp {
             return;
         }
         if let Outcome::Unresolved(error) = completion.outcome
-            // A NIC flushes these requests, too, and does not say more.
+            // A NIC flushes these requests too, without a report.
             && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed | CloseReason::RequestError))
             && locked.logged_errors < MAX_LOGGED_ERRORS
         {
@@ -146,8 +146,8 @@ impl MultiRailQp {
     }
 
     /// Returns the completion status of an outcome, and a `vendor_err` that identifies the
-    /// unresolved error, or 0. A send of UC whose fate is unknown is flushed, because no send of UC
-    /// learns its fate.
+    /// unresolved error, or 0. A send of UC whose fate is unknown is flushed, because UC has no
+    /// acknowledgements.
     fn wc_status(&self, outcome: Outcome) -> (WcStatus, u32) {
         match outcome {
             Outcome::Unresolved(UnresolvedError::Undecided(_)) if self.is_unreliable() => {
@@ -174,8 +174,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Reports the event of a send queue that has drained, once for each change to SQD. The send
-    /// queue of a queue pair that waits for its connection has begun no request.
+    /// Reports the event of a send queue that has drained, once for each change to SQD. A queue
+    /// pair that waits for its connection has begun no send.
     pub(super) fn report_drained(&self, locked: &mut LockedState) {
         if !locked.drain_reported && (locked.pending.is_some() || locked.sender().are_sends_drained()) {
             locked.drain_reported = true;
@@ -219,8 +219,8 @@ impl MultiRailQp {
     }
 }
 
-/// Explains an unresolved error to the user of an unmodified program, whose queue pairs may have a
-/// completion log. The texts of the errors themselves name calls of the Rust interface.
+/// Explains an unresolved error to the user of an unmodified program. The texts of the errors
+/// themselves name calls of the Rust interface.
 fn explain(error: UnresolvedError, has_log: bool) -> String {
     match error {
         UnresolvedError::Indeterminate => {
@@ -243,7 +243,6 @@ fn explain(error: UnresolvedError, has_log: bool) -> String {
     }
 }
 
-/// Returns `wc` with the fields that describe the received message, taken from `completion`.
 fn with_message(wc: Wc, completion: &Completion) -> Wc {
     let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
     Wc { byte_len, imm, invalidated, solicited, ..wc }
@@ -252,9 +251,8 @@ fn with_message(wc: Wc, completion: &Completion) -> Wc {
 /// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved
 /// error, or 0.
 ///
-/// An operation of which it is unknown whether it was executed ends with
-/// [`WcStatus::RetryExceeded`], which on a NIC has the same meaning. An operation that was
-/// executed, but whose value is lost, ends with [`WcStatus::RemoteOperation`].
+/// An operation that may have been executed ends with [`WcStatus::RetryExceeded`], as on a NIC. An
+/// executed operation whose value is lost ends with [`WcStatus::RemoteOperation`].
 fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
@@ -273,8 +271,7 @@ fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
 mod tests {
     use super::*;
 
-    /// A value that is lost is none, and a program that reads the status alone must not take it for
-    /// one.
+    /// A program that reads only the status must not use a lost value.
     #[test]
     fn unresolved_errors_are_no_successes_and_differ() {
         let undecided = UnresolvedError::Undecided;

@@ -55,8 +55,8 @@ impl MultiRailQp {
         if (from, to) == (QpState::Rtr, QpState::Rts) {
             self.report_established(&mut locked);
         }
-        // The virtual queue pair refuses only if it is closed or waits for its connection, so
-        // nothing has begun.
+        // The virtual queue pair refuses only if it is closed or not yet connected. Then no send
+        // has begun.
         match (from, to) {
             (QpState::Rts, QpState::Sqd) => {
                 locked.drain_reported = false;
@@ -76,14 +76,13 @@ impl MultiRailQp {
         if to == QpState::Err {
             locked.shutdown();
             self.collect(&mut locked);
-            // The program may wait for the event before it destroys the queue pair, and post no
-            // more receives. Messages that wait for a receive still take those that it posts.
+            // The program may wait for this event before it destroys the queue pair. If the program
+            // posts more receives, the messages that wait for a receive still take them.
             self.raise_last_wqe(&mut locked);
         }
         Ok(())
     }
 
-    /// Checks attributes against the limits of the device.
     fn check_limits(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let limit = self.domain.limits().rd_atomic;
         let requested = [
@@ -99,8 +98,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of
-    /// `attr`, or those that were set before.
+    /// Connects all rails to the peer for receiving (INIT to RTR). Without access flags in `attr`,
+    /// the earlier flags stay.
     fn connect(&self, gid: Gid, qpn: Qpn, attr: &QpAttr) -> Result<()> {
         if !self.enter_pd_of_xrc_domain()? {
             return Err(Error::Unsupported(
@@ -124,7 +123,7 @@ impl MultiRailQp {
             self.query_connection(gid, qpn).and_then(|found| {
                 let mut locked = lock(&self.locked);
                 match found {
-                    // The program knows its device by a former GID.
+                    // The program has passed a former GID of its own device.
                     PeerConnection::Data(info)
                         if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
                     {
@@ -155,7 +154,7 @@ impl MultiRailQp {
     }
 
     /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive
-    /// queues, which may be created later than the queue pair. Returns false if there is none yet.
+    /// queues, which may be created later than the queue pair. Returns false while there is none.
     /// The queue pair can then neither connect nor be connected to.
     ///
     /// # Errors
@@ -175,9 +174,8 @@ impl MultiRailQp {
         self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 
-    /// Sends the query of a connection that waits for the peer at once, because the peer has just
-    /// been reset. Does nothing if another thread holds the lock, because the query is sent again
-    /// anyway.
+    /// Sends the query of a pending connection at once, because the peer has just been reset. Does
+    /// nothing if another thread holds the lock, because the query is sent again anyway.
     pub(in crate::rails) fn hasten_connection(&self) {
         if let Ok(mut locked) = self.locked.try_lock()
             && let Some(pending) = &mut locked.pending
@@ -186,7 +184,7 @@ impl MultiRailQp {
         }
     }
 
-    /// Connects the queue pair if it waits for the peer and the peer has answered. Never blocks.
+    /// Completes a pending connection if the peer has answered. Never blocks.
     pub(super) fn continue_connecting(&self, locked: &mut LockedState) {
         let Some(pending) = &mut locked.pending else { return };
         self.domain.rendezvous.poll();
@@ -198,15 +196,15 @@ impl MultiRailQp {
                 *lock(&self.peer) = peer;
             }
             Err(error) => {
-                // The first send fails, as that of a NIC's queue pair without a peer.
+                // The first send fails, as on a NIC whose peer does not exist.
                 tracing::warn!("queue pair {}: not connected: {error}", self.qpn);
                 locked.pending.iter_mut().for_each(PendingConnection::fail);
             }
         }
     }
 
-    /// Returns to RESET. Outstanding requests are dropped without completions, and so are the
-    /// completions that were not polled. The queue pair number does not change.
+    /// Returns to RESET. Drops the outstanding requests without completions, and the completions
+    /// that were not polled. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
         let mut locked = lock(&self.locked);
         if locked.state == QpState::Reset {
@@ -223,8 +221,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Returns the state, and the attributes as the program has set them. The PSNs in use differ by
-    /// rail, so the PSNs that the program has set are returned instead.
+    /// Returns the state, and the attributes as the program has set them, also the PSNs: the PSNs
+    /// in use differ by rail.
     pub(crate) fn query(&self) -> QpStatus {
         let locked = lock(&self.locked);
         QpStatus {

@@ -12,7 +12,6 @@ use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
 
-/// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
     /// The virtual queue pair that receives, and usually also sends.
     pub(super) vqp: VirtualQp,
@@ -31,14 +30,12 @@ pub(super) struct LockedState {
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
     pub(super) attr: QpAttr,
-    /// The regions of the peer whose keys on all rails are known or queried, and the shared receive
-    /// queues.
     pub(super) region_keys: RegionKeys,
-    /// The posted sends that are deferred because the keys of a region of the peer are unknown, and
-    /// all sends posted after them, in posting order.
+    /// The sends that are deferred because the keys of a region of the peer are unknown, and all
+    /// sends posted after them, in posting order.
     pub(super) deferred: VecDeque<SendWr>,
-    /// The time at which the oldest deferred send was found to fail while sends before it were
-    /// still outstanding. `None` if no deferred send waits to fail.
+    /// The time at which the oldest deferred send was found to fail while earlier sends were still
+    /// outstanding. `None` if no deferred send waits to fail.
     pub(super) failing_since: Option<Instant>,
     /// The buffer for completions, which every poll reuses.
     pub(super) scratch: Vec<Completion>,
@@ -59,7 +56,6 @@ pub(super) struct LockedState {
 }
 
 impl LockedState {
-    /// Creates the state of a queue pair in RESET.
     pub(super) fn new(vqp: VirtualQp) -> LockedState {
         let names_queues = vqp.config().service == Service::XrcSend;
         LockedState {
@@ -94,7 +90,6 @@ impl LockedState {
         Ok(())
     }
 
-    /// Returns the virtual queue pair that sends.
     pub(super) fn sender(&mut self) -> &mut VirtualQp {
         self.sender.as_mut().unwrap_or(&mut self.vqp)
     }

@@ -33,11 +33,9 @@ use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
 use super::virtual_xrc_domain::{VirtualXrcDomain, XrcReceiver};
 use crate::common::lock::lock;
 
-/// The parameters with which a queue pair is created.
 pub(crate) struct CreateParams {
     pub(crate) init: QpInitAttr,
-    /// The protection domain. `None` for an XRC receive queue pair, which has that of its XRC
-    /// domain.
+    /// `None` for an XRC receive queue pair, which uses the protection domain of its XRC domain.
     pub(crate) pd: Option<Arc<MultiRailPd>>,
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
@@ -48,7 +46,6 @@ pub(crate) struct CreateParams {
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
 
-/// The peer of a queue pair.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 enum Peer {
     /// The program has not yet passed the peer's GID to `ibv_modify_qp`.
@@ -57,17 +54,16 @@ enum Peer {
     /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet
     /// known.
     Connecting(Gid),
-    /// The peer's GIDs by rail, as far as this end knows them.
+    /// The peer's GIDs by rail.
     Connected(Vec<Gid>),
 }
 
 impl Peer {
-    /// Returns the peer with these connection data.
     fn of(info: &ConnectInfo) -> Peer {
         Peer::Connected(info.gids().collect())
     }
 
-    /// Returns the known GIDs by rail.
+    /// Returns the GIDs by rail, as far as this end knows them.
     fn gids(&self) -> &[Gid] {
         match self {
             Peer::Unknown => &[],
@@ -77,7 +73,6 @@ impl Peer {
     }
 }
 
-/// A queue pair of type RC, UC or XRC over several rails.
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
     params: CreateParams,
@@ -86,7 +81,6 @@ pub(crate) struct MultiRailQp {
     qpn: Qpn,
     locked: Mutex<LockedState>,
     peer: Mutex<Peer>,
-    /// The number of failovers since creation.
     failovers: AtomicU64,
 }
 
@@ -119,13 +113,12 @@ impl MultiRailQp {
         qp
     }
 
-    /// Returns the queue pair's number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Returns the queue pair's protection domain. An XRC receive queue pair has none until its XRC
-    /// domain has a shared receive queue.
+    /// Returns `None` for an XRC receive queue pair until its XRC domain has a shared receive
+    /// queue.
     pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
         match &self.params.xrc {
             Some(xrc) => xrc.pd(),
@@ -145,27 +138,25 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns whether one of the queue pair's completion queues is as `is_so` says.
+    /// Returns whether `is_so` holds for one of the queue pair's completion queues.
     fn any_cq(&self, is_so: fn(&VirtualCq) -> bool) -> bool {
         is_so(&self.params.send_cq)
             || is_so(&self.params.recv_cq)
             || self.params.xrc.as_ref().is_some_and(|xrc| xrc.any_cq(is_so))
     }
 
-    /// Returns whether the queue pair is of type UC.
     fn is_unreliable(&self) -> bool {
         self.params.init.qp_type == QpType::Uc
     }
 
-    /// Returns the number of failovers so far.
     pub(super) fn failovers(&self) -> u64 {
         self.failovers.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a query is answered, by the address from which it came and the GID that its
-    /// sender states as that of its device. Queries of any sender are answered until the peer is
-    /// known. Then only the queries of its device are, and from the time at which all its addresses
-    /// are known, only those from its addresses.
+    /// Returns whether a query is answered. `from` is the address from which the query came, and
+    /// `device` is the GID that its sender states. Until the peer is known, any sender gets an
+    /// answer. While the queue pair connects, only the peer's device gets one. Once the peer's
+    /// addresses are known, only these addresses do.
     pub(super) fn accepts_peer(&self, from: Gid, device: &DeviceGid) -> bool {
         self.follow_peer(&lock(&self.locked));
         match &*lock(&self.peer) {
@@ -180,9 +171,9 @@ impl MultiRailQp {
         lock(&self.peer).gids().first().is_some_and(|gid| device.includes(*gid))
     }
 
-    /// Returns whether the queue pair is connected to the queue pair `asker`, by the address from
-    /// which the question came and the GID that its sender states as that of its device. `None` if
-    /// the queue pair is being connected, or if the peer's address may have changed: the peer asks
+    /// Returns whether the queue pair is connected to the queue pair `asker` of the device that
+    /// asks. `from` and `device` are as in [`MultiRailQp::accepts_peer`]. Returns `None` while the
+    /// queue pair is being connected, or if the peer's address may have changed. The peer then asks
     /// again.
     pub(super) fn is_connected_to(&self, asker: Qpn, from: Gid, device: &DeviceGid) -> Option<bool> {
         let locked = lock(&self.locked);
@@ -197,7 +188,7 @@ impl MultiRailQp {
         }
     }
 
-    /// Takes the peer's addresses over from the virtual queue pair, which learns of changes.
+    /// Copies the peer's addresses from the virtual queue pair, which follows their changes.
     fn follow_peer(&self, locked: &LockedState) {
         if let Peer::Connected(known) = &mut *lock(&self.peer) {
             let now: Vec<Gid> = locked.vqp.peer_gids().collect();
@@ -207,7 +198,6 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns the data that the peer needs to connect.
     pub(super) fn local_info(&self) -> ConnectInfo {
         lock(&self.locked).vqp.local_info()
     }
@@ -250,8 +240,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Requests the next event of the NIC if a completion queue of the program is still armed. That
-    /// is the case if the last event brought no completion that the program waits for.
+    /// Requests the next event of the NIC if a completion queue of the program is still armed. A
+    /// queue stays armed if the last event brought no completion that the program waits for.
     pub(super) fn rearm(&self) {
         if self.any_cq(VirtualCq::is_armed) {
             // Only a NIC that is failing refuses, and the virtual queue pair detects the failure.
@@ -267,8 +257,8 @@ impl MultiRailQp {
     }
 
     /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions
-    /// from its queues. [`MultiRailQp::close`] later destroys the queue pairs on the rails. Until
-    /// then they can be used to tell the peer that the connection has ended.
+    /// from its queues. [`MultiRailQp::close`] later destroys the queue pairs on the rails, which
+    /// until then tell the peer that the connection has ended.
     pub(super) fn destroy(&self) {
         let mut locked = lock(&self.locked);
         self.log_dropped_messages(&locked);
@@ -308,8 +298,7 @@ impl MultiRailQp {
         closed
     }
 
-    /// Returns a completion of this queue pair, in which all fields are zero that depend on a
-    /// received message.
+    /// Returns a completion whose fields about a received message are zero.
     fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
     }

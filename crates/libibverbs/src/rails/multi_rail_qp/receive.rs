@@ -1,4 +1,4 @@
-//! Posting receives, and the end of those of a shared receive queue.
+//! Posting receives, and the event after the last receive of a shared receive queue.
 
 use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, WcOpcode, WcStatus};
 

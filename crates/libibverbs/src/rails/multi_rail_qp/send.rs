@@ -5,8 +5,6 @@
 //! with a new rkey is deferred until the peer has been queried for the keys, and all requests after
 //! it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue
 //! and the progress thread post the deferred requests, in order, when the answer has arrived.
-//! Requests are also deferred while the queue pair waits for its connection, and those of UC until
-//! the peer was heard ([`super::first_contact`]).
 
 use std::time::Instant;
 
@@ -115,8 +113,6 @@ impl MultiRailQp {
         wr
     }
 
-    /// Checks that a queue with `used` entries is not full.
-    ///
     /// # Errors
     /// `QueueFull` if `used` is at least `depth`.
     pub(super) fn check_room(&self, queue: &'static str, used: usize, depth: u32) -> Result<()> {
@@ -174,8 +170,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queries the peer for the region that the oldest deferred request names, and ahead of need
-    /// for the regions of the requests after it.
+    /// Queries the peer for the region that the oldest deferred request names, and prefetches the
+    /// regions of the requests after it.
     fn request_next_regions(&self, locked: &mut LockedState) -> Result<()> {
         let deferred = std::mem::take(&mut locked.deferred);
         let front = deferred.front().map_or(Ok(()), |wr| self.request_region(locked, wr));
@@ -201,7 +197,6 @@ impl MultiRailQp {
             return; // no request begins, and so none fails
         }
         if let Some(pending) = &mut locked.pending {
-            // Until the connection is there, nothing can be posted.
             if !pending.has_failed(self.domain.rendezvous.timeout()) {
                 return;
             }
@@ -252,9 +247,8 @@ impl MultiRailQp {
                     return;
                 }
                 Lookup::NotFound | Lookup::Failed(_) | Lookup::Pending | Lookup::NotQueried => {
-                    // The request is posted all the same, so that the peer's NIC refuses it (NAK:
-                    // remote access error) and reports an event to the peer's program. A NIC drops
-                    // such a request of UC.
+                    // The peer's NIC refuses the request (NAK: remote access error), and reports an
+                    // event to the peer's program. A NIC drops such a request of UC.
                     let key = match object {
                         PeerObject::Region(key) => key,
                         PeerObject::SharedReceiveQueue(_) => replace_by_refused_request(locked),
@@ -299,17 +293,17 @@ impl MultiRailQp {
     /// Completes the oldest deferred request with an error, and flushes the other deferred
     /// requests.
     ///
-    /// Does nothing while requests before it are outstanding, because requests complete in posting
-    /// order. The next [`MultiRailQp::post_deferred`] tries again, and after the timeout of queries
-    /// gives the outstanding requests up. Does nothing either if the virtual queue pair has ended,
-    /// because [`MultiRailQp::collect`] then decides how the requests end.
+    /// Does nothing while earlier requests are outstanding, because requests complete in posting
+    /// order. The next [`MultiRailQp::post_deferred`] tries again, and gives the outstanding
+    /// requests up after the timeout of queries. Does nothing either if the virtual queue pair has
+    /// ended, because [`MultiRailQp::collect`] then decides how the requests end.
     fn fail_front(&self, locked: &mut LockedState, status: WcStatus) {
         if locked.sender().close_reason().is_some() {
             return;
         }
         if locked.sender().outstanding() > 0 {
-            // Unsignalled requests complete only with a later signalled request, which will never
-            // be posted. So the wait is bounded.
+            // Unsignalled requests complete only with a later signalled request. None will be
+            // posted, so the wait is bounded.
             let since = *locked.failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.domain.rendezvous.timeout() {
                 return;
@@ -379,8 +373,8 @@ impl MultiRailQp {
 }
 
 /// Replaces the oldest deferred request, which names a shared receive queue that the peer does not
-/// have, by a request that the peer's NIC refuses with the same error: a WRITE to the last byte of
-/// the address space, with the key that is returned. No region or window contains it.
+/// have, by a request that the peer's NIC refuses with the same error: a WRITE with the returned
+/// key to the last byte of the address space. No region or window contains that byte.
 fn replace_by_refused_request(locked: &mut LockedState) -> Key {
     let key = Key(u32::MAX);
     if let Some(wr) = locked.deferred.front_mut() {

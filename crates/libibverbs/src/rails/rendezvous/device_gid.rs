@@ -1,4 +1,4 @@
-//! The GID of a device, and those that it had before.
+//! The present and the former GIDs of a device.
 //!
 //! Programs know a device by the GID of its rail 0. When that address changes, the programs of
 //! other devices may still have the old one. A device therefore states both.
@@ -21,7 +21,6 @@ impl DeviceGid {
         DeviceGid { current, former: Vec::new() }
     }
 
-    /// Changes the GID.
     pub(in crate::rails) fn set(&mut self, gid: Gid) {
         if gid != self.current {
             self.former.retain(|former| *former != gid && *former != self.current);
@@ -37,13 +36,12 @@ impl DeviceGid {
         self.current == gid || self.former.contains(&gid)
     }
 
-    /// Returns the former GIDs.
     pub(in crate::rails) fn former(&self) -> &[Gid] {
         &self.former
     }
 }
 
-/// The GID, the number of former GIDs (8 bits), and these.
+/// The GID, the number of former GIDs (8 bits), and the former GIDs.
 impl Codec<'_> for DeviceGid {
     fn put(&self, out: &mut impl Extend<u8>) {
         self.current.put(out);

@@ -33,7 +33,6 @@ fn group_of(gid: Gid) -> Gid {
     }
 }
 
-/// The queue pair and its buffers.
 pub(super) struct GsiQp {
     nic: LocalNic,
     group: Gid,
@@ -150,7 +149,6 @@ impl GsiQp {
         self.send(self.group, bytes);
     }
 
-    /// Returns whether the port is up.
     pub(super) fn is_up(&self) -> bool {
         self.nic.provider.query_port().is_ok_and(|port| port.state == PortState::Active)
     }

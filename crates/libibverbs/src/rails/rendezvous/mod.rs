@@ -139,8 +139,7 @@ impl Rendezvous {
     }
 
     /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not
-    /// until the peer resets its queue pair. The ids of the query and of the search for the peer's
-    /// other addresses must be unpredictable (see [`Query::new`]).
+    /// until the peer resets its queue pair. Both ids must be unpredictable (see [`Query::new`]).
     ///
     /// # Errors
     /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of
@@ -168,7 +167,6 @@ impl Rendezvous {
         std::mem::take(&mut lock(&self.received))
     }
 
-    /// Answers a query of a peer.
     pub(super) fn answer(&self, query: &ReceivedQuery, answer: Answer) {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
     }
@@ -198,7 +196,6 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the time after which a query of this end fails without an answer.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -265,8 +262,6 @@ impl Rendezvous {
     }
 }
 
-/// Returns the connection data in an answer.
-///
 /// # Errors
 /// `Invalid` if the peer has no such queue pair, or the errors of [`ConnectInfo::decode`].
 pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
@@ -275,8 +270,8 @@ pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
     ))?)
 }
 
-/// Returns the limits of a NIC of another rail than rail 0 on which a program's UD queue pairs can
-/// be attached to as many multicast groups as `limits` permits, beside the group of the rendezvous.
+/// Returns the limits of a NIC of a further rail. There, UD queue pairs can be attached to as many
+/// multicast groups as `limits` permits, beside the group of the rendezvous.
 pub(super) fn limits_of_further_rail(limits: Limits) -> Limits {
     let Limits { mcast_groups, mcast_attached, .. } = limits;
     Limits { mcast_groups: mcast_groups + 1, mcast_attached: mcast_attached + 1, ..limits }

@@ -1,9 +1,9 @@
 //! The answer of a device with one rail to peers with several.
 //!
 //! A peer with several rails queries queue pair 1 for connection data. A device with one rail has
-//! none. It answers so at once, and explains the mismatch, because the program at this end may wait
-//! for its peer without an error. UD queue pairs need no such data: the device answers that they
-//! can be reached on its rail.
+//! none. Its answer says so at once, and the device explains the mismatch, because the program at
+//! this end may wait for its peer without an error. UD queue pairs need no such data: the device
+//! answers that they can be reached on its rail.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,6 @@ use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use crate::common::lock::lock;
 use crate::common::refusal;
 
-/// The call that is refused, and the reason.
 const CALL: &str = "the peer's ibv_modify_qp";
 const REASON: &str =
     "the peer has several rails and this program has one; run both ends with the same number of --rails";
@@ -26,7 +25,6 @@ const REASON: &str =
 pub(in crate::rails) struct OneRail {
     gsi_qp: Mutex<GsiQp>,
     srq: SrqId,
-    /// Where the device can be reached.
     device: Mutex<DeviceAddress>,
 }
 
@@ -57,15 +55,14 @@ impl OneRail {
         Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
     }
 
-    /// Changes the address of the device. A question for the former GID cannot arrive, and answers
-    /// stay short.
+    /// Changes the address of the device. Former GIDs are not kept, because no question for them
+    /// can arrive.
     pub(in crate::rails) fn set_gid(&self, gid: Gid) {
         *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
 
-    /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue
-    /// pair 1. Returns whether it does. `is_open` tells whether the program has a queue pair with a
-    /// number.
+    /// Answers the queries of peers if an event of the NIC concerns queue pair 1. Returns whether
+    /// the event does. `is_open` tells whether the program has a queue pair with a number.
     pub(in crate::rails) fn handle(&self, event: AsyncEvent, is_open: impl Fn(Qpn) -> bool) -> bool {
         if event != AsyncEvent::SrqLimitReached(self.srq) {
             return false;

@@ -3,8 +3,8 @@
 //! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either
 //! end is down. The queue pairs 1 of all rails but rail 0 are members of a multicast group. A query
 //! without an answer asks the group on each of these rails which device has the GID. The device
-//! that has it, or had it before its address changed, answers to the sender, whose query then goes
-//! to the address from which the answer came.
+//! that has it, or had it before its address changed, answers the sender. The query then goes to
+//! the address from which the answer came.
 //!
 //! Any host on the rail can claim the GID, as any host can send from the address of rail 0
 //! (docs/security.md). A false claim does not displace the owner: the query goes to several
@@ -32,12 +32,10 @@ pub(super) struct OwnerSearch {
 }
 
 impl OwnerSearch {
-    /// Begins a search for the device that has a GID.
     pub(super) fn new(gid: Gid) -> OwnerSearch {
         OwnerSearch { gid, owners: Vec::new() }
     }
 
-    /// Returns the GID.
     pub(super) fn gid(&self) -> Gid {
         self.gid
     }

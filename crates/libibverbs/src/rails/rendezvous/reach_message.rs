@@ -24,13 +24,12 @@ pub(in crate::rails) struct DeviceAddress {
 }
 
 impl DeviceAddress {
-    /// Returns the address of a device with these GIDs, by rail, that had no others before.
+    /// Returns the address of a device that has these GIDs by rail, and no former ones.
     pub(in crate::rails) fn new(gids: Vec<Gid>, up: RailMask) -> DeviceAddress {
         let device = DeviceGid::new(gids[0]);
         DeviceAddress { gids, up, device }
     }
 
-    /// Changes the GIDs.
     pub(in crate::rails) fn set_gids(&mut self, gids: Vec<Gid>) {
         self.device.set(gids[0]);
         self.gids = gids;
@@ -41,7 +40,6 @@ impl DeviceAddress {
         self.device.includes(gid)
     }
 
-    /// Returns the GIDs that rail 0 had before.
     pub(in crate::rails) fn former(&self) -> &[Gid] {
         self.device.former()
     }

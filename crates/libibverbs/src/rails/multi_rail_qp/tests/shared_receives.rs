@@ -38,8 +38,8 @@ fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     (End { device, pd, cq, qp, memory, mr }, srq, events)
 }
 
-/// The sender has seen success, so the messages are not lost when the receiver enters ERR: they
-/// take the receives that are posted then.
+/// The sender has seen success, so the messages outlast ERR at the receiver: they take the receives
+/// that are posted then.
 #[test]
 fn waiting_messages_take_receives_posted_in_err() {
     let (b, srq, events) = end_with_srq();
@@ -63,7 +63,7 @@ fn waiting_messages_take_receives_posted_in_err() {
     assert_eq!(lock(&events).len(), 1);
 }
 
-/// A destroyed queue pair takes no receives that are posted for others.
+/// A destroyed queue pair takes no receives that are posted for other queue pairs.
 #[test]
 fn destroyed_queue_pair_takes_no_shared_receives() {
     let (b, srq, _) = end_with_srq();
