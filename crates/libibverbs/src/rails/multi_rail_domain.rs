@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::telemetry::Telemetry;
-use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, Policy, Service, VirtualQp};
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, QpType, Result};
+use mitra_failover::{Config, DetectorConfig, Domain, Policy, Service, VirtualQp};
+use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result};
 
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
@@ -33,7 +31,8 @@ const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The failover domain over all rails, and the state that all virtual queue pairs share. The
 /// program's objects are in domains of their own ([`MultiRailPd`]).
 pub(crate) struct MultiRailDomain {
-    failover: Arc<Domain>,
+    /// The failover domain of the device, in which no memory of the program is registered.
+    pub(super) failover: Arc<Domain>,
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of
@@ -42,19 +41,7 @@ pub(crate) struct MultiRailDomain {
 }
 
 impl MultiRailDomain {
-    /// Creates the domain over at least two NICs.
-    ///
-    /// # Errors
-    /// `Limit` if there are too many NICs, or the error of a NIC that refuses to create an object.
-    pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<MultiRailDomain> {
-        let providers: Vec<Arc<dyn Provider>> =
-            nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-        let failover = Domain::with_completion_channels(providers)?;
-        let rendezvous = Rendezvous::new(failover.nics())?;
-        Ok(MultiRailDomain::with_rendezvous(failover, rendezvous, settings))
-    }
-
-    pub(super) fn with_rendezvous(
+    pub(super) fn new(
         failover: Arc<Domain>,
         rendezvous: Arc<Rendezvous>,
         settings: &Settings,
@@ -78,20 +65,6 @@ impl MultiRailDomain {
         MultiRailDomain { failover, rendezvous, config, retired: Mutex::default() }
     }
 
-    pub(super) fn nics(&self) -> &[LocalNic] {
-        self.failover.nics()
-    }
-
-    pub(super) fn telemetry(&self) -> &Telemetry {
-        self.failover.telemetry()
-    }
-
-    /// Passes the events about objects of the NIC of rail 0 to `deliver`, which returns false for
-    /// an object of a virtual queue pair. The program has no objects on the other NICs.
-    pub(super) fn deliver_events(&self, deliver: impl Fn(AsyncEvent) -> bool + Send + Sync + 'static) {
-        self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
-    }
-
     /// Returns the configuration of virtual queue pairs of this type (RC, UC or XRC).
     /// `MultiRail::create_qp` sets the queue depths. The baseline policies, which replay
     /// operations, apply to RC only.
@@ -111,11 +84,6 @@ impl MultiRailDomain {
         }
     }
 
-    /// Returns the failover domain of the device, in which no memory of the program is registered.
-    pub(super) fn failover(&self) -> &Arc<Domain> {
-        &self.failover
-    }
-
     pub(crate) fn limits(&self) -> Limits {
         limits(&self.failover, self.config.completion_log)
     }
@@ -129,16 +97,7 @@ impl MultiRailDomain {
     /// Returns the completion channel on rail 0. The program's completion queues are created with
     /// this channel, so that their events wake the progress thread.
     pub(crate) fn channel(&self) -> Option<&Arc<dyn CompletionChannel>> {
-        self.nics()[0].channel.as_ref()
-    }
-
-    /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is
-    /// connected to itself.
-    ///
-    /// # Errors
-    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
-    pub(super) fn duplicate(&self, vqp: &VirtualQp) -> Result<VirtualQp> {
-        Ok(VirtualQp::builder(vqp.domain()).config(vqp.config()).build()?)
+        self.failover.nics()[0].channel.as_ref()
     }
 
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
@@ -184,16 +143,15 @@ struct ObjectCounts {
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };
-    let left = |all: u32, taken: u32| all.saturating_sub(taken);
     // Virtual queue pairs use at most half of the completion queues.
-    let room = (left(limits.qps, OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
+    let room = (limits.qps.saturating_sub(OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
     let qps = room.min(MAX_QPS);
     Limits {
         wrs,
-        pds: left(limits.pds, 1),
+        pds: limits.pds.saturating_sub(1),
         qps,
-        cqs: left(limits.cqs, OF_RENDEZVOUS.cqs + OF_QP.cqs * qps),
-        mrs: left(limits.mrs, OF_RENDEZVOUS.mrs + OF_QP.mrs * qps),
+        cqs: limits.cqs.saturating_sub(OF_RENDEZVOUS.cqs + OF_QP.cqs * qps),
+        mrs: limits.mrs.saturating_sub(OF_RENDEZVOUS.mrs + OF_QP.mrs * qps),
         ..limits
     }
 }

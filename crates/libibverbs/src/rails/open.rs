@@ -127,8 +127,9 @@ fn open_rails() -> Result<Arc<RailSet>> {
     let started = match &rails.multi_rail {
         Some(multi_rail) => {
             let weak = Arc::downgrade(&rails);
-            multi_rail.domain().deliver_events(move |event| {
-                weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
+            // The program has no objects on the NICs of the other rails.
+            multi_rail.domain().failover.claim_events(move |rail, event| {
+                rail == 0 && weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
             });
             progress_thread::start(&rails, multi_rail)
         }
@@ -140,7 +141,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     // The cell is empty, because this function created the `RailSet`.
     let _ = rails.fault_control.set(server);
     if let Some(multi_rail) = &rails.multi_rail {
-        multi_rail.domain().telemetry().sample_latency(settings.latency);
+        multi_rail.domain().failover.telemetry().sample_latency(settings.latency);
     }
     if let Some(MetricsAddress(address)) = settings.metrics {
         start_metrics(address, &rails);

@@ -20,8 +20,8 @@ const RETRY_TIME: Duration = Duration::from_nanos(4_096 * (1 << 14) * 8);
 /// The completions that are withheld since the peer closed the connection.
 #[derive(Default)]
 pub(super) struct PeerClosed {
-    sends: VecDeque<Wc>,
-    recvs: VecDeque<Wc>,
+    pub(super) sends: VecDeque<Wc>,
+    pub(super) recvs: VecDeque<Wc>,
     /// The time at which the oldest send fails. `None` while no send is withheld.
     deadline: Option<Instant>,
 }
@@ -32,18 +32,6 @@ impl PeerClosed {
     pub(super) fn withhold_send(&mut self, wc: Wc) {
         self.deadline.get_or_insert_with(|| Instant::now() + RETRY_TIME);
         self.sends.push_back(wc);
-    }
-
-    pub(super) fn withhold_recv(&mut self, wc: Wc) {
-        self.recvs.push_back(wc);
-    }
-
-    pub(super) fn sends(&self) -> usize {
-        self.sends.len()
-    }
-
-    pub(super) fn recvs(&self) -> usize {
-        self.recvs.len()
     }
 
     /// Returns whether the oldest send has exhausted its retries.
@@ -73,7 +61,7 @@ mod tests {
     #[test]
     fn oldest_send_expires_and_receives_do_not() {
         let mut withheld = PeerClosed::default();
-        withheld.withhold_recv(wc(1, WcOpcode::Recv));
+        withheld.recvs.push_back(wc(1, WcOpcode::Recv));
         assert!(!withheld.is_expired() && withheld.deadline.is_none());
         withheld.withhold_send(wc(2, WcOpcode::Send));
         withheld.withhold_send(wc(3, WcOpcode::Write));

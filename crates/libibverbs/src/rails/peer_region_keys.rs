@@ -2,13 +2,12 @@
 //! queues, and the outstanding queries for both.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::task::Poll;
 
 use mitra_failover::RemoteRegion;
-use mitra_verbs::{Gid, Key, Qpn, SendWr, Srqn, WcStatus};
+use mitra_verbs::{Key, Qpn, SendWr, Srqn, WcStatus};
 
-use super::rendezvous::{Query, Rendezvous, Subject};
+use super::rendezvous::{Query, Subject};
 
 /// The number of outstanding queries at which prefetching stops. It is less than the number of
 /// receives that queue pair 1 of the peer has posted.
@@ -23,11 +22,23 @@ pub(super) enum PeerObject {
     SharedReceiveQueue(Srqn),
 }
 
+impl PeerObject {
+    /// `qpn` is the peer's queue pair, whose protection domain or XRC domain must contain the
+    /// object.
+    pub(super) fn subject(self, qpn: Qpn) -> Subject {
+        match self {
+            PeerObject::Region(key) => Subject::Region { qpn, key },
+            PeerObject::SharedReceiveQueue(number) => Subject::SharedReceiveQueue { qpn, number },
+        }
+    }
+}
+
 pub(super) struct RegionKeys {
     /// Whether each request names a shared receive queue, because the queue pair sends by XRC.
     names_queues: bool,
     imported: HashSet<PeerObject>,
-    queries: HashMap<PeerObject, Query>,
+    /// The outstanding queries. Removing one cancels it.
+    pub(super) queries: HashMap<PeerObject, Query>,
 }
 
 /// The state of the query for an object that is not imported.
@@ -80,29 +91,6 @@ impl RegionKeys {
         self.queries.len() < MAX_QUERIES
     }
 
-    /// Queries the peer for an object, without waiting for the answer. `qpn` is the peer's queue
-    /// pair, whose protection domain or XRC domain must contain the object. `id` must be
-    /// unpredictable (see [`Query::new`]).
-    pub(super) fn request(
-        &mut self,
-        rendezvous: &Arc<Rendezvous>,
-        id: u64,
-        peer: &[Gid],
-        qpn: Qpn,
-        object: PeerObject,
-    ) {
-        let subject = match object {
-            PeerObject::Region(key) => Subject::Region { qpn, key },
-            PeerObject::SharedReceiveQueue(number) => Subject::SharedReceiveQueue { qpn, number },
-        };
-        self.queries.insert(object, Query::new(rendezvous, id, peer.to_vec(), subject));
-    }
-
-    /// Sends those outstanding queries again that are due. Never blocks.
-    pub(super) fn resend_due(&mut self) {
-        self.queries.values_mut().for_each(Query::resend_if_due);
-    }
-
     /// Returns the state of the query for an object that is not imported, and sends the query again
     /// if that is due. Never blocks.
     pub(super) fn lookup(&mut self, object: PeerObject) -> Lookup {
@@ -124,15 +112,5 @@ impl RegionKeys {
     pub(super) fn set_imported(&mut self, object: PeerObject) {
         self.queries.remove(&object);
         self.imported.insert(object);
-    }
-
-    /// Removes the query for an object and its answer, so that the next request that names the
-    /// object queries the peer again.
-    pub(super) fn forget(&mut self, object: PeerObject) {
-        self.queries.remove(&object);
-    }
-
-    pub(super) fn cancel_queries(&mut self) {
-        self.queries.clear();
     }
 }

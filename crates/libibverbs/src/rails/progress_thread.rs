@@ -13,6 +13,7 @@ use mitra_os_util::thread;
 use mitra_verbs::{AsyncEvent, CompletionChannel, Gid};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::multi_rail_domain::LINGER;
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
 
@@ -76,8 +77,8 @@ impl ReportedPort {
 
 /// Waits until the next round is due, and runs it. Returns false if the device is closed.
 fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort) -> bool {
-    let nics = multi_rail.domain().nics();
-    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (nics.iter().enumerate())
+    let failover = &multi_rail.domain().failover;
+    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
         .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
         .collect();
     let mut ready: Vec<PollFd<'_>> =
@@ -87,7 +88,7 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
-    multi_rail.domain().failover().poll_events();
+    failover.poll_events();
     let qps = multi_rail.qps();
     for (rail, channel) in channels {
         while let Ok(Some(id)) = channel.next_event() {
@@ -107,6 +108,6 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     }
     multi_rail.drive_datagrams();
     multi_rail.answer_queries();
-    multi_rail.close_lingering();
+    multi_rail.close_ended(LINGER);
     true
 }

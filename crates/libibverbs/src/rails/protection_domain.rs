@@ -11,7 +11,8 @@ use crate::common::lock::lock;
 /// A protection domain of the program. It has a protection domain of its own on each NIC, so the
 /// NICs refuse keys of other domains.
 pub(crate) struct MultiRailPd {
-    failover: Arc<Domain>,
+    /// The failover domain that contains the domain's virtual queue pairs.
+    pub(super) failover: Arc<Domain>,
     policy: Policy,
     /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the
     /// domain's queue pairs query them.
@@ -25,19 +26,10 @@ impl MultiRailPd {
         Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, policy, regions: Mutex::default() }))
     }
 
-    /// Returns the failover domain that contains the domain's virtual queue pairs.
-    pub(super) fn failover(&self) -> &Arc<Domain> {
-        &self.failover
-    }
-
     /// Returns the protection domain on rail 0, which contains the queue pairs that use rail 0
     /// only.
     pub(crate) fn id(&self) -> PdId {
         self.failover.nics()[0].pd
-    }
-
-    pub(super) fn id_on(&self, rail: usize) -> PdId {
-        self.failover.nics()[rail].pd
     }
 
     /// Prepares for the peers' atomics if `access` permits them: from now on, all virtual queue

@@ -51,22 +51,19 @@ impl RailSet {
         let max_mtu = mtus.min().unwrap_or(Mtu::M1024);
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(first_gid.into()).unwrap_or(0);
-        let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        let (xrc_domains, device_memory, metrics) =
-            (Mutex::default(), DeviceMemory::default(), OnceLock::new());
         Ok(RailSet {
             nics,
             first_gid,
             max_mtu,
             interface_index,
             multi_rail,
-            objects,
+            objects: Mutex::default(),
             on_death: OnceLock::new(),
-            on_demand,
-            xrc_domains,
-            device_memory,
-            fault_control,
-            metrics,
+            on_demand: Mutex::default(),
+            xrc_domains: Mutex::default(),
+            device_memory: DeviceMemory::default(),
+            fault_control: OnceLock::new(),
+            metrics: OnceLock::new(),
         })
     }
 

@@ -19,8 +19,6 @@ const ARMED_FOR_ALL: u8 = 2;
 
 /// A virtual queue pair that completes in a [`VirtualCq`].
 pub(super) trait CompletionSource: Send + Sync {
-    fn qpn(&self) -> Qpn;
-
     /// Polls the queue pair, and pushes its new completions to its completion queues.
     fn drive(&self);
 
@@ -99,9 +97,9 @@ impl VirtualCq {
     }
 
     /// Removes a queue pair that is being destroyed, and its completions.
-    pub(super) fn detach<S: CompletionSource>(&self, source: &S) {
+    pub(super) fn detach<S: CompletionSource>(&self, source: &S, qpn: Qpn) {
         self.remove_source(source);
-        self.discard(source);
+        self.discard(qpn);
     }
 
     /// Removes a queue pair, whose completions stay.
@@ -110,8 +108,7 @@ impl VirtualCq {
     }
 
     /// Removes the completions of a queue pair that is being reset or destroyed.
-    pub(super) fn discard<S: CompletionSource>(&self, source: &S) {
-        let qpn = source.qpn();
+    pub(super) fn discard(&self, qpn: Qpn) {
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
     }
 
@@ -166,13 +163,26 @@ impl VirtualCq {
         lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
+    fn drive_sources(&self) {
+        let sources = lock(&self.sources);
+        if let [only] = sources.as_slice() {
+            // Most queues have one queue pair. In this case nothing is allocated.
+            let only = only.upgrade();
+            drop(sources);
+            only.iter().for_each(|source| source.drive());
+        } else {
+            drop(sources);
+            self.sources().iter().for_each(|source| source.drive());
+        }
+    }
+
     /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic`
     /// succeeds.
     ///
     /// # Errors
     /// `Invalid` if the queue holds more completions, or the error of `resize_on_nic`.
     pub(crate) fn resize(&self, depth: u32, resize_on_nic: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.sources().iter().for_each(|source| source.drive());
+        self.drive_sources();
         let ready = lock(&self.ready);
         if ready.len() > depth as usize {
             return Err(Error::Invalid(
@@ -186,21 +196,7 @@ impl VirtualCq {
 
     /// Drives the queue pairs, and appends up to `max` completions to `out`.
     pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
-        {
-            let sources = lock(&self.sources);
-            match sources.as_slice() {
-                // Most queues have one queue pair. In this case the poll allocates nothing.
-                [only] => {
-                    let only = only.upgrade();
-                    drop(sources);
-                    only.iter().for_each(|source| source.drive());
-                }
-                _ => {
-                    drop(sources);
-                    self.sources().iter().for_each(|source| source.drive());
-                }
-            }
-        }
+        self.drive_sources();
         let mut ready = lock(&self.ready);
         let n = max.min(ready.len());
         out.extend(ready.drain(..n));

@@ -8,15 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::{Config, VirtualQp, VirtualQpBuilder};
+use mitra_failover::{Config, Domain, VirtualQp, VirtualQpBuilder};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Qpn, Result};
+use mitra_verbs::{Error, Provider, Qpn, Result};
 
 use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
-use super::multi_rail_domain::{LINGER, MultiRailDomain};
+use super::multi_rail_domain::MultiRailDomain;
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
-use super::rendezvous::Subject;
+use super::rendezvous::{QUERY_TIMEOUT, Rendezvous, Subject};
 use crate::common::lock::lock;
 
 /// The maximum time for which an exiting process waits until the progress thread has told all peers
@@ -32,7 +32,7 @@ pub(crate) struct MultiRail {
     /// The UD queue pairs that the program has not destroyed.
     datagram_qps: Mutex<HashMap<Qpn, Weak<MultiRailUd>>>,
     /// The queue pairs that the program has destroyed, each with the time of its destruction. They
-    /// are kept for [`LINGER`].
+    /// are kept for [`LINGER`](super::multi_rail_domain::LINGER).
     lingering: Mutex<Vec<(Instant, Arc<MultiRailQp>)>>,
     /// Whether the process exits. If it does, the progress thread ends all connections.
     exiting: AtomicBool,
@@ -44,13 +44,16 @@ impl MultiRail {
     /// Creates the failover domain over at least two NICs, without queue pairs.
     ///
     /// # Errors
-    /// The errors of [`MultiRailDomain::new`].
+    /// `Limit` if there are too many NICs, or the error of a NIC that refuses to create an object.
     pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<Arc<MultiRail>> {
-        Ok(MultiRail::with_domain(MultiRailDomain::new(nics, settings)?))
+        let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let failover = Domain::with_completion_channels(providers)?;
+        let rendezvous = Rendezvous::new(failover.nics(), QUERY_TIMEOUT)?;
+        Ok(MultiRail::with_domain(MultiRailDomain::new(failover, rendezvous, settings)))
     }
 
     pub(super) fn with_domain(domain: MultiRailDomain) -> Arc<MultiRail> {
-        let datagrams = DatagramNetwork::new(domain.nics(), &domain.rendezvous);
+        let datagrams = DatagramNetwork::new(domain.failover.nics(), &domain.rendezvous);
         Arc::new(MultiRail {
             domain: Arc::new(domain),
             qps: Mutex::default(),
@@ -83,13 +86,13 @@ impl MultiRail {
         let pd = params.pd.clone().or_else(|| params.xrc.as_ref()?.pd());
         // An XRC receive queue pair may be created before the first shared receive queue of its
         // domain.
-        let failover = pd.as_ref().map_or(self.domain.failover(), |pd| pd.failover());
+        let failover = pd.as_ref().map_or(&self.domain.failover, |pd| &pd.failover);
         let mut builder = VirtualQp::builder(failover).config(config);
         if let Some(srq) = &params.srq {
             builder = builder.shared_receive_queue(srq.queue());
         }
         if let Some(xrc) = &params.xrc {
-            builder = builder.xrc_domain(xrc.queues());
+            builder = builder.xrc_domain(&xrc.queues);
         }
         let vqp = self.build_with_unused_number(&builder)?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
@@ -121,7 +124,8 @@ impl MultiRail {
 
     /// Exchanges the directory's messages with other devices, and drives the UD queue pairs.
     pub(super) fn drive_datagrams(&self) {
-        self.datagrams.drive();
+        self.datagrams.observe_ports();
+        self.datagrams.exchange();
         let qps: Vec<_> = lock(&self.datagram_qps).values().filter_map(Weak::upgrade).collect();
         for qp in qps {
             qp.make_progress();
@@ -163,7 +167,7 @@ impl MultiRail {
     }
 
     /// Destroys a queue pair for the program. Its queue pairs on the rails are destroyed after
-    /// [`LINGER`].
+    /// [`LINGER`](super::multi_rail_domain::LINGER).
     pub(crate) fn destroy_qp(&self, qp: Arc<MultiRailQp>) {
         qp.destroy();
         lock(&self.qps).remove(&qp.qpn());
@@ -229,14 +233,8 @@ impl MultiRail {
     }
 
     /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
-    /// that ended more than [`LINGER`] ago.
-    pub(super) fn close_lingering(&self) {
-        self.close_ended(LINGER);
-    }
-
-    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
     /// that ended at least `age` ago.
-    fn close_ended(&self, age: Duration) {
+    pub(super) fn close_ended(&self, age: Duration) {
         let expired: Vec<_> = {
             let mut lingering = lock(&self.lingering);
             lingering.iter().for_each(|(_, qp)| qp.drive_after_destroy());

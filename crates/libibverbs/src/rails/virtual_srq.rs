@@ -29,7 +29,7 @@ impl VirtualSrq {
         depth: u32,
         on_limit: impl Fn() + Send + Sync + 'static,
     ) -> Arc<VirtualSrq> {
-        let queue = SharedReceiveQueue::with_limit_event(pd.failover(), depth, on_limit);
+        let queue = SharedReceiveQueue::with_limit_event(&pd.failover, depth, on_limit);
         Arc::new(VirtualSrq { queue, consumers: Mutex::default() })
     }
 

@@ -18,7 +18,8 @@ pub(super) trait XrcReceiver: CompletionSource + ReceiveConsumer {}
 
 #[derive(Default)]
 pub(crate) struct VirtualXrcDomain {
-    queues: Arc<XrcDomain>,
+    /// The queues by number, from which virtual queue pairs take receives.
+    pub(super) queues: Arc<XrcDomain>,
     state: Mutex<State>,
 }
 
@@ -53,10 +54,6 @@ impl State {
 }
 
 impl VirtualXrcDomain {
-    pub(super) fn queues(&self) -> &Arc<XrcDomain> {
-        &self.queues
-    }
-
     pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
         lock(&self.state).pd.clone()
     }

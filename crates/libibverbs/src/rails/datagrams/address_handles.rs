@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use mitra_failover::LocalNic;
 use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::rails::object_number;
 use crate::rails::protection_domain::MultiRailPd;
@@ -46,14 +47,7 @@ impl AddressHandles {
         let id = match on_rail_0 {
             Err(Error::DeviceFatal) => {
                 let limit = self.nics[0].provider.attr().limits.ahs;
-                if handles.len() >= limit as usize {
-                    let requested = handles.len() as u64 + 1;
-                    return Err(Error::Limit {
-                        attribute: "address handles",
-                        requested,
-                        limit: limit.into(),
-                    });
-                }
+                check_limit("address handles", handles.len() as u32 + 1, limit)?;
                 AhId(object_number::without_rail_0())
             }
             created => created?,
@@ -88,7 +82,7 @@ impl AddressHandle {
         if let Some(known) = on_rails.iter().find(|known| known.rail == rail && known.gid == gid) {
             return Ok(known.id);
         }
-        let (nic, pd) = (Arc::clone(&nics[rail].provider), self.pd.id_on(rail));
+        let (nic, pd) = (Arc::clone(&nics[rail].provider), self.pd.failover.nics()[rail].pd);
         let id = nic.create_ah_with_traffic_class(pd, gid, self.traffic_class)?;
         // The device had another address on this rail.
         on_rails.retain(|known| known.rail != rail);

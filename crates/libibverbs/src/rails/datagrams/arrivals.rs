@@ -25,8 +25,9 @@ pub(super) struct Arrivals {
     domain: Arc<Domain>,
     buffer: Arc<Buffer>,
     mr: VirtualMr,
-    slots: u32,
-    slot_bytes: u32,
+    /// The number of slots on a rail.
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u32,
 }
 
 impl Arrivals {
@@ -47,10 +48,6 @@ impl Arrivals {
         Ok(Arrivals { domain: Arc::clone(domain), buffer, mr, slots, slot_bytes })
     }
 
-    pub(super) fn slots(&self) -> u32 {
-        self.slots
-    }
-
     /// # Errors
     /// The error of the NIC.
     pub(super) fn post(&self, rail: usize, qpn: Qpn, slot: u32) -> Result<()> {
@@ -62,10 +59,6 @@ impl Arrivals {
     /// Reads the first bytes of a slot. `out` is not longer than the slot.
     pub(super) fn read(&self, rail: usize, slot: u32, out: &mut [u8]) {
         self.buffer.read_at(self.offset(rail, slot) as usize, out);
-    }
-
-    pub(super) fn slot_bytes(&self) -> u32 {
-        self.slot_bytes
     }
 
     fn offset(&self, rail: usize, slot: u32) -> u64 {

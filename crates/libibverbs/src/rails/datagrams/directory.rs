@@ -122,7 +122,7 @@ enum Answer {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Directory {
-    own: DeviceAddress,
+    pub(super) own: DeviceAddress,
     own_qps: QpTable,
     /// The other devices, by the GID that programs know.
     peers: BTreeMap<Gid, Peer>,
@@ -166,10 +166,6 @@ impl Directory {
     /// Returns the GID by which programs know this device.
     pub(super) fn own_gid(&self) -> Gid {
         self.own.gids[0]
-    }
-
-    pub(super) fn own_gids(&self) -> &[Gid] {
-        &self.own.gids
     }
 
     pub(super) fn add_qp(&mut self, numbers: QpNumbers) {
@@ -239,7 +235,7 @@ impl Directory {
             peer.qps.insert(qp);
         }
         match kind {
-            ReachKind::Ask { device, qpn } if self.own.is_at(device) => {
+            ReachKind::Ask { device, qpn } if self.own.device.includes(device) => {
                 peer.asked = Some(now);
                 let qp = self.own_qps.numbers(qpn);
                 if peer.told.len() >= MAX_QPS {
@@ -267,7 +263,7 @@ impl Directory {
     /// Returns the way of a datagram from one of this device's queue pairs to the address that the
     /// program knows.
     pub(super) fn route(&mut self, now: Duration, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
-        if self.own.is_at(gid) && !self.peers.contains_key(&gid) {
+        if self.own.device.includes(gid) && !self.peers.contains_key(&gid) {
             let as_addressed = Route::To { rail: 0, gid: self.own_gid(), qpn };
             let Some(on_rails) = self.own_qps.qps.get(&qpn) else { return as_addressed };
             let is_good = |rail: &usize| contains(self.own.up, *rail) && on_rails[*rail] != ANY_QPN;
@@ -334,9 +330,12 @@ impl Directory {
 
     /// Returns whether an unknown device has not answered for another of its queue pairs.
     fn is_silent(&self, gid: Gid) -> bool {
+        self.destinations_at(gid).any(|resolution| resolution.answer == Answer::None)
+    }
+
+    fn destinations_at(&self, gid: Gid) -> impl Iterator<Item = &Resolution> {
         let of = |number| Destination { gid, qpn: number, own: number };
-        let range = of(ANY_QPN)..=of(MAX_QPN);
-        self.destinations.range(range).any(|(_, resolution)| resolution.answer == Answer::None)
+        self.destinations.range(of(ANY_QPN)..=of(MAX_QPN)).map(|(_, resolution)| resolution)
     }
 
     /// Evicts a destination if there are too many.
@@ -352,7 +351,7 @@ impl Directory {
     /// Returns the rail on which one of this device's queue pairs sends to multicast groups, and
     /// whether an announcement of the queue pair is due before the datagram.
     pub(super) fn multicast_rail(&mut self, now: Duration, own: Qpn) -> (usize, bool) {
-        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
+        let rail = self.own.first_up();
         let is_new = rail > 0 && !self.announced.contains_key(&own);
         if is_new {
             self.announced.insert(own, now);

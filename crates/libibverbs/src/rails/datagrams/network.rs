@@ -11,16 +11,16 @@ use mitra_verbs::{Gid, PortState, Qpn, Result};
 use super::address_handles::AddressHandles;
 use super::directory::{Directory, Move, Route, is_multicast};
 use crate::common::lock::lock;
-use crate::rails::rendezvous::{QpNumbers, RailMask, Rendezvous};
+use crate::rails::rendezvous::{RailMask, Rendezvous};
 
 /// The maximum number of changes of rails that a process logs.
 const MAX_LOGGED_MOVES: u8 = 64;
 
 /// The state that the UD queue pairs of a device share.
 pub(crate) struct DatagramNetwork {
-    nics: Vec<LocalNic>,
+    pub(super) nics: Vec<LocalNic>,
     rendezvous: Arc<Rendezvous>,
-    directory: Mutex<Directory>,
+    pub(super) directory: Mutex<Directory>,
     started: Instant,
     /// The rails whose NICs answered when they were last observed, a [`RailMask`].
     alive: AtomicU8,
@@ -46,10 +46,6 @@ impl DatagramNetwork {
         Arc::new(network)
     }
 
-    pub(super) fn nics(&self) -> &[LocalNic] {
-        &self.nics
-    }
-
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -62,9 +58,9 @@ impl DatagramNetwork {
         self.alive.load(Ordering::Acquire) != 0
     }
 
-    pub(super) fn observe_ports(&self) {
+    pub(in crate::rails) fn observe_ports(&self) {
         let (mut alive, mut up): (RailMask, RailMask) = (0, 0);
-        let mut gids = lock(&self.directory).own_gids().to_vec();
+        let mut gids = lock(&self.directory).own.gids.clone();
         for (rail, nic) in self.nics.iter().enumerate() {
             if let Ok(port) = nic.provider.query_port() {
                 alive |= 1 << rail;
@@ -79,15 +75,9 @@ impl DatagramNetwork {
         directory.set_up(self.now(), up);
     }
 
-    /// Observes the ports, and exchanges messages. Never waits.
-    pub(in crate::rails) fn drive(&self) {
-        self.observe_ports();
-        self.exchange();
-    }
-
     /// Handles the directory's messages that have arrived, and sends those that are due. Never
     /// waits.
-    pub(super) fn exchange(&self) {
+    pub(in crate::rails) fn exchange(&self) {
         for (rail, from, message) in self.rendezvous.take_reach() {
             let answer = lock(&self.directory).handle(self.now(), rail, from, message);
             if let Some(answer) = answer {
@@ -102,35 +92,20 @@ impl DatagramNetwork {
         }
     }
 
-    /// Returns the GID by which programs know the device.
-    pub(super) fn gid(&self) -> Gid {
-        lock(&self.directory).own_gid()
-    }
-
-    pub(super) fn add_qp(&self, numbers: QpNumbers) {
-        lock(&self.directory).add_qp(numbers);
-    }
-
-    pub(super) fn remove_qp(&self, qpn: Qpn) {
-        lock(&self.directory).remove_qp(qpn);
-    }
-
     /// Returns the way of a datagram, as [`Directory::route`] does, and logs changes of rails.
     pub(super) fn route(&self, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
         let mut directory = lock(&self.directory);
         let route = directory.route(self.now(), own, gid, qpn);
         let moves = directory.take_moves();
         drop(directory);
-        moves.iter().for_each(|moved| self.log(moved));
-        route
-    }
-
-    fn log(&self, Move { device, from, to }: &Move) {
-        let logged = self.logged_moves.load(Ordering::Relaxed);
-        if logged < MAX_LOGGED_MOVES {
-            self.logged_moves.store(logged + 1, Ordering::Relaxed);
-            tracing::warn!("datagrams to {device} moved from rail {from} to rail {to}");
+        for Move { device, from, to } in moves {
+            let logged = self.logged_moves.load(Ordering::Relaxed);
+            if logged < MAX_LOGGED_MOVES {
+                self.logged_moves.store(logged + 1, Ordering::Relaxed);
+                tracing::warn!("datagrams to {device} moved from rail {from} to rail {to}");
+            }
         }
+        route
     }
 
     /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does.

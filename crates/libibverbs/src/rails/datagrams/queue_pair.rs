@@ -15,6 +15,7 @@ use super::network::DatagramNetwork;
 use super::rail_qp::{RailQp, create_on, destroy_on};
 use super::send_queue::SendQueue;
 use crate::common::grh;
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rendezvous::QpNumbers;
@@ -78,19 +79,19 @@ impl MultiRailUd {
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if none is alive.
     pub(in crate::rails) fn new(params: DatagramParams) -> Result<Arc<MultiRailUd>> {
-        let domain = params.pd.failover();
+        let domain = &params.pd.failover;
         // A shared receive queue is longer than what one queue pair takes from it.
         let receives = if params.srq.is_some() { u32::MAX } else { params.init.cap.recv_wrs };
         let arrivals = Arrivals::new(domain, receives)?;
         let rails = params.network.on_each_rail(
-            |rail, _| create_on(&domain.nics()[rail], &params.init, arrivals.slots()),
+            |rail, _| create_on(&domain.nics()[rail], &params.init, arrivals.slots),
             |nic, qp| {
                 let _ = destroy_on(nic, &qp); // the first error is reported
             },
         )?;
         let qpn = rails.iter().flatten().next().ok_or(Error::DeviceFatal)?.qpn;
         let on_rails = rails.iter().map(|qp| qp.as_ref().map_or(Qpn::new(0), |qp| qp.qpn)).collect();
-        params.network.add_qp(QpNumbers { qpn, on_rails });
+        lock(&params.network.directory).add_qp(QpNumbers { qpn, on_rails });
         let locked = LockedState {
             rails,
             state: QpState::Reset,
@@ -103,7 +104,7 @@ impl MultiRailUd {
             drain_reported: false,
             last_wqe_reported: false,
             wcs: Vec::new(),
-            bytes: vec![0; arrivals.slot_bytes() as usize],
+            bytes: vec![0; arrivals.slot_bytes as usize],
         };
         let qp = Arc::new(MultiRailUd { params, qpn, arrivals, locked: Mutex::new(locked) });
         qp.params.send_cq.attach(qp.clone());
@@ -119,7 +120,7 @@ impl MultiRailUd {
     }
 
     fn domain(&self) -> &Domain {
-        self.params.pd.failover()
+        &self.params.pd.failover
     }
 
     /// Polls the queue pair on behalf of a program that may not poll. Does nothing if another
@@ -190,7 +191,7 @@ impl MultiRailUd {
     /// is lost if there is no receive, the receive is too short or the sender is unknown.
     fn receive(&self, locked: &mut LockedState, rail: usize, slot: u32, wc: &Wc) {
         let is_open = !matches!(locked.state, QpState::Reset | QpState::Err);
-        if wc.status == WcStatus::Success && wc.byte_len <= self.arrivals.slot_bytes() && is_open {
+        if wc.status == WcStatus::Success && wc.byte_len <= self.arrivals.slot_bytes && is_open {
             if locked.state == QpState::Rtr && !std::mem::replace(&mut locked.established_reported, true) {
                 (self.params.on_event)(AsyncEvent::CommunicationEstablished(self.qpn));
             }
@@ -214,7 +215,8 @@ impl MultiRailUd {
             return;
         };
         if rail > 0 {
-            let destination = if is_multicast(to) { to } else { self.params.network.gid() };
+            let destination =
+                if is_multicast(to) { to } else { lock(&self.params.network.directory).own_gid() };
             grh::replace_addresses(header, source, destination);
         }
         let (taken, domain) = match &self.params.srq {
@@ -263,10 +265,7 @@ impl MultiRailUd {
         if state == QpState::Reset {
             return Err(Error::WrongState { call: "post_recv", qpn, needs: "INIT or later", state });
         }
-        let (requested, limit) = (wr.sges.len() as u64, u64::from(cap.recv_sges));
-        if requested > limit {
-            return Err(Error::Limit { attribute: "scatter entries of a receive", requested, limit });
-        }
+        check_limit("scatter entries of a receive", wr.sges.len() as u32, cap.recv_sges)?;
         let requested: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
         let limit = u64::from(self.domain().limits().message_bytes);
         if requested > limit + GRH_LEN as u64 {
@@ -326,7 +325,7 @@ impl MultiRailUd {
 
     fn post_slots(&self, locked: &LockedState) {
         for (rail, qp) in locked.rails.iter().enumerate() {
-            for slot in 0..self.arrivals.slots() {
+            for slot in 0..self.arrivals.slots {
                 // Only a dead NIC refuses.
                 let _ = qp.as_ref().map(|qp| self.arrivals.post(rail, qp.qpn, slot));
             }
@@ -339,8 +338,8 @@ impl MultiRailUd {
         locked.receives.clear();
         (locked.established_reported, locked.last_wqe_reported) = (false, false);
         locked.attr = QpAttr::default();
-        self.params.send_cq.discard(self);
-        self.params.recv_cq.discard(self);
+        self.params.send_cq.discard(self.qpn);
+        self.params.recv_cq.discard(self.qpn);
     }
 
     /// Enters ERR on all rails, and flushes the posted requests.
@@ -434,13 +433,13 @@ impl MultiRailUd {
             return Err(Error::Busy { kind: "queue pair", id, user });
         }
         locked.destroyed = true;
-        self.params.network.remove_qp(self.qpn);
+        lock(&self.params.network.directory).remove_qp(self.qpn);
         for (qp, nic) in locked.rails.iter_mut().zip(self.domain().nics()) {
             // Only a dead NIC refuses, whose objects no longer exist.
             let _ = qp.take().map(|qp| destroy_on(nic, &qp));
         }
-        self.params.send_cq.detach(self);
-        self.params.recv_cq.detach(self);
+        self.params.send_cq.detach(self, self.qpn);
+        self.params.recv_cq.detach(self, self.qpn);
         if let Some(srq) = &self.params.srq {
             srq.detach(self);
         }
@@ -454,10 +453,6 @@ impl MultiRailUd {
 }
 
 impl CompletionSource for MultiRailUd {
-    fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-
     fn drive(&self) {
         self.collect(&mut lock(&self.locked));
     }

@@ -33,10 +33,6 @@ pub(super) enum Stage {
 }
 
 impl SendQueue {
-    pub(super) fn len(&self) -> usize {
-        self.sends.len()
-    }
-
     /// Returns whether a send is on `rail`, or on any rail if `rail` is `None`.
     pub(super) fn is_on_rail(&self, rail: Option<usize>) -> bool {
         self.sends.iter().any(|send| match send.stage {

@@ -82,7 +82,7 @@ impl MultiRailQp {
 
     fn complete(&self, locked: &mut LockedState, completion: &Completion) {
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
-        let (status, vendor_err) = self.wc_status(completion.outcome);
+        let (status, vendor_err) = wc_status(completion.outcome, self.is_unreliable());
         let is_ended_by_peer = matches!(
             completion.outcome,
             Outcome::Failed(WcStatus::Flushed) | Outcome::Unresolved(UnresolvedError::Undecided(_))
@@ -96,7 +96,7 @@ impl MultiRailQp {
             let wc = self.wc(completion.wr_id, status, completion.opcode);
             let peer_closed = locked.peer_closed.get_or_insert_default();
             if is_receive {
-                peer_closed.withhold_recv(wc);
+                peer_closed.recvs.push_back(wc);
             } else {
                 peer_closed.withhold_send(wc);
             }
@@ -119,8 +119,8 @@ impl MultiRailQp {
         if status != WcStatus::Success {
             if is_receive { locked.fail() } else { self.fail_sends(locked) }
         }
-        let wc = with_message(self.wc(completion.wr_id, status, completion.opcode), completion);
-        let wc = Wc { vendor_err, ..wc };
+        let Completion { wr_id, opcode, byte_len, imm, invalidated, solicited, .. } = *completion;
+        let wc = Wc { vendor_err, byte_len, imm, invalidated, solicited, ..self.wc(wr_id, status, opcode) };
         match completion.srq {
             None if is_receive => self.params.recv_cq.push(wc),
             None => self.params.send_cq.push(wc),
@@ -142,18 +142,6 @@ impl MultiRailQp {
             locked.fail();
         } else if matches!(locked.state, QpState::Rts | QpState::Sqd) {
             locked.state = QpState::Sqe;
-        }
-    }
-
-    /// Returns the completion status of an outcome, and a `vendor_err` that identifies the
-    /// unresolved error, or 0. A send of UC whose fate is unknown is flushed, because UC has no
-    /// acknowledgements.
-    fn wc_status(&self, outcome: Outcome) -> (WcStatus, u32) {
-        match outcome {
-            Outcome::Unresolved(UnresolvedError::Undecided(_)) if self.is_unreliable() => {
-                (WcStatus::Flushed, 2)
-            }
-            outcome => wc_status(outcome),
         }
     }
 
@@ -192,29 +180,21 @@ impl MultiRailQp {
         locked.logged_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
         let stats = report.stats;
-        if self.is_unreliable() {
-            tracing::warn!(
-                "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: messages may be lost",
-                self.qpn,
-                report.from,
-                report.to,
-                report.cause,
-                report.decided_at.saturating_since(report.detected_at),
-            );
-            return;
-        }
+        let consequence = if self.is_unreliable() {
+            "messages may be lost".to_owned()
+        } else {
+            format!(
+                "of {} in flight, {} had been executed, {} are sent again, {} end in errors",
+                stats.in_flight, stats.executed, stats.replayed, stats.failed
+            )
+        };
         tracing::warn!(
-            "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: of {} in flight, {} had been executed, {} \
-             are sent again, {} end in errors",
+            "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: {consequence}",
             self.qpn,
             report.from,
             report.to,
             report.cause,
             report.decided_at.saturating_since(report.detected_at),
-            stats.in_flight,
-            stats.executed,
-            stats.replayed,
-            stats.failed
         );
     }
 }
@@ -243,20 +223,17 @@ fn explain(error: UnresolvedError, has_log: bool) -> String {
     }
 }
 
-fn with_message(wc: Wc, completion: &Completion) -> Wc {
-    let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
-    Wc { byte_len, imm, invalidated, solicited, ..wc }
-}
-
 /// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved
 /// error, or 0.
 ///
 /// An operation that may have been executed ends with [`WcStatus::RetryExceeded`], as on a NIC. An
 /// executed operation whose value is lost ends with [`WcStatus::RemoteOperation`].
-fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
+fn wc_status(outcome: Outcome, is_unreliable: bool) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
         Outcome::Failed(status) => (status, 0),
+        // UC has no acknowledgements, so no send learns its fate.
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) if is_unreliable => (WcStatus::Flushed, 2),
         Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed)) => (WcStatus::Flushed, 0),
         // A NIC flushes the requests after a failed one, whether or not they were executed.
         Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::RequestError)) => (WcStatus::Flushed, 2),
@@ -284,7 +261,7 @@ mod tests {
             (UnresolvedError::ExecutedBehindError, (WcStatus::RemoteOperation, 4)),
         ];
         for (error, expected) in cases {
-            assert_eq!(wc_status(Outcome::Unresolved(error)), expected, "{error}");
+            assert_eq!(wc_status(Outcome::Unresolved(error), false), expected, "{error}");
         }
     }
 

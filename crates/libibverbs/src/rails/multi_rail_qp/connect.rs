@@ -48,16 +48,16 @@ impl MultiRailQp {
             self.connect(gid, qpn, attr)?;
         }
         let mut locked = lock(&self.locked);
-        if (from, to) == (QpState::Rtr, QpState::Rts) && locked.pending.is_none() {
-            let rnr_retry = attr.rnr_retry.unwrap_or_default();
-            locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
-        }
-        if (from, to) == (QpState::Rtr, QpState::Rts) {
-            self.report_established(&mut locked);
-        }
-        // The virtual queue pair refuses only if it is closed or not yet connected. Then no send
-        // has begun.
         match (from, to) {
+            (QpState::Rtr, QpState::Rts) => {
+                if locked.pending.is_none() {
+                    let rnr_retry = attr.rnr_retry.unwrap_or_default();
+                    locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
+                }
+                self.report_established(&mut locked);
+            }
+            // The virtual queue pair refuses SQD and the return from SQD only if it is closed or
+            // not yet connected. Then no send has begun.
             (QpState::Rts, QpState::Sqd) => {
                 locked.drain_reported = false;
                 let _ = locked.sender().drain_sends();
@@ -89,13 +89,13 @@ impl MultiRailQp {
             (QpAttribute::MaxRdAtomic, attr.max_rd_atomic),
             (QpAttribute::MaxDestRdAtomic, attr.max_dest_rd_atomic),
         ];
-        match requested.into_iter().find(|(_, value)| value.is_some_and(|n| n > limit)) {
-            Some((attribute, _)) => {
+        for (attribute, value) in requested {
+            if value.is_some_and(|n| n > limit) {
                 let rule = "at most the limit `rd_atomic` of the device";
-                Err(ModifyError::OutOfRange { attribute, rule })
+                return Err(ModifyError::OutOfRange { attribute, rule });
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     /// Connects all rails to the peer for receiving (INIT to RTR). Without access flags in `attr`,
@@ -106,42 +106,14 @@ impl MultiRailQp {
                 "an XRC receive queue pair in RTR before its XRC domain has a shared receive queue, on a device with several rails; create the queue first",
             ));
         }
-        let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
         *lock(&self.peer) = Peer::Connecting(gid);
         {
             let mut locked = lock(&self.locked);
             let access = attr.access.or(locked.attr.access);
             locked.set_access(access)?;
         }
-        let peer = if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
-            lock(&self.locked)
-                .connect_to_itself(&self.domain, min_rnr_timer)
-                .map(|info| Some(Peer::of(&info)))
-        } else {
-            // The lock is not held during the query, because answering the peer's query for this
-            // queue pair needs the lock.
-            self.query_connection(gid, qpn).and_then(|found| {
-                let mut locked = lock(&self.locked);
-                match found {
-                    // The program has passed a former GID of its own device.
-                    PeerConnection::Data(info)
-                        if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
-                    {
-                        locked
-                            .connect_to_itself(&self.domain, min_rnr_timer)
-                            .map(|info| Some(Peer::of(&info)))
-                    }
-                    PeerConnection::Data(info) => {
-                        locked.connect_to(&info, min_rnr_timer).map(|()| Some(Peer::of(&info)))
-                    }
-                    PeerConnection::AwaitsReset(query) => {
-                        locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
-                        Ok(None)
-                    }
-                }
-            })
-        };
-        match peer {
+        let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
+        match self.connect_to(gid, qpn, min_rnr_timer) {
             Ok(Some(peer)) => *lock(&self.peer) = peer,
             // Another thread may have connected the queue pair by now.
             Ok(None) => {}
@@ -151,6 +123,31 @@ impl MultiRailQp {
             }
         }
         Ok(())
+    }
+
+    /// Returns `None` if the connection is pending.
+    fn connect_to(&self, gid: Gid, qpn: Qpn, min_rnr_timer: RnrTimer) -> Result<Option<Peer>> {
+        if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
+            return lock(&self.locked).connect_to_itself(min_rnr_timer).map(Some);
+        }
+        // The lock is not held during the query, because answering the peer's query for this queue
+        // pair needs the lock.
+        let ids = [random()?, random()?];
+        let found = self.domain.rendezvous.query_connection(ids, gid, qpn)?;
+        let mut locked = lock(&self.locked);
+        match found {
+            // The program has passed a former GID of its own device.
+            PeerConnection::Data(info)
+                if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
+            {
+                locked.connect_to_itself(min_rnr_timer).map(Some)
+            }
+            PeerConnection::Data(info) => locked.connect_to(&info, min_rnr_timer).map(Some),
+            PeerConnection::AwaitsReset(query) => {
+                locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
+                Ok(None)
+            }
+        }
     }
 
     /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive
@@ -163,15 +160,11 @@ impl MultiRailQp {
         let Some(xrc) = &self.params.xrc else { return Ok(true) };
         let Some(pd) = xrc.pd() else { return Ok(false) };
         let mut locked = lock(&self.locked);
-        if !Arc::ptr_eq(locked.vqp.domain(), pd.failover()) {
-            let replacement = locked.vqp.replacement_in(pd.failover())?;
+        if !Arc::ptr_eq(locked.vqp.domain(), &pd.failover) {
+            let replacement = locked.vqp.replacement_in(&pd.failover)?;
             self.domain.retire(std::mem::replace(&mut locked.vqp, replacement));
         }
         Ok(true)
-    }
-
-    fn query_connection(&self, gid: Gid, qpn: Qpn) -> Result<PeerConnection> {
-        self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 
     /// Sends the query of a pending connection at once, because the peer has just been reset. Does
@@ -180,7 +173,7 @@ impl MultiRailQp {
         if let Ok(mut locked) = self.locked.try_lock()
             && let Some(pending) = &mut locked.pending
         {
-            pending.hasten();
+            pending.query.resend_soon();
         }
     }
 
@@ -190,7 +183,7 @@ impl MultiRailQp {
         self.domain.rendezvous.poll();
         let Poll::Ready(answer) = pending.poll() else { return };
         let min_rnr_timer = pending.min_rnr_timer;
-        match answer.and_then(|info| finish(locked, &info, min_rnr_timer).map(|()| Peer::of(&info))) {
+        match answer.and_then(|info| finish(locked, &info, min_rnr_timer)) {
             Ok(peer) => {
                 locked.pending = None;
                 *lock(&self.peer) = peer;
@@ -198,7 +191,7 @@ impl MultiRailQp {
             Err(error) => {
                 // The first send fails, as on a NIC whose peer does not exist.
                 tracing::warn!("queue pair {}: not connected: {error}", self.qpn);
-                locked.pending.iter_mut().for_each(PendingConnection::fail);
+                locked.pending.iter_mut().for_each(|pending| pending.failed = true);
             }
         }
     }
@@ -215,8 +208,8 @@ impl MultiRailQp {
         replacement.set_access(Access::empty())?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
-        self.params.send_cq.discard(self);
-        self.params.recv_cq.discard(self);
+        self.params.send_cq.discard(self.qpn);
+        self.params.recv_cq.discard(self.qpn);
         *lock(&self.peer) = Peer::Unknown;
         Ok(())
     }
@@ -242,14 +235,13 @@ impl MultiRailQp {
 
 /// Connects all rails after the queue pair has waited for its peer, up to the state that the
 /// program has requested.
-fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
-    locked.connect_to(info, min_rnr_timer)?;
-    match locked.state {
-        QpState::Rts | QpState::Sqe => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
-        QpState::Sqd => {
-            locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
-            locked.vqp.drain_sends()
-        }
-        _ => Ok(()),
+fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<Peer> {
+    let peer = locked.connect_to(info, min_rnr_timer)?;
+    if matches!(locked.state, QpState::Rts | QpState::Sqe | QpState::Sqd) {
+        locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
     }
+    if locked.state == QpState::Sqd {
+        locked.vqp.drain_sends()?;
+    }
+    Ok(peer)
 }

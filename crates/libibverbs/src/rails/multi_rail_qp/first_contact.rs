@@ -78,11 +78,6 @@ impl FirstContact {
         }
     }
 
-    /// Records that all deferred requests were flushed.
-    pub(super) fn on_flushed(&mut self) {
-        self.on_posted(usize::MAX);
-    }
-
     /// Returns whether the peer's device does not answer. Nothing else is then asked of the device.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.knowledge, Knowledge::Silent)

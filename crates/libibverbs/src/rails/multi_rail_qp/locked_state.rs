@@ -6,9 +6,9 @@ use std::time::Instant;
 use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
 use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
+use super::Peer;
 use super::first_contact::FirstContact;
 use super::pending_connection::PendingConnection;
-use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
 
@@ -84,10 +84,10 @@ impl LockedState {
     ///
     /// # Errors
     /// The errors of [`VirtualQp::modify_to_rtr`].
-    pub(super) fn connect_to(&mut self, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
+    pub(super) fn connect_to(&mut self, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<Peer> {
         self.vqp.modify_to_rtr(info, min_rnr_timer)?;
         self.first_contact = (self.vqp.config().service == Service::Unreliable).then(FirstContact::default);
-        Ok(())
+        Ok(Peer::of(info))
     }
 
     pub(super) fn sender(&mut self) -> &mut VirtualQp {
@@ -124,21 +124,17 @@ impl LockedState {
         }
     }
 
-    /// Connects the queue pair to itself, through a second virtual queue pair that sends. Returns
-    /// the connection data of the first.
+    /// Connects the queue pair to itself, through a second virtual queue pair that sends.
     ///
     /// # Errors
-    /// The errors of [`MultiRailDomain::duplicate`] and [`VirtualQp::modify_to_rtr`].
-    pub(super) fn connect_to_itself(
-        &mut self,
-        domain: &MultiRailDomain,
-        min_rnr_timer: RnrTimer,
-    ) -> Result<ConnectInfo> {
-        let mut sender = domain.duplicate(&self.vqp)?;
+    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build) and
+    /// [`VirtualQp::modify_to_rtr`].
+    pub(super) fn connect_to_itself(&mut self, min_rnr_timer: RnrTimer) -> Result<Peer> {
+        let mut sender = VirtualQp::builder(self.vqp.domain()).config(self.vqp.config()).build()?;
         let info = self.vqp.local_info();
         self.vqp.modify_to_rtr(&sender.local_info(), min_rnr_timer)?;
         sender.modify_to_rtr(&info, min_rnr_timer)?;
         self.sender = Some(sender);
-        Ok(info)
+        Ok(Peer::of(&info))
     }
 }

@@ -208,14 +208,7 @@ impl MultiRailQp {
         lock(&self.locked).vqp.close_reason().is_some()
     }
 
-    /// Polls the queue pair, and pushes its new completions to its completion queues. Waits while
-    /// another thread holds the lock, because a program that polls must see every completion that
-    /// is available.
-    pub(crate) fn drive(&self) {
-        self.collect(&mut lock(&self.locked));
-    }
-
-    /// Does the same as [`MultiRailQp::drive`] on behalf of a program that may not poll, and first
+    /// Does the same as [`CompletionSource::drive`] on behalf of a program that may not poll, and first
     /// drives the virtual queue pair without taking its completions. Does nothing if another thread
     /// holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
@@ -223,21 +216,6 @@ impl MultiRailQp {
             locked.vqps().for_each(VirtualQp::progress);
             self.collect(&mut locked);
         }
-    }
-
-    /// Requests an event from the NIC at the next completion.
-    ///
-    /// # Errors
-    /// The error of a NIC that is not dead.
-    pub(super) fn arm(&self) -> Result<()> {
-        let mut locked = lock(&self.locked);
-        if locked.destroyed {
-            return Ok(());
-        }
-        locked.vqps().try_for_each(|vqp| vqp.arm())?;
-        // A completion that arrived before the request causes no event, so it is collected here.
-        self.collect(&mut locked);
-        Ok(())
     }
 
     /// Requests the next event of the NIC if a completion queue of the program is still armed. A
@@ -267,9 +245,9 @@ impl MultiRailQp {
         locked.state = QpState::Err;
         locked.destroyed = true;
         locked.deferred.clear();
-        locked.region_keys.cancel_queries();
-        self.params.send_cq.detach(self);
-        self.params.recv_cq.detach(self);
+        locked.region_keys.queries.clear();
+        self.params.send_cq.detach(self, self.qpn);
+        self.params.recv_cq.detach(self, self.qpn);
         if let Some(srq) = &self.params.srq {
             srq.detach(self);
         }
@@ -279,7 +257,7 @@ impl MultiRailQp {
     }
 
     /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In
-    /// contrast to [`MultiRailQp::drive`], takes no completions, and no receives of a shared
+    /// contrast to [`CompletionSource::drive`], takes no completions, and no receives of a shared
     /// receive queue.
     pub(super) fn drive_after_destroy(&self) {
         lock(&self.locked).vqps().for_each(VirtualQp::progress);
@@ -305,16 +283,21 @@ impl MultiRailQp {
 }
 
 impl CompletionSource for MultiRailQp {
-    fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-
+    /// Waits while another thread holds the lock, because a program that polls must see every
+    /// completion that is available.
     fn drive(&self) {
-        MultiRailQp::drive(self);
+        self.collect(&mut lock(&self.locked));
     }
 
     fn arm(&self) -> Result<()> {
-        MultiRailQp::arm(self)
+        let mut locked = lock(&self.locked);
+        if locked.destroyed {
+            return Ok(());
+        }
+        locked.vqps().try_for_each(|vqp| vqp.arm())?;
+        // A completion that arrived before the request causes no event, so it is collected here.
+        self.collect(&mut locked);
+        Ok(())
     }
 }
 

@@ -12,12 +12,12 @@ use mitra_verbs::{Result, RnrTimer};
 use crate::rails::rendezvous::{Query, connection_data};
 
 pub(super) struct PendingConnection {
-    query: Query,
+    pub(super) query: Query,
     pub(super) min_rnr_timer: RnrTimer,
     /// The time since which a send waits for the connection.
     send_waits_since: Option<Instant>,
     /// Whether the peer has no data that fit, or no longer answers.
-    failed: bool,
+    pub(super) failed: bool,
 }
 
 impl PendingConnection {
@@ -25,13 +25,8 @@ impl PendingConnection {
         PendingConnection { query, min_rnr_timer, send_waits_since: None, failed: false }
     }
 
-    /// Sends the query again at the next poll.
-    pub(super) fn hasten(&mut self) {
-        self.query.resend_soon();
-    }
-
     /// Returns the peer's connection data if the peer has answered. Otherwise sends the query again
-    /// if that is due. Never blocks, and returns nothing after [`PendingConnection::fail`].
+    /// if that is due. Never blocks, and returns nothing once the connection has failed.
     ///
     /// # Errors
     /// `Invalid` if the peer has no such queue pair, or does not answer.
@@ -40,10 +35,6 @@ impl PendingConnection {
             return Poll::Pending;
         }
         self.query.poll().map(|answer| answer.and_then(connection_data))
-    }
-
-    pub(super) fn fail(&mut self) {
-        self.failed = true;
     }
 
     /// Returns whether a waiting send fails, because there will be no connection or because it has

@@ -76,19 +76,14 @@ impl MultiRailQp {
                 return Err(PostError { index: 0, error });
             }
         }
-        if locked.peer_closed.is_some() && self.is_unreliable() {
-            wrs.iter().for_each(|wr| self.lose(wr));
-            return Ok(());
-        }
-        if let Some(peer_closed) = &mut locked.peer_closed {
-            let (used, depth) = (peer_closed.sends(), self.params.init.cap.send_wrs);
-            for index in 0..wrs.len() {
+        if let Some(peer_closed) = &locked.peer_closed {
+            let (used, depth) = (peer_closed.sends.len(), self.params.init.cap.send_wrs);
+            for index in (0..wrs.len()).filter(|_| !self.is_unreliable()) {
                 self.check_room("send queue", used + index, depth)
                     .map_err(|error| PostError { index, error })?;
             }
-            for wr in wrs {
-                peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
-            }
+            locked.deferred.extend(wrs.iter().cloned());
+            self.withhold_deferred(locked);
             return Ok(());
         }
         if locked.deferred.is_empty()
@@ -161,13 +156,20 @@ impl MultiRailQp {
     /// they are known or queried.
     fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
         for object in locked.region_keys.unrequested(wr) {
-            self.follow_peer(locked);
-            let peer = lock(&self.peer).clone();
-            // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
-            let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, object);
+            let query = self.query_peer(locked, |qpn| object.subject(qpn))?;
+            locked.region_keys.queries.insert(object, query);
         }
         Ok(())
+    }
+
+    /// Queries the peer's device about the number of the peer's queue pair. Does not wait for the
+    /// answer.
+    fn query_peer(&self, locked: &LockedState, about: impl FnOnce(Qpn) -> Subject) -> Result<Query> {
+        self.follow_peer(locked);
+        // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
+        let subject = about(locked.attr.dest_qpn.unwrap_or(Qpn::new(0)));
+        let peer = lock(&self.peer).gids().to_vec();
+        Ok(Query::new(&self.domain.rendezvous, random()?, peer, subject, None))
     }
 
     /// Queries the peer for the region that the oldest deferred request names, and prefetches the
@@ -187,13 +189,7 @@ impl MultiRailQp {
         if locked.deferred.is_empty() {
             return;
         }
-        if matches!(locked.state, QpState::Err | QpState::Sqe) {
-            return self.flush_deferred(locked);
-        }
-        if locked.peer_closed.is_some() {
-            return self.withhold_deferred(locked);
-        }
-        if locked.state == QpState::Sqd {
+        if self.end_deferred(locked) || locked.state == QpState::Sqd {
             return; // no request begins, and so none fails
         }
         if let Some(pending) = &mut locked.pending {
@@ -207,7 +203,8 @@ impl MultiRailQp {
             };
         }
         self.domain.rendezvous.poll();
-        locked.region_keys.resend_due();
+        // A poll sends a query again if that is due.
+        locked.region_keys.queries.values_mut().for_each(|query| _ = query.poll());
         loop {
             let Ok(admitted) = self.admit_deferred(locked) else {
                 return self.fail_front(locked, WcStatus::LocalQpOperation);
@@ -253,8 +250,8 @@ impl MultiRailQp {
                         PeerObject::Region(key) => key,
                         PeerObject::SharedReceiveQueue(_) => replace_by_refused_request(locked),
                     };
-                    let region = RemoteRegion::with_unknown_key(key, self.domain.nics().len());
-                    locked.region_keys.forget(object);
+                    let region = RemoteRegion::with_unknown_key(key, self.domain.failover.nics().len());
+                    locked.region_keys.queries.remove(&object);
                     if locked.sender().import(&region).and_then(|()| post_oldest(locked, 1)).is_err() {
                         return self.fail_front(locked, WcStatus::RemoteAccess);
                     }
@@ -275,13 +272,7 @@ impl MultiRailQp {
         }
         let Some(mut contact) = locked.first_contact.take() else { return Ok(deferred) };
         let local = locked.deferred.iter().take_while(|wr| wr.op.is_local()).count();
-        let ask = || {
-            self.follow_peer(locked);
-            // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
-            let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            let subject = Subject::Connected { qpn, asker: self.qpn };
-            Ok(Query::new(&self.domain.rendezvous, random()?, lock(&self.peer).gids().to_vec(), subject))
-        };
+        let ask = || self.query_peer(locked, |qpn| Subject::Connected { qpn, asker: self.qpn });
         let admitted = if local == deferred { Ok(0) } else { contact.admit(deferred, ask) };
         if admitted.as_ref().is_ok_and(|&n| n > 0) {
             locked.vqp.send_to_unheard_peer();
@@ -310,13 +301,7 @@ impl MultiRailQp {
             }
         }
         self.take_completions(locked);
-        if matches!(locked.state, QpState::Err | QpState::Sqe) {
-            return self.flush_deferred(locked);
-        }
-        if locked.peer_closed.is_some() {
-            return self.withhold_deferred(locked);
-        }
-        if locked.sender().close_reason().is_some() {
+        if self.end_deferred(locked) || locked.sender().close_reason().is_some() {
             return;
         }
         let Some(wr) = locked.deferred.pop_front() else { return };
@@ -327,17 +312,27 @@ impl MultiRailQp {
         self.flush_deferred(locked);
     }
 
-    /// Completes the deferred requests of a UC queue pair as if they had been sent.
-    fn lose_deferred(&self, locked: &mut LockedState) {
-        locked.deferred.drain(..).for_each(|wr| self.lose(&wr));
-        locked.region_keys.cancel_queries();
+    /// Ends the deferred requests if the queue pair is in ERR or SQE, or the peer has closed its
+    /// end. Returns whether that is the case.
+    fn end_deferred(&self, locked: &mut LockedState) -> bool {
+        if matches!(locked.state, QpState::Err | QpState::Sqe) {
+            self.flush_deferred(locked);
+        } else if locked.peer_closed.is_some() {
+            self.withhold_deferred(locked);
+        } else {
+            return false;
+        }
+        true
     }
 
-    /// Completes a request of a UC queue pair that reaches no peer as if it had been sent.
-    fn lose(&self, wr: &SendWr) {
-        if self.params.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
-            self.complete_send(wr, WcStatus::Success);
+    /// Completes the deferred requests of a UC queue pair as if they had been sent.
+    fn lose_deferred(&self, locked: &mut LockedState) {
+        for wr in locked.deferred.drain(..) {
+            if self.params.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
+                self.complete_send(&wr, WcStatus::Success);
+            }
         }
+        locked.region_keys.queries.clear();
     }
 
     /// Withholds the completions of the deferred requests, because the peer has closed its end.
@@ -349,7 +344,7 @@ impl MultiRailQp {
         for wr in locked.deferred.drain(..) {
             peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
         }
-        locked.region_keys.cancel_queries();
+        locked.region_keys.queries.clear();
     }
 
     /// Flushes the deferred requests of a queue pair in ERR or SQE.
@@ -363,8 +358,8 @@ impl MultiRailQp {
         for wr in std::mem::take(&mut locked.deferred) {
             self.complete_send(&wr, WcStatus::Flushed);
         }
-        locked.first_contact.iter_mut().for_each(FirstContact::on_flushed);
-        locked.region_keys.cancel_queries();
+        locked.first_contact.iter_mut().for_each(|contact| contact.on_posted(usize::MAX));
+        locked.region_keys.queries.clear();
     }
 
     fn complete_send(&self, wr: &SendWr, status: WcStatus) {

@@ -12,7 +12,7 @@ const MAX_FORMER: usize = 8;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::rails) struct DeviceGid {
     pub(in crate::rails) current: Gid,
-    former: Vec<Gid>,
+    pub(in crate::rails) former: Vec<Gid>,
 }
 
 impl DeviceGid {
@@ -34,10 +34,6 @@ impl DeviceGid {
     /// Returns whether the device has this GID, or had it.
     pub(in crate::rails) fn includes(&self, gid: Gid) -> bool {
         self.current == gid || self.former.contains(&gid)
-    }
-
-    pub(in crate::rails) fn former(&self) -> &[Gid] {
-        &self.former
     }
 }
 
@@ -68,11 +64,11 @@ mod tests {
         for gid in [1, 2, 1] {
             device.set(Gid([gid; 16]));
         }
-        assert_eq!((device.current, device.former()), (Gid([1; 16]), &[Gid([0; 16]), Gid([2; 16])][..]));
+        assert_eq!((device.current, &device.former[..]), (Gid([1; 16]), &[Gid([0; 16]), Gid([2; 16])][..]));
         for gid in 3..3 + MAX_FORMER as u8 {
             device.set(Gid([gid; 16]));
         }
-        assert_eq!(device.former().len(), MAX_FORMER);
+        assert_eq!(device.former.len(), MAX_FORMER);
         assert!(
             !device.includes(Gid([0; 16]))
                 && device.includes(Gid([3; 16]))

@@ -14,7 +14,7 @@ use mitra_verbs::{
 /// The maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 512;
 /// The number of receives that are posted. It is also the maximum number of sends in flight.
-const SLOTS: u64 = 32;
+pub(super) const SLOTS: u64 = 32;
 /// The size of a receive buffer or a send buffer, in bytes.
 const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
 /// The maximum number of cached address handles.
@@ -41,7 +41,7 @@ pub(super) struct GsiQp {
     /// cannot overflow that queue.
     send_cq: CqId,
     qpn: Qpn,
-    /// The shared receive queue, if the receives are in one ([`GsiQp::with_arrival_event`]).
+    /// The shared receive queue, if the receives are in one.
     srq: Option<SrqId>,
     /// The receive buffers, followed by the send buffers.
     memory: Arc<Buffer>,
@@ -57,27 +57,14 @@ pub(super) struct GsiQp {
 }
 
 impl GsiQp {
-    /// Creates the queue pair, and posts its receives.
+    /// Creates the queue pair, and posts its receives, in `srq` if it is present. After
+    /// [`GsiQp::arm`], the NIC then reports
+    /// [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives. In contrast
+    /// to an armed completion queue, this does not affect which thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
-    pub(super) fn new(nic: &LocalNic) -> Result<GsiQp> {
-        GsiQp::with_receives(nic, None)
-    }
-
-    /// Creates the queue pair with its receives in a shared receive queue. After [`GsiQp::arm`],
-    /// the NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) for the returned
-    /// queue when a datagram arrives. In contrast to an armed completion queue, this does not
-    /// affect which thread drives the NIC.
-    ///
-    /// # Errors
-    /// The error of the NIC, for instance if queue pair 1 is in use.
-    pub(super) fn with_arrival_event(nic: &LocalNic) -> Result<(GsiQp, SrqId)> {
-        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
-        Ok((GsiQp::with_receives(nic, Some(srq))?, srq))
-    }
-
-    fn with_receives(nic: &LocalNic, srq: Option<SrqId>) -> Result<GsiQp> {
+    pub(super) fn new(nic: &LocalNic, srq: Option<SrqId>) -> Result<GsiQp> {
         let p = &nic.provider;
         let depth = SLOTS as u32;
         let (recv_cq, send_cq) = (p.create_cq(depth, None)?, p.create_cq(depth, None)?);

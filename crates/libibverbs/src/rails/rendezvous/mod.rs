@@ -47,7 +47,7 @@ use crate::common::lock::lock;
 /// The time after which a query is sent again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 /// The time after which a query without an answer fails.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of received queries that wait for an answer. Further queries are dropped, and
 /// their senders send them again.
 const MAX_RECEIVED: usize = 256;
@@ -108,14 +108,10 @@ impl Rendezvous {
     ///
     /// # Errors
     /// The error of the first NIC that refuses.
-    pub(super) fn new(nics: &[LocalNic]) -> Result<Arc<Rendezvous>> {
-        Rendezvous::with_timeout(nics, QUERY_TIMEOUT)
-    }
-
-    pub(super) fn with_timeout(nics: &[LocalNic], timeout: Duration) -> Result<Arc<Rendezvous>> {
+    pub(super) fn new(nics: &[LocalNic], timeout: Duration) -> Result<Arc<Rendezvous>> {
         let device = nics[0].provider.query_port()?.gid;
         let gsi_qps: Vec<_> =
-            nics.iter().map(|nic| GsiQp::new(nic).map(Mutex::new)).collect::<Result<_>>()?;
+            nics.iter().map(|nic| GsiQp::new(nic, None).map(Mutex::new)).collect::<Result<_>>()?;
         for (rail, gsi_qp) in gsi_qps.iter().enumerate().skip(1) {
             // Without the group, peers reach this device only by the GID of rail 0.
             if let Err(error) = lock(gsi_qp).join_group() {
@@ -296,9 +292,30 @@ pub(super) struct Query {
 impl Query {
     /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id`
     /// must be unpredictable, because an attacker who forges an answer has to guess it. `peer`
-    /// contains the peer's GIDs by rail, as far as they are known.
-    pub(super) fn new(rendezvous: &Arc<Rendezvous>, id: u64, peer: Vec<Gid>, subject: Subject) -> Query {
-        Query::begin(rendezvous, id, peer, subject, None)
+    /// contains the peer's GIDs by rail, as far as they are known. `search` is the id of a search
+    /// in [`Rendezvous::searches`], which this query owns.
+    pub(super) fn new(
+        rendezvous: &Arc<Rendezvous>,
+        id: u64,
+        peer: Vec<Gid>,
+        subject: Subject,
+        search: Option<u64>,
+    ) -> Query {
+        let outstanding = OutstandingQuery { peer: peer.clone(), search, answer: None, ended: None };
+        lock(&rendezvous.outstanding).insert(id, outstanding);
+        let now = Instant::now();
+        let mut query = Query {
+            rendezvous: Arc::clone(rendezvous),
+            id,
+            peer,
+            subject,
+            search,
+            started: now,
+            transmissions: 0,
+            next_transmission: now,
+        };
+        query.transmit_if_due();
+        query
     }
 
     /// Does the same as [`Query::new`] for a peer of which only the GID on rail 0 is known. If it
@@ -312,25 +329,7 @@ impl Query {
         search: u64,
     ) -> Query {
         lock(&rendezvous.searches).insert(search, OwnerSearch::new(peer));
-        Query::begin(rendezvous, id, vec![peer], subject, Some(search))
-    }
-
-    fn begin(
-        rendezvous: &Arc<Rendezvous>,
-        id: u64,
-        peer: Vec<Gid>,
-        subject: Subject,
-        search: Option<u64>,
-    ) -> Query {
-        let outstanding = OutstandingQuery { peer: peer.clone(), search, answer: None, ended: None };
-        lock(&rendezvous.outstanding).insert(id, outstanding);
-        let rendezvous = Arc::clone(rendezvous);
-        let now = Instant::now();
-        let (started, next_transmission) = (now, now);
-        let mut query =
-            Query { rendezvous, id, peer, subject, search, started, transmissions: 0, next_transmission };
-        query.transmit_if_due();
-        query
+        Query::new(rendezvous, id, vec![peer], subject, Some(search))
     }
 
     /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last
@@ -354,7 +353,7 @@ impl Query {
             to.extend(search.owners());
             if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up())
             {
-                let question = encode(id, &Message::WhoHas(search.gid()));
+                let question = encode(id, &Message::WhoHas(search.gid));
                 gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
             }
         }
@@ -379,11 +378,6 @@ impl Query {
     /// Sends the query again at the next poll.
     pub(super) fn resend_soon(&mut self) {
         self.next_transmission = Instant::now();
-    }
-
-    /// Sends the query again if that is due and no answer has arrived. Never blocks.
-    pub(super) fn resend_if_due(&mut self) {
-        let _ = self.poll();
     }
 
     /// Returns the answer if a [`Rendezvous::poll`] has received it. Otherwise sends the query

@@ -11,7 +11,7 @@ use mitra_failover::LocalNic;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{AsyncEvent, Gid, Limits, Provider, Qpn, Result, SrqId};
 
-use super::gsi_qp::GsiQp;
+use super::gsi_qp::{GsiQp, SLOTS};
 use super::message::{Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use crate::common::lock::lock;
@@ -50,7 +50,8 @@ impl OneRail {
         let provider: Arc<dyn Provider> = Arc::<SoftNic>::clone(nic);
         let device = DeviceAddress::new(vec![provider.query_port()?.gid], 1);
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
-        let (gsi_qp, srq) = GsiQp::with_arrival_event(&nic)?;
+        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
+        let gsi_qp = GsiQp::new(&nic, Some(srq))?;
         gsi_qp.arm()?;
         Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
     }
@@ -69,28 +70,27 @@ impl OneRail {
         }
         let mut gsi_qp = lock(&self.gsi_qp);
         let own = lock(&self.device).clone();
-        let (mut queries, mut questions) = (Vec::new(), Vec::new());
-        gsi_qp.poll(|from, bytes| match decode(bytes) {
-            Some((id, Message::Query(Subject::Connection(qpn), _))) => queries.push((from, id, qpn)),
-            Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
-                if own.is_at(device) =>
-            {
-                questions.push((from, id, qpn));
-            }
-            _ => {}
+        let mut replies = Vec::new();
+        gsi_qp.poll(|from, bytes| {
+            let reply = match decode(bytes) {
+                Some((id, Message::Query(Subject::Connection(qpn), _))) => {
+                    if is_open(qpn) {
+                        refusal::explain(CALL, &REASON);
+                    }
+                    encode(id, &Message::Answer(None))
+                }
+                Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
+                    if own.device.includes(device) =>
+                {
+                    let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
+                    let kind = ReachKind::Answer { qpn };
+                    encode(id, &Message::Reach(Reach { kind, device: own.clone(), qp }))
+                }
+                _ => return,
+            };
+            replies.push((from, reply));
         });
-        for (from, id, qpn) in questions {
-            let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
-            let kind = ReachKind::Answer { qpn };
-            let answer = Reach { kind, device: own.clone(), qp };
-            gsi_qp.send(from, &encode(id, &Message::Reach(answer)));
-        }
-        for (from, id, qpn) in queries {
-            if is_open(qpn) {
-                refusal::explain(CALL, &REASON);
-            }
-            gsi_qp.send(from, &encode(id, &Message::Answer(None)));
-        }
+        replies.iter().for_each(|(to, reply)| gsi_qp.send(*to, reply));
         // A dead NIC receives nothing.
         let _ = gsi_qp.arm();
         true

@@ -25,7 +25,7 @@ const QUESTION_INTERVAL: u32 = 4;
 /// A search of this end.
 #[derive(Clone)]
 pub(super) struct OwnerSearch {
-    gid: Gid,
+    pub(super) gid: Gid,
     /// The rails and addresses from which an answer has come, with the GIDs that the devices have
     /// now.
     owners: Vec<(usize, Gid, Gid)>,
@@ -34,10 +34,6 @@ pub(super) struct OwnerSearch {
 impl OwnerSearch {
     pub(super) fn new(gid: Gid) -> OwnerSearch {
         OwnerSearch { gid, owners: Vec::new() }
-    }
-
-    pub(super) fn gid(&self) -> Gid {
-        self.gid
     }
 
     /// Returns the rails and addresses of the devices that claim to have the GID.

@@ -25,7 +25,7 @@ impl Device {
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::new(providers).expect("two NICs form a domain");
         let mut rendezvous =
-            Rendezvous::with_timeout(domain.nics(), Duration::from_secs(30)).expect("queue pair 1 is free");
+            Rendezvous::new(domain.nics(), Duration::from_secs(30)).expect("queue pair 1 is free");
         if let Some(gid) = gid {
             Arc::get_mut(&mut rendezvous).expect("it is not shared yet").device =
                 Mutex::new(DeviceGid::new(gid));

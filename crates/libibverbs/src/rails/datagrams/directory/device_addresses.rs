@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mitra_verbs::Gid;
 
-use super::{ANY_QPN, Destination, Directory, MAX_DESTINATIONS, MAX_PEERS, MAX_QPN, Peer, QpTable};
+use super::{Directory, MAX_DESTINATIONS, MAX_PEERS, Peer, QpTable};
 use crate::rails::rendezvous::DeviceAddress;
 
 impl Directory {
@@ -14,7 +14,7 @@ impl Directory {
     pub(super) fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
         let gid = address.gids[0];
         let from = (rail, address.gids[rail]);
-        let former = address.former().to_vec();
+        let former = address.device.former.clone();
         // A message from a changed address does not prove that the device is the same. Messages
         // from its unchanged addresses on other rails do.
         let is_unproven = |old: &Peer| old.is_alive(now) && !old.is_at(from) && old.shares_rail(&address);
@@ -59,7 +59,7 @@ impl Directory {
             next_probe: now,
             tells_left: 0,
         };
-        for known in address.former().iter().chain([&gid]) {
+        for known in address.device.former.iter().chain([&gid]) {
             let is_followed = |old: &Peer| *known == gid || old.is_at(from) || !old.is_alive(now);
             if !self.peers.get(known).is_some_and(is_followed) {
                 continue;
@@ -87,8 +87,7 @@ impl Directory {
     /// Records a former GID of a device if a program uses it, and no other live device has it or
     /// had it.
     fn rename(&mut self, now: Duration, former: Gid, gid: Gid) {
-        let of = |number| Destination { gid: former, qpn: number, own: number };
-        let is_used = self.destinations.range(of(ANY_QPN)..=of(MAX_QPN)).next().is_some();
+        let is_used = self.destinations_at(former).next().is_some();
         let other = self.peers.get(&former).or_else(|| self.peers.get(self.renamed.get(&former)?));
         let is_taken = other.is_some_and(|other| other.address.gids[0] != gid && other.is_alive(now));
         if is_used && !is_taken {

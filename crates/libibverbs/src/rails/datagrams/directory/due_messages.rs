@@ -96,7 +96,7 @@ impl Directory {
     /// Announces the queue pairs that send to multicast groups, because their receivers are
     /// unknown.
     fn announce(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
-        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
+        let rail = self.own.first_up();
         if rail == 0 {
             self.announced.clear();
         }

@@ -83,7 +83,7 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
 fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::WINDOW_BIND;
     let mr = end.pd.register(&end.memory, access).expect("memory can be registered");
-    let mw = end.pd.failover().alloc_mw(WindowType::Type2).expect("the NICs have room");
+    let mw = end.pd.failover.alloc_mw(WindowType::Type2).expect("the NICs have room");
     let (mr, mw) = (mr.primary(), mw.primary());
     let bind = move |wr_id, key| {
         let (rkey, access) = (Key(key), Access::REMOTE_WRITE);
@@ -243,7 +243,7 @@ fn others_than_the_peer_learn_of_no_connection() {
     for (from, asker, is_told) in [(&a.device, own, true), (&a.device, other, false), (&stranger, own, false)]
     {
         let subject = Subject::Connected { qpn: b.qp.qpn(), asker };
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&b.device), subject);
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&b.device), subject, None);
         let answer = loop {
             b.answer_peers();
             from.domain().rendezvous.poll();

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use mitra_verbs::QpAttr;
 
 use super::*;
+use crate::rails::multi_rail_domain::LINGER;
 
 /// An end with a shared receive queue of eight receives, and the asynchronous events of its queue
 /// pair.
@@ -76,7 +77,7 @@ fn destroyed_queue_pair_takes_no_shared_receives() {
     }
     b.device.destroy_qp(Arc::clone(&b.qp));
     srq.post(&[RecvWr::new(1, b.mr.sge(8, 8))]).expect("the queue has room");
-    b.device.close_lingering();
+    b.device.close_ended(LINGER);
     b.qp.drive();
     assert_eq!(srq.queue().len(), 1);
 }

@@ -159,7 +159,7 @@ fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     let (a, _qp) = b.connect();
     [2, 3].into_iter().for_each(|number| b.domain.remove_srq(Srqn::new(number)));
     assert!(own.is_unused() && !shared.is_unused());
-    assert!(b.domain.queues().queue(Srqn::new(2)).is_none(), "messages for it are refused");
+    assert!(b.domain.queues.queue(Srqn::new(2)).is_none(), "messages for it are refused");
     b.post_recv(&srq, 10);
     send(&a, 1, 1);
     assert_eq!(next_receive(&shared, &a, &b), 10);
