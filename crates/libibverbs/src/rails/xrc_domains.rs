@@ -23,7 +23,6 @@ type Inode = (u64, u64);
 #[derive(Default)]
 pub(crate) struct XrcDomains {
     open: HashMap<XrcdId, OpenDomain>,
-    by_inode: HashMap<Inode, XrcdId>,
 }
 
 struct OpenDomain {
@@ -77,25 +76,19 @@ impl XrcDomains {
             }
         };
         if let Some((inode, _)) = &file {
-            if let Some(&id) = self.by_inode.get(inode) {
-                if flags.exclusive {
-                    return Err(OpenXrcdError::Exists);
-                }
-                let mut over_rails = None;
-                if let Some(domain) = self.open.get_mut(&id) {
+            let is_of_file =
+                |domain: &OpenDomain| domain.file.as_ref().is_some_and(|(known, _)| known == inode);
+            match self.open.iter_mut().find(|(_, domain)| is_of_file(domain)) {
+                Some(_) if flags.exclusive => return Err(OpenXrcdError::Exists),
+                Some((id, domain)) => {
                     domain.handles += 1;
-                    over_rails.clone_from(&domain.over_rails);
+                    return Ok((*id, domain.over_rails.clone()));
                 }
-                return Ok((id, over_rails));
-            }
-            if !flags.create {
-                return Err(OpenXrcdError::NoDomain);
+                None if !flags.create => return Err(OpenXrcdError::NoDomain),
+                None => {}
             }
         }
         let id = alloc(self.open.len()).map_err(OpenXrcdError::Nic)?;
-        if let Some((inode, _)) = &file {
-            self.by_inode.insert(*inode, id);
-        }
         let over_rails = has_rails.then(Arc::default);
         self.open.insert(id, OpenDomain { handles: 1, file, over_rails: over_rails.clone() });
         Ok((id, over_rails))
@@ -112,9 +105,7 @@ impl XrcDomains {
             return Ok(());
         }
         unless_dead(nic.dealloc_xrcd(id))?;
-        if let Some((inode, _)) = self.open.remove(&id).and_then(|domain| domain.file) {
-            self.by_inode.remove(&inode);
-        }
+        self.open.remove(&id);
         Ok(())
     }
 }

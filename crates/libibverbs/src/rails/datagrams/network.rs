@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_failover::LocalNic;
-use mitra_verbs::{Gid, PortState, Qpn, Result};
+use mitra_verbs::{Gid, PortState, Qpn};
 
 use super::address_handles::AddressHandles;
 use super::directory::{Directory, Move, Route, is_multicast};
@@ -133,31 +133,5 @@ impl DatagramNetwork {
             self.exchange();
             lock(&self.directory).identify(self.now(), rail, gid, qpn)
         })
-    }
-
-    /// Runs `create` for the NIC of each rail that is alive. Returns `None` for a rail whose NIC is
-    /// dead.
-    ///
-    /// # Errors
-    /// The error of the first NIC that is alive and refuses, after `undo` for the rails before it.
-    pub(super) fn on_each_rail<T>(
-        &self,
-        create: impl Fn(usize, &LocalNic) -> Result<T>,
-        undo: impl Fn(&LocalNic, T),
-    ) -> Result<Vec<Option<T>>> {
-        let mut created = Vec::with_capacity(self.nics.len());
-        for (rail, nic) in self.nics.iter().enumerate() {
-            match create(rail, nic) {
-                Ok(value) => created.push(Some(value)),
-                Err(mitra_verbs::Error::DeviceFatal) => created.push(None),
-                Err(error) => {
-                    for (nic, value) in self.nics.iter().zip(created) {
-                        value.into_iter().for_each(|value| undo(nic, value));
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(created)
     }
 }

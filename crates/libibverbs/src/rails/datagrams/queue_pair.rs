@@ -12,15 +12,16 @@ use mitra_verbs::{
 use super::arrivals::{Arrivals, slot_of};
 use super::directory::is_multicast;
 use super::network::DatagramNetwork;
-use super::rail_qp::{RailQp, create_on, destroy_on};
+use super::rail_qp::RailQp;
 use super::send_queue::SendQueue;
 use crate::common::grh;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::rails::protection_domain::MultiRailPd;
+use crate::rails::queue_users::QueueUser;
 use crate::rails::rendezvous::QpNumbers;
-use crate::rails::virtual_cq::{CompletionSource, VirtualCq};
-use crate::rails::virtual_srq::{ReceiveConsumer, VirtualSrq};
+use crate::rails::virtual_cq::VirtualCq;
+use crate::rails::virtual_srq::VirtualSrq;
 
 /// The maximum number of completions of a rail that one call handles, so that a rail does not keep
 /// the others waiting.
@@ -83,12 +84,11 @@ impl MultiRailUd {
         // A shared receive queue is longer than what one queue pair takes from it.
         let receives = if params.srq.is_some() { u32::MAX } else { params.init.cap.recv_wrs };
         let arrivals = Arrivals::new(domain, receives)?;
-        let rails = params.network.on_each_rail(
-            |rail, _| create_on(&domain.nics()[rail], &params.init, arrivals.slots),
-            |nic, qp| {
-                let _ = destroy_on(nic, &qp); // the first error is reported
-            },
-        )?;
+        let create = |nic| match RailQp::create(nic, &params.init, arrivals.slots) {
+            Err(Error::DeviceFatal) => Ok(None),
+            created => created.map(Some),
+        };
+        let rails = domain.nics().iter().map(create).collect::<Result<Vec<_>>>()?;
         let qpn = rails.iter().flatten().next().ok_or(Error::DeviceFatal)?.qpn;
         let on_rails = rails.iter().map(|qp| qp.as_ref().map_or(Qpn::new(0), |qp| qp.qpn)).collect();
         lock(&params.network.directory).add_qp(QpNumbers { qpn, on_rails });
@@ -107,10 +107,11 @@ impl MultiRailUd {
             bytes: vec![0; arrivals.slot_bytes as usize],
         };
         let qp = Arc::new(MultiRailUd { params, qpn, arrivals, locked: Mutex::new(locked) });
-        qp.params.send_cq.attach(qp.clone());
-        qp.params.recv_cq.attach(qp.clone());
+        let user: Arc<dyn QueueUser> = qp.clone();
+        qp.params.send_cq.users.add(&user);
+        qp.params.recv_cq.users.add(&user);
         if let Some(srq) = &qp.params.srq {
-            srq.attach(qp.clone());
+            srq.users.add(&user);
         }
         Ok(qp)
     }
@@ -292,18 +293,15 @@ impl MultiRailUd {
         let on_rail = QpAttr { state, ..*attr };
         let is_changed = state.is_some() || attr.attributes().next().is_some();
         let mut changed = if is_changed { Err(Error::DeviceFatal) } else { Ok(()) };
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
-            let Some(qp) = qp else { continue };
-            if !is_changed {
-                continue;
-            }
+        for qp in locked.rails.iter().flatten().filter(|_| is_changed) {
+            let provider = &qp.nic.provider;
             // Only the rail on which a send failed is in SQE.
-            let is_sqe = |qpn| nic.provider.query_qp(qpn).is_ok_and(|status| status.state == QpState::Sqe);
+            let is_sqe = || provider.query_qp(qp.qpn).is_ok_and(|status| status.state == QpState::Sqe);
             let on_rail = match (from, to) {
-                (QpState::Sqe, QpState::Rts) if !is_sqe(qp.qpn) => QpAttr { state: None, ..on_rail },
+                (QpState::Sqe, QpState::Rts) if !is_sqe() => QpAttr { state: None, ..on_rail },
                 _ => on_rail,
             };
-            match nic.provider.modify_qp(qp.qpn, &on_rail) {
+            match provider.modify_qp(qp.qpn, &on_rail) {
                 Err(Error::DeviceFatal) => {}
                 Err(error) => return Err(error),
                 Ok(()) => changed = Ok(()),
@@ -348,11 +346,9 @@ impl MultiRailUd {
             return;
         }
         locked.state = QpState::Err;
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
-            if let Some(qp) = qp {
-                // A dead NIC executes nothing more.
-                let _ = nic.provider.modify_qp(qp.qpn, &QpAttr::to(QpState::Err));
-            }
+        for qp in locked.rails.iter().flatten() {
+            // A dead NIC executes nothing more.
+            let _ = qp.nic.provider.modify_qp(qp.qpn, &QpAttr::to(QpState::Err));
         }
         locked.sends.flush_waiting();
         while let Some(receive) = locked.receives.pop_front() {
@@ -385,18 +381,20 @@ impl MultiRailUd {
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if all NICs are dead.
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
         let mut locked = lock(&self.locked);
-        let loopback = self.params.mcast_loopback;
-        let on_rail = |rail: usize| locked.rails[rail].as_ref().map(|qp| qp.qpn).ok_or(Error::DeviceFatal);
-        let attached = self.params.network.on_each_rail(
-            |rail, nic| {
-                let qpn = on_rail(rail)?;
-                nic.provider.attach_mcast(qpn, group, loopback).map(|()| qpn)
-            },
-            |nic, qpn| {
-                let _ = nic.provider.detach_mcast(qpn, group); // the first error is reported
-            },
-        )?;
-        if attached.iter().all(Option::is_none) {
+        let mut attached: Vec<&RailQp> = Vec::new();
+        for qp in locked.rails.iter().flatten() {
+            match qp.nic.provider.attach_mcast(qp.qpn, group, self.params.mcast_loopback) {
+                Ok(()) => attached.push(qp),
+                Err(Error::DeviceFatal) => {}
+                Err(error) => {
+                    for qp in attached {
+                        let _ = qp.nic.provider.detach_mcast(qp.qpn, group); // the first error is reported
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if attached.is_empty() {
             return Err(Error::DeviceFatal);
         }
         if !locked.groups.contains(&group) {
@@ -415,9 +413,9 @@ impl MultiRailUd {
             ));
         };
         locked.groups.remove(index);
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
+        for qp in locked.rails.iter().flatten() {
             // A NIC that was dead when the queue pair was attached has no member.
-            let _ = qp.as_ref().map(|qp| nic.provider.detach_mcast(qp.qpn, group));
+            let _ = qp.nic.provider.detach_mcast(qp.qpn, group);
         }
         Ok(())
     }
@@ -434,14 +432,11 @@ impl MultiRailUd {
         }
         locked.destroyed = true;
         lock(&self.params.network.directory).remove_qp(self.qpn);
-        for (qp, nic) in locked.rails.iter_mut().zip(self.domain().nics()) {
-            // Only a dead NIC refuses, whose objects no longer exist.
-            let _ = qp.take().map(|qp| destroy_on(nic, &qp));
-        }
+        locked.rails.fill_with(|| None);
         self.params.send_cq.detach(self, self.qpn);
         self.params.recv_cq.detach(self, self.qpn);
         if let Some(srq) = &self.params.srq {
-            srq.detach(self);
+            srq.users.remove(self);
         }
         Ok(())
     }
@@ -452,7 +447,7 @@ impl MultiRailUd {
     }
 }
 
-impl CompletionSource for MultiRailUd {
+impl QueueUser for MultiRailUd {
     fn drive(&self) {
         self.collect(&mut lock(&self.locked));
     }
@@ -462,9 +457,8 @@ impl CompletionSource for MultiRailUd {
         if locked.destroyed {
             return Ok(());
         }
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
-            let Some(qp) = qp else { continue };
-            match nic.provider.req_notify_cq(qp.cq, false) {
+        for qp in locked.rails.iter().flatten() {
+            match qp.nic.provider.req_notify_cq(qp.cq, false) {
                 Ok(()) | Err(Error::DeviceFatal) => {}
                 Err(error) => return Err(error),
             }
@@ -473,9 +467,7 @@ impl CompletionSource for MultiRailUd {
         self.collect(&mut locked);
         Ok(())
     }
-}
 
-impl ReceiveConsumer for MultiRailUd {
     /// Does nothing: a datagram that finds no receive is lost.
     fn on_receives_posted(&self) {}
 }

@@ -6,7 +6,6 @@ use mitra_verbs::{
     Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcStatus,
 };
 
-use super::address_handles::AddressHandle;
 use super::directory::{Route, is_multicast};
 use super::queue_pair::{LockedState, MultiRailUd};
 use super::send_queue::{Posted, Stage};
@@ -117,9 +116,7 @@ impl MultiRailUd {
             return;
         }
         for index in 0..locked.sends.sends.len() {
-            let sequence = locked.sends.first + index as u64;
-            let Stage::Waiting(wr, handle) = &locked.sends.sends[index].stage else { continue };
-            let Some(stage) = self.try_post(locked, wr, handle.as_deref(), sequence) else { continue };
+            let Some(stage) = self.try_post(locked, index) else { continue };
             locked.sends.sends[index].stage = stage;
             locked.sends.waiting -= 1;
         }
@@ -128,17 +125,11 @@ impl MultiRailUd {
         }
     }
 
-    /// Posts a send on the rail that the directory chooses. If the NIC of that rail has died,
-    /// chooses again. Returns `None` if the send has to wait, because its way is not yet known.
-    fn try_post(
-        &self,
-        locked: &LockedState,
-        wr: &SendWr,
-        handle: Option<&AddressHandle>,
-        sequence: u64,
-    ) -> Option<Stage> {
+    /// Posts a waiting send on the rail that the directory chooses. If the NIC of that rail has died,
+    /// chooses again. Returns `None` if the send does not wait, or its way is not yet known.
+    fn try_post(&self, locked: &LockedState, index: usize) -> Option<Stage> {
         for _ in 0..=locked.rails.len() {
-            match self.try_post_once(locked, wr, handle, sequence) {
+            match self.try_post_once(locked, index) {
                 Ok(stage) => return stage,
                 Err(Error::DeviceFatal) => self.params.network.observe_ports(),
                 // The send was checked, so the NIC has no room for another address handle.
@@ -148,13 +139,9 @@ impl MultiRailUd {
         Some(Stage::Done(WcStatus::Success))
     }
 
-    fn try_post_once(
-        &self,
-        locked: &LockedState,
-        wr: &SendWr,
-        handle: Option<&AddressHandle>,
-        sequence: u64,
-    ) -> Result<Option<Stage>> {
+    fn try_post_once(&self, locked: &LockedState, index: usize) -> Result<Option<Stage>> {
+        let Stage::Waiting(wr, handle) = &locked.sends.sends[index].stage else { return Ok(None) };
+        let wr_id = locked.sends.first + index as u64;
         let network = &self.params.network;
         let (mut rail, mut ud) = (0, None);
         if let (Some(to), Some(handle)) = (wr.ud, handle) {
@@ -173,7 +160,7 @@ impl MultiRailUd {
             ud = Some(UdDestination { ah: handle.on_rail(&network.nics, rail, gid)?, qpn, qkey: to.qkey });
         }
         let Some(on_rail) = &locked.rails[rail] else { return Err(Error::DeviceFatal) };
-        let mut wr = SendWr { wr_id: sequence, ud, flags: wr.flags | SendFlags::SIGNALED, ..wr.clone() };
+        let mut wr = SendWr { wr_id, ud, flags: wr.flags | SendFlags::SIGNALED, ..wr.clone() };
         if let Data::Sges(list) = &mut wr.data {
             let domain = &self.params.pd.failover;
             list.iter_mut().filter(|_| rail > 0).for_each(|sge| *sge = domain.translate(*sge, rail));

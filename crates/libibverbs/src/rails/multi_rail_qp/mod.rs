@@ -27,10 +27,11 @@ use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc,
 use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
+use super::queue_users::QueueUser;
 use super::rendezvous::{DeviceGid, Subject};
-use super::virtual_cq::{CompletionSource, VirtualCq};
-use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
-use super::virtual_xrc_domain::{VirtualXrcDomain, XrcReceiver};
+use super::virtual_cq::VirtualCq;
+use super::virtual_srq::VirtualSrq;
+use super::virtual_xrc_domain::VirtualXrcDomain;
 use crate::common::lock::lock;
 
 pub(crate) struct CreateParams {
@@ -101,14 +102,14 @@ impl MultiRailQp {
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
         });
-        qp.params.send_cq.attach(qp.clone());
-        qp.params.recv_cq.attach(qp.clone());
+        let user: Arc<dyn QueueUser> = qp.clone();
+        qp.params.send_cq.users.add(&user);
+        qp.params.recv_cq.users.add(&user);
         if let Some(srq) = &qp.params.srq {
-            srq.attach(qp.clone());
+            srq.users.add(&user);
         }
         if let Some(xrc) = &qp.params.xrc {
-            let receiver: Arc<dyn XrcReceiver> = qp.clone();
-            xrc.add_receiver(&receiver);
+            xrc.add_receiver(&user);
         }
         qp
     }
@@ -208,7 +209,7 @@ impl MultiRailQp {
         lock(&self.locked).vqp.close_reason().is_some()
     }
 
-    /// Does the same as [`CompletionSource::drive`] on behalf of a program that may not poll, and first
+    /// Does the same as [`QueueUser::drive`] on behalf of a program that may not poll, and first
     /// drives the virtual queue pair without taking its completions. Does nothing if another thread
     /// holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
@@ -249,7 +250,7 @@ impl MultiRailQp {
         self.params.send_cq.detach(self, self.qpn);
         self.params.recv_cq.detach(self, self.qpn);
         if let Some(srq) = &self.params.srq {
-            srq.detach(self);
+            srq.users.remove(self);
         }
         if let Some(xrc) = &self.params.xrc {
             xrc.remove_receiver(self);
@@ -257,7 +258,7 @@ impl MultiRailQp {
     }
 
     /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In
-    /// contrast to [`CompletionSource::drive`], takes no completions, and no receives of a shared
+    /// contrast to [`QueueUser::drive`], takes no completions, and no receives of a shared
     /// receive queue.
     pub(super) fn drive_after_destroy(&self) {
         lock(&self.locked).vqps().for_each(VirtualQp::progress);
@@ -282,7 +283,7 @@ impl MultiRailQp {
     }
 }
 
-impl CompletionSource for MultiRailQp {
+impl QueueUser for MultiRailQp {
     /// Waits while another thread holds the lock, because a program that polls must see every
     /// completion that is available.
     fn drive(&self) {
@@ -299,11 +300,7 @@ impl CompletionSource for MultiRailQp {
         self.collect(&mut locked);
         Ok(())
     }
-}
 
-impl XrcReceiver for MultiRailQp {}
-
-impl ReceiveConsumer for MultiRailQp {
     fn on_receives_posted(&self) {
         let mut locked = lock(&self.locked);
         if !locked.destroyed {

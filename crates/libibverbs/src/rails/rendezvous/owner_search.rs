@@ -24,7 +24,10 @@ const QUESTION_INTERVAL: u32 = 4;
 
 /// A search of this end.
 #[derive(Clone)]
-pub(super) struct OwnerSearch {
+pub(in crate::rails) struct OwnerSearch {
+    /// The id of the questions. It must be unpredictable, and another one than the id of the query,
+    /// because all members of the multicast group see it.
+    pub(super) id: u64,
     pub(super) gid: Gid,
     /// The rails and addresses from which an answer has come, with the GIDs that the devices have
     /// now.
@@ -32,8 +35,8 @@ pub(super) struct OwnerSearch {
 }
 
 impl OwnerSearch {
-    pub(super) fn new(gid: Gid) -> OwnerSearch {
-        OwnerSearch { gid, owners: Vec::new() }
+    pub(super) fn new(id: u64, gid: Gid) -> OwnerSearch {
+        OwnerSearch { id, gid, owners: Vec::new() }
     }
 
     /// Returns the rails and addresses of the devices that claim to have the GID.
@@ -76,7 +79,7 @@ mod tests {
 
     #[test]
     fn claims_are_bounded_and_counted_once() {
-        let mut search = OwnerSearch::new(Gid([1; 16]));
+        let mut search = OwnerSearch::new(5, Gid([1; 16]));
         let gid = Gid([1; 16]);
         search.add_owner(0, Gid([2; 16]), gid);
         assert_eq!(search.owners().count(), 0, "rail 0 is addressed by the GID itself");
@@ -90,7 +93,7 @@ mod tests {
 
     #[test]
     fn answers_without_connection_data_are_rejected() {
-        let mut search = OwnerSearch::new(Gid([1; 16]));
+        let mut search = OwnerSearch::new(5, Gid([1; 16]));
         search.add_owner(1, Gid([2; 16]), Gid([1; 16]));
         assert!(!search.accepts(1, Gid([2; 16]), None));
         assert!(!search.accepts(1, Gid([2; 16]), Some(b"MVQ")));
