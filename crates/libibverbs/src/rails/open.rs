@@ -167,8 +167,10 @@ fn start_metrics(address: SocketAddr, rails: &Arc<RailSet>) {
 /// Installs the handler for fork before this process uses state that a child must not share.
 fn install_fork_handler() {
     if !FORK_HANDLER_INSTALLED.load(Ordering::Acquire) {
-        // Two threads may register the handler twice. The second run of the handler changes nothing
-        // more.
+        // Two threads may register the handler twice, which has no effect.
+        // SAFETY: the handler has the required signature, does not unwind and only changes atomic
+        // counters, which is allowed after a fork. If the C library cannot register the handler, a
+        // child that uses an inherited object may hang.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         FORK_HANDLER_INSTALLED.store(true, Ordering::Release);
     }

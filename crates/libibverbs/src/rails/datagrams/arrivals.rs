@@ -1,5 +1,5 @@
-//! The memory in which the datagrams of one queue pair arrive, with slots for each rail. Receives
-//! of the program cannot be posted on a NIC, because a datagram may arrive on any rail, and a
+//! The memory in which the datagrams of one queue pair arrive, with slots for each rail. The
+//! program's receives cannot be posted on a NIC, because a datagram may arrive on any rail, and a
 //! posted receive cannot be withdrawn from another rail.
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! datagram.
 //!
 //! The directory is a state machine without I/O. Times count from any fixed point. All tables are
-//! bounded, and evicted entries are learned again.
+//! bounded, and the directory learns evicted entries again.
 //!
 //! A device asks another for the numbers of a queue pair on all rails before it sends the first
 //! datagram there, and states the numbers of its own queue pair in the same message. So both ends
@@ -38,9 +38,7 @@ const IN_USE: Duration = Duration::from_secs(2);
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
 /// The number of messages that tell a device of a changed port. Messages may be lost.
 const TELLS: u32 = 3;
-/// The maximum number of devices that are known.
 const MAX_PEERS: usize = 1 << 10;
-/// The maximum number of destinations.
 const MAX_DESTINATIONS: usize = 1 << 13;
 
 const ANY_QPN: Qpn = Qpn::new(0);
@@ -196,8 +194,8 @@ impl Directory {
         }
     }
 
-    /// Schedules messages to the devices with which datagrams were exchanged that tell where this
-    /// device can be reached.
+    /// Schedules messages that tell where this device can be reached, to the devices with which
+    /// datagrams were exchanged.
     fn tell(&mut self, now: Duration) {
         for peer in self.peers.values_mut().filter(|peer| peer.is_in_use(now) || is_recent(peer.asked, now)) {
             (peer.tells_left, peer.next_probe) = (TELLS, now);

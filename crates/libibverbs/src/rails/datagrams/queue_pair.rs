@@ -36,7 +36,6 @@ pub(crate) struct DatagramParams {
     /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
     /// to.
     pub(crate) mcast_loopback: bool,
-    /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
     pub(crate) network: Arc<DatagramNetwork>,
 }

@@ -5,7 +5,8 @@
 //! - [`first_contact`] bounds the time for which a UC queue pair waits for its peer.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
-//! - [`receive`] posts receives, and reports the end of those of a shared receive queue.
+//! - [`receive`] posts receives, and reports the event after the last receive of a shared receive
+//!   queue.
 //! - [`complete`] converts completions of the virtual queue pair to completions of the program.
 //! - [`locked_state`] holds the state that a lock protects.
 
@@ -43,7 +44,6 @@ pub(crate) struct CreateParams {
     pub(crate) srq: Option<Arc<VirtualSrq>>,
     /// The XRC domain of an XRC receive queue pair, whose completion queues have no completions.
     pub(crate) xrc: Option<Arc<VirtualXrcDomain>>,
-    /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
 

@@ -5,6 +5,8 @@
 //! with a new rkey is deferred until the peer has been queried for the keys, and all requests after
 //! it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue
 //! and the progress thread post the deferred requests, in order, when the answer has arrived.
+//! Requests are also deferred while the queue pair waits for its connection. Requests of UC are
+//! deferred until the peer was heard ([`super::first_contact`]).
 
 use std::time::Instant;
 
@@ -162,8 +164,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queries the peer's device about the number of the peer's queue pair. Does not wait for the
-    /// answer.
+    /// Queries the peer's device, and does not wait for the answer. `about` makes the subject from
+    /// the number of the peer's queue pair.
     fn query_peer(&self, locked: &LockedState, about: impl FnOnce(Qpn) -> Subject) -> Result<Query> {
         self.follow_peer(locked);
         // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
@@ -184,7 +186,7 @@ impl MultiRailQp {
 
     /// Posts the deferred requests in order, up to the first request whose keys are still unknown.
     /// Completes them with an error instead if that request fails, the queue pair is in ERR, or the
-    /// peer has closed its end. Does not wait for answers.
+    /// peer has closed its end. Never blocks.
     pub(super) fn post_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;
@@ -335,7 +337,6 @@ impl MultiRailQp {
         locked.region_keys.queries.clear();
     }
 
-    /// Withholds the completions of the deferred requests, because the peer has closed its end.
     fn withhold_deferred(&self, locked: &mut LockedState) {
         if self.is_unreliable() {
             return self.lose_deferred(locked);
@@ -347,7 +348,6 @@ impl MultiRailQp {
         locked.region_keys.queries.clear();
     }
 
-    /// Flushes the deferred requests of a queue pair in ERR or SQE.
     pub(super) fn flush_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;

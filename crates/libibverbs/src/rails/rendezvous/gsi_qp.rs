@@ -17,7 +17,6 @@ const MAX_MESSAGE: usize = 512;
 pub(super) const SLOTS: u64 = 32;
 /// The size of a receive buffer or a send buffer, in bytes.
 const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
-/// The maximum number of cached address handles.
 const MAX_HANDLES: usize = 256;
 
 /// The destination queue pair number of datagrams to a multicast group (IBTA volume 1, 3.5.8).
@@ -41,7 +40,7 @@ pub(super) struct GsiQp {
     /// cannot overflow that queue.
     send_cq: CqId,
     qpn: Qpn,
-    /// The shared receive queue, if the receives are in one.
+    /// The shared receive queue of the receives, if there is one.
     srq: Option<SrqId>,
     /// The receive buffers, followed by the send buffers.
     memory: Arc<Buffer>,
@@ -57,10 +56,10 @@ pub(super) struct GsiQp {
 }
 
 impl GsiQp {
-    /// Creates the queue pair, and posts its receives, in `srq` if it is present. After
-    /// [`GsiQp::arm`], the NIC then reports
-    /// [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives. In contrast
-    /// to an armed completion queue, this does not affect which thread drives the NIC.
+    /// Creates the queue pair, and posts its receives, to `srq` if there is one. The NIC then
+    /// reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives
+    /// after [`GsiQp::arm`]. In contrast to an armed completion queue, this does not affect which
+    /// thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
@@ -131,7 +130,7 @@ impl GsiQp {
         self.nic.provider.attach_mcast(self.qpn, self.group, true)
     }
 
-    /// Sends a datagram to the multicast group, as [`GsiQp::send`] does.
+    /// Does the same as [`GsiQp::send`].
     pub(super) fn send_to_group(&mut self, bytes: &[u8]) {
         self.send(self.group, bytes);
     }

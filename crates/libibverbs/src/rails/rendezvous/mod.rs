@@ -44,9 +44,7 @@ use self::owner_search::OwnerSearch;
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 use crate::common::lock::lock;
 
-/// The time after which a query is sent again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
-/// The time after which a query without an answer fails.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of received queries that wait for an answer. Further queries are dropped, and
 /// their senders send them again.
@@ -64,7 +62,6 @@ pub(super) struct Rendezvous {
     /// The messages about UD queue pairs that were not yet taken, each with the rail and the
     /// address from which it came.
     reach: Mutex<VecDeque<(usize, Gid, Reach)>>,
-    /// The time after which a query of this end fails without an answer.
     timeout: Duration,
 }
 
@@ -90,7 +87,6 @@ impl OutstandingQuery {
     }
 }
 
-/// The result of a query for connection data.
 pub(super) enum PeerConnection {
     Data(ConnectInfo),
     /// The peer has not reset its queue pair since the last connection ended. The query continues,
@@ -163,7 +159,6 @@ impl Rendezvous {
         }
     }
 
-    /// Takes the queries of peers that wait for an answer.
     pub(super) fn take_received(&self) -> VecDeque<ReceivedQuery> {
         self.poll();
         std::mem::take(&mut lock(&self.received))
@@ -180,8 +175,6 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
     }
 
-    /// Takes the messages about UD queue pairs that have arrived, each with the rail and the
-    /// address from which it came.
     pub(super) fn take_reach(&self) -> VecDeque<(usize, Gid, Reach)> {
         self.poll();
         std::mem::take(&mut lock(&self.reach))
@@ -311,7 +304,6 @@ impl Query {
         query
     }
 
-    /// Reads the part of the query that receives the answer.
     fn read<T>(&self, field: impl FnOnce(&OutstandingQuery) -> Option<T>) -> Option<T> {
         lock(&self.rendezvous.outstanding).get(&self.id).and_then(field)
     }
@@ -324,7 +316,8 @@ impl Query {
         if now < self.next_transmission {
             return;
         }
-        // Copies, because `Rendezvous::poll` locks the queries while it holds the lock of a queue pair.
+        // Copies, because `Rendezvous::poll` locks the queries while it holds the lock of a queue
+        // pair.
         let Some((peer, search)) = self.read(|query| Some((query.peer.clone(), query.search.clone()))) else {
             return;
         };
