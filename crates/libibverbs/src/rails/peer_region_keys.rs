@@ -86,7 +86,7 @@ impl RegionKeys {
             .collect()
     }
 
-    /// Returns whether an object may be queried before a request needs it.
+    /// Returns whether an object may be queried before it is needed.
     pub(super) fn may_prefetch(&self) -> bool {
         self.queries.len() < MAX_QUERIES
     }

@@ -41,7 +41,6 @@ pub(crate) struct OpenFlags {
     pub(crate) exclusive: bool,
 }
 
-/// Why a domain was not opened.
 pub(crate) enum OpenXrcdError {
     /// The descriptor refers to no open file.
     BadDescriptor,

@@ -125,8 +125,9 @@ impl MultiRailUd {
         }
     }
 
-    /// Posts a waiting send on the rail that the directory chooses. If the NIC of that rail has died,
-    /// chooses again. Returns `None` if the send does not wait, or its way is not yet known.
+    /// Posts a waiting send on the rail that the directory chooses. If the NIC of that rail has
+    /// died, chooses again. Returns `None` if the send does not wait, or if its way is not yet
+    /// known.
     fn try_post(&self, locked: &LockedState, index: usize) -> Option<Stage> {
         for _ in 0..=locked.rails.len() {
             match self.try_post_once(locked, index) {
