@@ -1,5 +1,5 @@
-//! The thread that delivers the asynchronous events of the NIC to the program's contexts, and
-//! answers peers with several rails, on a device with one rail.
+//! The thread of a device with one rail. It delivers the NIC's asynchronous events to the program's
+//! contexts, and answers peers with several rails.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::rail_set::RailSet;
 use super::rendezvous::OneRail;
 
-/// The time between two checks of whether the NIC answers. A NIC that hangs reports no event, so
-/// the drivers of hardware NICs check their health, too.
+/// The time between two checks of whether the NIC answers. A NIC that hangs reports no event.
+/// Drivers of hardware NICs poll their NIC's health for the same reason.
 const HEALTH_INTERVAL_MS: u16 = 1000;
 
 /// Starts the thread. The thread runs as long as the process, and keeps the device open.
@@ -21,7 +21,7 @@ const HEALTH_INTERVAL_MS: u16 = 1000;
 /// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
     let rails = Arc::clone(rails);
-    // Without it, a peer with several rails waits for an answer in vain.
+    // Without queue pair 1, a peer with several rails waits for an answer until its timeout.
     let one_rail = OneRail::new(rails.nic())
         .inspect_err(|error| tracing::debug!("queue pair 1 cannot be opened: {error}"))
         .ok();

@@ -13,7 +13,6 @@ use mitra_verbs::{Buffer, ForeignMemory, Result, Unmapped};
 /// 128 KiB or 256 KiB.
 pub(crate) const DEVICE_MEMORY_BYTES: usize = 1 << 20;
 
-/// The allocator of the device's memory.
 #[derive(Default)]
 pub(crate) struct DeviceMemory {
     /// The number of allocated bytes.
@@ -32,7 +31,7 @@ impl DeviceMemory {
     }
 }
 
-/// Allocated memory of the device. It is free again when the value is dropped.
+/// Dropping the value frees the memory.
 pub(crate) struct Allocation {
     pub(crate) bytes: Buffer,
     pub(crate) handle: u32,

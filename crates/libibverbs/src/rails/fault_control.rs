@@ -32,7 +32,8 @@ impl ControlledDevice for FaultControl {
     fn snapshot(&mut self) -> Snapshot {
         let Some(device) = self.0.upgrade() else { return Snapshot::default() };
         let (rails, now) = nic_snapshots(device.nics());
-        let telemetry = device.multi_rail.as_ref().map(|multi_rail| multi_rail.domain().telemetry());
+        let telemetry =
+            device.multi_rail.as_ref().map(|multi_rail| &**multi_rail.domain().failover.telemetry());
         Snapshot::take(rails, device.objects().qps.len(), now, telemetry)
     }
 }

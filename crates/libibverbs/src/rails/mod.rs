@@ -24,6 +24,7 @@ mod peer_closed;
 mod peer_region_keys;
 mod progress_thread;
 pub(crate) mod protection_domain;
+mod queue_users;
 pub(crate) mod rail_set;
 mod rendezvous;
 pub(crate) mod virtual_cq;

@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::telemetry::Telemetry;
-use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, Policy, Service, VirtualQp};
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, QpType, Result};
+use mitra_failover::{Config, DetectorConfig, Domain, Policy, Service, VirtualQp};
+use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result};
 
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
@@ -33,7 +31,8 @@ const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The failover domain over all rails, and the state that all virtual queue pairs share. The
 /// program's objects are in domains of their own ([`MultiRailPd`]).
 pub(crate) struct MultiRailDomain {
-    failover: Arc<Domain>,
+    /// The failover domain of the device, in which no memory of the program is registered.
+    pub(super) failover: Arc<Domain>,
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of
@@ -42,19 +41,7 @@ pub(crate) struct MultiRailDomain {
 }
 
 impl MultiRailDomain {
-    /// Creates the domain over at least two NICs.
-    ///
-    /// # Errors
-    /// `Limit` if there are too many NICs, or the error of a NIC that refuses to create an object.
-    pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<MultiRailDomain> {
-        let providers: Vec<Arc<dyn Provider>> =
-            nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-        let failover = Domain::with_completion_channels(providers)?;
-        let rendezvous = Rendezvous::new(failover.nics())?;
-        Ok(MultiRailDomain::with_rendezvous(failover, rendezvous, settings))
-    }
-
-    pub(super) fn with_rendezvous(
+    pub(super) fn new(
         failover: Arc<Domain>,
         rendezvous: Arc<Rendezvous>,
         settings: &Settings,
@@ -78,30 +65,14 @@ impl MultiRailDomain {
         MultiRailDomain { failover, rendezvous, config, retired: Mutex::default() }
     }
 
-    /// Returns the NICs, rail 0 first.
-    pub(super) fn nics(&self) -> &[LocalNic] {
-        self.failover.nics()
-    }
-
-    /// Returns what the virtual queue pairs have done and do.
-    pub(super) fn telemetry(&self) -> &Telemetry {
-        self.failover.telemetry()
-    }
-
-    /// Passes the events about objects of the NIC of rail 0 to `deliver`, which returns false for
-    /// an object of a virtual queue pair. The program has no objects on the other NICs.
-    pub(super) fn deliver_events(&self, deliver: impl Fn(AsyncEvent) -> bool + Send + Sync + 'static) {
-        self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
-    }
-
-    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or
-    /// XRC. `MultiRail::create_qp` sets the depths of the queues in a copy. The policies of RC that
-    /// replay operations do not apply to UC and XRC.
+    /// Returns the configuration of virtual queue pairs of this type (RC, UC or XRC).
+    /// `MultiRail::create_qp` sets the queue depths. The baseline policies, which replay
+    /// operations, apply to RC only.
     pub(super) fn config(&self, qp_type: QpType) -> Config {
         let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
         match qp_type {
             QpType::Uc => {
-                // A queue pair of a NIC never learns that its peer does not connect.
+                // A UC queue pair of a NIC does not detect that its peer does not connect.
                 let detector =
                     DetectorConfig { first_contact_timeout: Duration::MAX, ..self.config.detector };
                 let service = Service::Unreliable;
@@ -113,18 +84,10 @@ impl MultiRailDomain {
         }
     }
 
-    /// Returns the failover domain of the device, in which no memory of the program is registered.
-    pub(super) fn failover(&self) -> &Arc<Domain> {
-        &self.failover
-    }
-
-    /// Returns the limits of virtual queue pairs.
     pub(crate) fn limits(&self) -> Limits {
         limits(&self.failover, self.config.completion_log)
     }
 
-    /// Allocates a protection domain of the program.
-    ///
     /// # Errors
     /// The errors of [`MultiRailPd::new`].
     pub(crate) fn alloc_pd(&self) -> Result<Arc<MultiRailPd>> {
@@ -134,16 +97,7 @@ impl MultiRailDomain {
     /// Returns the completion channel on rail 0. The program's completion queues are created with
     /// this channel, so that their events wake the progress thread.
     pub(crate) fn channel(&self) -> Option<&Arc<dyn CompletionChannel>> {
-        self.nics()[0].channel.as_ref()
-    }
-
-    /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is
-    /// connected to itself.
-    ///
-    /// # Errors
-    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
-    pub(super) fn duplicate(&self, vqp: &VirtualQp) -> Result<VirtualQp> {
-        Ok(VirtualQp::builder(vqp.domain()).config(vqp.config()).build()?)
+        self.failover.nics()[0].channel.as_ref()
     }
 
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
@@ -165,15 +119,15 @@ impl MultiRailDomain {
     }
 }
 
-/// The objects of a NIC that the rendezvous takes ([`Rendezvous::new`]).
+/// The NIC objects that [`Rendezvous::new`] creates.
 const OF_RENDEZVOUS: ObjectCounts = ObjectCounts { qps: 1, cqs: 2, mrs: 1 };
-/// The maximum numbers of objects of a NIC that a virtual queue pair takes: for data and for
-/// control messages, and memory for control messages, a completion log and a bounce ring. A queue
-/// pair that binds windows of type 1 takes one more queue pair and completion queue.
+/// The maximum numbers of NIC objects of a virtual queue pair. Data and control messages have a
+/// queue pair and a completion queue each. The regions are for control messages, a completion log
+/// and a bounce ring. A virtual queue pair that binds windows of type 1 has one more queue pair and
+/// completion queue.
 const OF_QP: ObjectCounts = ObjectCounts { qps: 2, cqs: 2, mrs: 3 };
 
-/// The maximum number of virtual queue pairs. Each has completion channels of its own, which take
-/// descriptors.
+/// The maximum number of virtual queue pairs. Each has completion channels, which are descriptors.
 const MAX_QPS: u32 = 1 << 10;
 
 struct ObjectCounts {
@@ -189,16 +143,15 @@ struct ObjectCounts {
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };
-    let left = |all: u32, taken: u32| all.saturating_sub(taken);
-    // At most half of the completion queues are those of virtual queue pairs.
-    let room = (left(limits.qps, OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
+    // Virtual queue pairs use at most half of the completion queues.
+    let room = (limits.qps.saturating_sub(OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
     let qps = room.min(MAX_QPS);
     Limits {
         wrs,
-        pds: left(limits.pds, 1),
+        pds: limits.pds.saturating_sub(1),
         qps,
-        cqs: left(limits.cqs, OF_RENDEZVOUS.cqs + OF_QP.cqs * qps),
-        mrs: left(limits.mrs, OF_RENDEZVOUS.mrs + OF_QP.mrs * qps),
+        cqs: limits.cqs.saturating_sub(OF_RENDEZVOUS.cqs + OF_QP.cqs * qps),
+        mrs: limits.mrs.saturating_sub(OF_RENDEZVOUS.mrs + OF_QP.mrs * qps),
         ..limits
     }
 }

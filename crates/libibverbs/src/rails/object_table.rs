@@ -21,10 +21,8 @@ pub(crate) struct PendingEvent {
     pub(crate) element: usize,
 }
 
-/// The asynchronous events of one context.
 pub(crate) type AsyncEventQueue = EventQueue<PendingEvent>;
 
-/// An object of the program.
 pub(crate) struct ObjectEntry {
     /// The address of the object's C structure. It is an integer because this module does not
     /// dereference it.
@@ -60,14 +58,12 @@ impl ChannelEvents {
     }
 }
 
-/// A queue pair of the program.
 pub(crate) struct QpEntry {
     pub(crate) object: ObjectEntry,
     /// Whether it is a virtual queue pair, which reports its own events.
     pub(crate) is_virtual: bool,
 }
 
-/// A completion queue of the program.
 pub(crate) struct CqEntry {
     pub(crate) object: ObjectEntry,
     /// The queue in which virtual queue pairs complete. Present on a device with several rails.
@@ -114,8 +110,8 @@ impl ObjectTable {
     /// concerns all contexts. Any other event concerns the context of its object, and is dropped if
     /// the object no longer exists.
     ///
-    /// `DeviceFatal` ends all waits for events, once the program has taken those before it: a
-    /// device that the kernel has removed reports no others.
+    /// `DeviceFatal` ends all waits for events after the program has taken the earlier events,
+    /// because a device that the kernel has removed reports no more events.
     pub(crate) fn deliver(&mut self, event: AsyncEvent) {
         if let Some(event_type) = device_event_type(event) {
             for context in &self.contexts {
@@ -149,9 +145,8 @@ impl ObjectTable {
         }
     }
 
-    /// Returns whether an event of the NIC of rail 0 is about an object that is an object of this
-    /// NIC for the program, too. The NIC has other queue pairs and completion queues, which belong
-    /// to virtual queue pairs.
+    /// Returns whether an event of the NIC of rail 0 is about an object that the program created
+    /// there. The NIC's other queue pairs and completion queues belong to virtual queue pairs.
     pub(crate) fn is_on_nic(&self, event: AsyncEvent) -> bool {
         match event {
             AsyncEvent::QpFatal(qp)
@@ -160,7 +155,7 @@ impl ObjectTable {
             | AsyncEvent::SqDrained(qp)
             | AsyncEvent::CommunicationEstablished(qp)
             | AsyncEvent::LastWqeReached(qp) => {
-                // XRC receive queue pairs are virtual, too.
+                // The XRC receive queue pairs in `shared_qps` are virtual.
                 self.qps.get(&qp).is_some_and(|entry| !entry.is_virtual)
             }
             AsyncEvent::CqError(id) => self.cqs.contains_key(&id),

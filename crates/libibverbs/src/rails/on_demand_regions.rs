@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use mitra_verbs::{Key, PdId};
 
-/// The registered regions with on-demand paging, by their lkey.
+/// The regions by their lkey.
 pub(crate) type OnDemandRegions = HashMap<Key, OnDemandRegion>;
 
-/// A registered region with on-demand paging.
 pub(crate) struct OnDemandRegion {
     /// The protection domain on rail 0.
     pub(crate) pd: PdId,

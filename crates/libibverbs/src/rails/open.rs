@@ -19,20 +19,19 @@ use crate::common::logging;
 use crate::common::per_process::PerProcess;
 use crate::common::{cancellation, fork_generation};
 
-/// The open device, with the id of the process that opened it. The id tells a child that was made
-/// without the handlers for fork (`_Fork(3)`).
+/// The open device, with the id of the process that opened it. The id identifies a child process
+/// that was created without the fork handlers (`_Fork(3)`).
 static OPEN: PerProcess<Mutex<OpenDevice>> = PerProcess::new();
 
 type OpenDevice = Option<(u32, Arc<RailSet>)>;
 
-/// The address of rail 0 of `--rails N`, once the program has looked at files that show it.
+/// The address that rail 0 of `--rails N` will have. Set when the program first reads a device file
+/// that shows the address.
 static EXPECTED_ADDRESS: PerProcess<OnceLock<IpAddr>> = PerProcess::new();
 
-/// Whether the handler for exit is installed. A forked child inherits both the flag and the
-/// handler.
+/// A forked child inherits this flag and the handler.
 static EXIT_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Whether the handler for fork is installed. A forked child inherits both the flag and the
-/// handler.
+/// A forked child inherits this flag and the handler.
 static FORK_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Whether this process, or its parent, has logged why the device cannot be opened.
 static FAILURE_EXPLAINED: AtomicBool = AtomicBool::new(false);
@@ -83,13 +82,12 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
 pub(crate) fn expected_address() -> Option<IpAddr> {
     install_fork_handler();
     let expected = EXPECTED_ADDRESS.get();
-    // Two threads may choose. The first address stays.
+    // If two threads set the address, the first address stays.
     let _ = expected.set(random_loopback_address().ok()?);
     expected.get().copied()
 }
 
-/// Returns the device of this process if the process has opened it. Waits for a thread that opens
-/// it now.
+/// Returns `None` if this process has not opened the device. Waits while another thread opens it.
 pub(crate) fn opened() -> Option<Arc<RailSet>> {
     let open = lock(OPEN.existing()?);
     open.as_ref().filter(|(owner, _)| *owner == std::process::id()).map(|(_, rails)| Arc::clone(rails))
@@ -129,8 +127,9 @@ fn open_rails() -> Result<Arc<RailSet>> {
     let started = match &rails.multi_rail {
         Some(multi_rail) => {
             let weak = Arc::downgrade(&rails);
-            multi_rail.domain().deliver_events(move |event| {
-                weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
+            // The program has no objects on the NICs of the other rails.
+            multi_rail.domain().failover.claim_events(move |rail, event| {
+                rail == 0 && weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
             });
             progress_thread::start(&rails, multi_rail)
         }
@@ -142,7 +141,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     // The cell is empty, because this function created the `RailSet`.
     let _ = rails.fault_control.set(server);
     if let Some(multi_rail) = &rails.multi_rail {
-        multi_rail.domain().telemetry().sample_latency(settings.latency);
+        multi_rail.domain().failover.telemetry().sample_latency(settings.latency);
     }
     if let Some(MetricsAddress(address)) = settings.metrics {
         start_metrics(address, &rails);
@@ -185,7 +184,7 @@ extern "C" fn after_fork_in_child() {
 }
 
 /// Closes the virtual queue pairs, and sends the acknowledgements that the NICs hold. A hardware
-/// NIC would have sent them without the process.
+/// NIC sends its acknowledgements even after the process has ended.
 extern "C" fn at_exit() {
     // The lock may be held by a thread that never releases it, for instance if a signal handler
     // called `exit`.
@@ -200,14 +199,14 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or has only
-/// one rail and its NIC is dead. The GUID is a locally administered EUI-64. Its last 32 bits are
-/// the IPv4 address that rail 0 had at first, or the last 32 bits of the IPv6 address.
+/// Returns the device's GUID in network byte order: a locally administered EUI-64 that ends with
+/// the last 32 bits of rail 0's first address. Returns 0 if the device cannot be opened, or if its
+/// only NIC is dead.
 pub(crate) fn guid() -> u64 {
     open().and_then(|rails| rails.gid().map(|_| guid_of(rails.first_gid()))).unwrap_or(0)
 }
 
-/// Returns the GUID of the device whose rail 0 has a GID, in network byte order.
+/// Returns the GUID of the device whose rail 0 had this GID first, in network byte order.
 pub(crate) fn guid_of(gid: Gid) -> u64 {
     let mut guid = [0x02, 0x4d, 0x69, 0xff, 0, 0, 0, 0];
     guid[4..].copy_from_slice(&gid.0[12..]);

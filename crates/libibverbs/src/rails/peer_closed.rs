@@ -1,10 +1,11 @@
 //! The completions of a queue pair whose peer has closed the connection.
 //!
 //! A hardware NIC is not informed when the peer destroys its queue pair. The receives stay posted,
-//! and a send fails only when its retries are exhausted. Programs rely on this: one end destroys
-//! its queue pair while the other end still has receives posted, and expects no completions of
-//! these. A virtual queue pair is informed, and flushes all requests at once. This module therefore
-//! withholds the completions for as long as a hardware NIC would not report them.
+//! and a send fails only when its retries are exhausted. Programs rely on this behaviour: one end
+//! destroys its queue pair while the other end still has receives posted, and expects no
+//! completions of these receives. A virtual queue pair is informed, and flushes all requests at
+//! once. This module therefore withholds the completions for as long as a hardware NIC would not
+//! report them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ const RETRY_TIME: Duration = Duration::from_nanos(4_096 * (1 << 14) * 8);
 /// The completions that are withheld since the peer closed the connection.
 #[derive(Default)]
 pub(super) struct PeerClosed {
-    sends: VecDeque<Wc>,
-    recvs: VecDeque<Wc>,
+    pub(super) sends: VecDeque<Wc>,
+    pub(super) recvs: VecDeque<Wc>,
     /// The time at which the oldest send fails. `None` while no send is withheld.
     deadline: Option<Instant>,
 }
@@ -31,21 +32,6 @@ impl PeerClosed {
     pub(super) fn withhold_send(&mut self, wc: Wc) {
         self.deadline.get_or_insert_with(|| Instant::now() + RETRY_TIME);
         self.sends.push_back(wc);
-    }
-
-    /// Withholds the completion of a receive.
-    pub(super) fn withhold_recv(&mut self, wc: Wc) {
-        self.recvs.push_back(wc);
-    }
-
-    /// Returns the number of withheld completions of sends.
-    pub(super) fn sends(&self) -> usize {
-        self.sends.len()
-    }
-
-    /// Returns the number of withheld completions of receives.
-    pub(super) fn recvs(&self) -> usize {
-        self.recvs.len()
     }
 
     /// Returns whether the oldest send has exhausted its retries.
@@ -75,7 +61,7 @@ mod tests {
     #[test]
     fn oldest_send_expires_and_receives_do_not() {
         let mut withheld = PeerClosed::default();
-        withheld.withhold_recv(wc(1, WcOpcode::Recv));
+        withheld.recvs.push_back(wc(1, WcOpcode::Recv));
         assert!(!withheld.is_expired() && withheld.deadline.is_none());
         withheld.withhold_send(wc(2, WcOpcode::Send));
         withheld.withhold_send(wc(3, WcOpcode::Write));

@@ -1,17 +1,16 @@
-//! The peer's memory regions whose keys on all rails a queue pair knows, the peer's shared receive
-//! queues that it knows, and the queries for others.
+//! What a queue pair knows of its peer: the keys of memory regions on all rails, the shared receive
+//! queues, and the outstanding queries for both.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::task::Poll;
 
 use mitra_failover::RemoteRegion;
-use mitra_verbs::{Gid, Key, Qpn, SendWr, Srqn, WcStatus};
+use mitra_verbs::{Key, Qpn, SendWr, Srqn, WcStatus};
 
-use super::rendezvous::{Query, Rendezvous, Subject};
+use super::rendezvous::{Query, Subject};
 
-/// The number of outstanding queries from which on no key is queried before it is needed. It is
-/// less than the number of receives that queue pair 1 of the peer has posted.
+/// The number of outstanding queries at which prefetching stops. It is less than the number of
+/// receives that queue pair 1 of the peer has posted.
 const MAX_QUERIES: usize = 16;
 
 /// An object of the peer that a request names.
@@ -23,13 +22,23 @@ pub(super) enum PeerObject {
     SharedReceiveQueue(Srqn),
 }
 
-/// The regions that are imported into the virtual queue pair, the shared receive queues that are
-/// known, and the outstanding queries.
+impl PeerObject {
+    /// `qpn` is the peer's queue pair, whose protection domain or XRC domain must contain the
+    /// object.
+    pub(super) fn subject(self, qpn: Qpn) -> Subject {
+        match self {
+            PeerObject::Region(key) => Subject::Region { qpn, key },
+            PeerObject::SharedReceiveQueue(number) => Subject::SharedReceiveQueue { qpn, number },
+        }
+    }
+}
+
 pub(super) struct RegionKeys {
     /// Whether each request names a shared receive queue, because the queue pair sends by XRC.
     names_queues: bool,
     imported: HashSet<PeerObject>,
-    queries: HashMap<PeerObject, Query>,
+    /// The outstanding queries. Removing one cancels it.
+    pub(super) queries: HashMap<PeerObject, Query>,
 }
 
 /// The state of the query for an object that is not imported.
@@ -50,18 +59,16 @@ pub(super) enum Lookup {
 }
 
 impl RegionKeys {
-    /// Creates the keys of a queue pair that knows none. `names_queues` is set if it sends by XRC.
     pub(super) fn new(names_queues: bool) -> RegionKeys {
         RegionKeys { names_queues, imported: HashSet::new(), queries: HashMap::new() }
     }
 
-    /// Returns the objects that a request names.
     fn named(&self, wr: &SendWr) -> impl Iterator<Item = PeerObject> + use<> {
         let queue = self.names_queues.then_some(PeerObject::SharedReceiveQueue(wr.remote_srq));
         queue.into_iter().chain(wr.op.remote_key().map(PeerObject::Region))
     }
 
-    /// Returns whether a request can be posted, because all objects that it names are imported.
+    /// Returns whether all objects that a request names are imported, so that it can be posted.
     pub(super) fn can_post(&self, wr: &SendWr) -> bool {
         self.named(wr).all(|object| self.imported.contains(&object))
     }
@@ -79,33 +86,9 @@ impl RegionKeys {
             .collect()
     }
 
-    /// Returns whether so few queries are outstanding that an object may be queried before it is
-    /// needed.
+    /// Returns whether an object may be queried before it is needed.
     pub(super) fn may_prefetch(&self) -> bool {
         self.queries.len() < MAX_QUERIES
-    }
-
-    /// Queries the peer for an object, without waiting for the answer. `qpn` is the peer's queue
-    /// pair, whose protection domain or XRC domain must contain the object. `id` must be
-    /// unpredictable (see [`Query::new`]).
-    pub(super) fn request(
-        &mut self,
-        rendezvous: &Arc<Rendezvous>,
-        id: u64,
-        peer: &[Gid],
-        qpn: Qpn,
-        object: PeerObject,
-    ) {
-        let subject = match object {
-            PeerObject::Region(key) => Subject::Region { qpn, key },
-            PeerObject::SharedReceiveQueue(number) => Subject::SharedReceiveQueue { qpn, number },
-        };
-        self.queries.insert(object, Query::new(rendezvous, id, peer.to_vec(), subject));
-    }
-
-    /// Sends those outstanding queries again that are due. Never blocks.
-    pub(super) fn resend_due(&mut self) {
-        self.queries.values_mut().for_each(Query::resend_if_due);
     }
 
     /// Returns the state of the query for an object that is not imported, and sends the query again
@@ -129,16 +112,5 @@ impl RegionKeys {
     pub(super) fn set_imported(&mut self, object: PeerObject) {
         self.queries.remove(&object);
         self.imported.insert(object);
-    }
-
-    /// Removes the query for an object and its answer, so that the next request that names the
-    /// object queries the peer again.
-    pub(super) fn forget(&mut self, object: PeerObject) {
-        self.queries.remove(&object);
-    }
-
-    /// Cancels all queries.
-    pub(super) fn cancel_queries(&mut self) {
-        self.queries.clear();
     }
 }

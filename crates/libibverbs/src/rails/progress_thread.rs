@@ -13,6 +13,7 @@ use mitra_os_util::thread;
 use mitra_verbs::{AsyncEvent, CompletionChannel, Gid};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::multi_rail_domain::LINGER;
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
 
@@ -20,9 +21,9 @@ use super::virtual_qps::MultiRail;
 /// failover that the peer begins may be delayed by this time.
 const INTERVAL_MS: u16 = 1;
 
-/// The number of rounds from the death of the last NIC to its event, which is the last one. Virtual
-/// queue pairs report their ends in these rounds; one with a shared backup needs more than one
-/// round.
+/// The number of rounds from the death of the last NIC to its event, which is the last event. In
+/// these rounds, virtual queue pairs report the ends of their connections. A virtual queue pair
+/// with a shared backup needs several rounds.
 const ROUNDS_UNTIL_FATAL: u32 = 16;
 
 /// Starts the thread. The thread ends when the device is closed.
@@ -42,16 +43,14 @@ struct ReportedPort {
     up: bool,
     /// Whether at least one NIC was alive.
     alive: bool,
-    /// The GID of the device.
     gid: Gid,
     /// The number of rounds until the death of the last NIC is reported.
     rounds_until_fatal: Option<u32>,
 }
 
 impl ReportedPort {
-    /// Reports an event if the last active port has gone down, if a port is active again after none
-    /// was, or if the last live NIC has died. Also reports a new address of rail 0. A change that
-    /// is reversed before the next round is not reported.
+    /// Reports an event if the port has gone down or come up, if the last NIC has died, or if rail
+    /// 0 has a new address. A change that is reversed before the next round is not reported.
     fn update(&mut self, rails: &RailSet) {
         let up = rails.is_up();
         let alive = up || rails.is_alive();
@@ -78,8 +77,8 @@ impl ReportedPort {
 
 /// Waits until the next round is due, and runs it. Returns false if the device is closed.
 fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort) -> bool {
-    let nics = multi_rail.domain().nics();
-    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (nics.iter().enumerate())
+    let failover = &multi_rail.domain().failover;
+    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
         .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
         .collect();
     let mut ready: Vec<PollFd<'_>> =
@@ -89,7 +88,7 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
-    multi_rail.domain().failover().poll_events();
+    failover.poll_events();
     let qps = multi_rail.qps();
     for (rail, channel) in channels {
         while let Ok(Some(id)) = channel.next_event() {
@@ -109,6 +108,6 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     }
     multi_rail.drive_datagrams();
     multi_rail.answer_queries();
-    multi_rail.close_lingering();
+    multi_rail.close_ended(LINGER);
     true
 }

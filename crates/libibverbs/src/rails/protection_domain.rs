@@ -11,8 +11,8 @@ use crate::common::lock::lock;
 /// A protection domain of the program. It has a protection domain of its own on each NIC, so the
 /// NICs refuse keys of other domains.
 pub(crate) struct MultiRailPd {
-    failover: Arc<Domain>,
-    /// The policy of the domain's virtual queue pairs.
+    /// The failover domain that contains the domain's virtual queue pairs.
+    pub(super) failover: Arc<Domain>,
     policy: Policy,
     /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the
     /// domain's queue pairs query them.
@@ -20,33 +20,22 @@ pub(crate) struct MultiRailPd {
 }
 
 impl MultiRailPd {
-    /// Creates a protection domain on the NICs of `device`.
-    ///
     /// # Errors
     /// The errors of [`Domain::with_own_pds`].
     pub(super) fn new(device: &Domain, policy: Policy) -> Result<Arc<MultiRailPd>> {
         Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, policy, regions: Mutex::default() }))
     }
 
-    /// Returns the failover domain, in which the domain's virtual queue pairs are.
-    pub(super) fn failover(&self) -> &Arc<Domain> {
-        &self.failover
-    }
-
-    /// Returns the protection domain on rail 0, in which the queue pairs are that use rail 0 only.
+    /// Returns the protection domain on rail 0, which contains the queue pairs that use rail 0
+    /// only.
     pub(crate) fn id(&self) -> PdId {
         self.failover.nics()[0].pd
     }
 
-    /// Returns the protection domain on a rail.
-    pub(super) fn id_on(&self, rail: usize) -> PdId {
-        self.failover.nics()[rail].pd
-    }
-
     /// Prepares for the peers' atomics if `access` permits them: from now on, all virtual queue
     /// pairs of the device are on one rail ([`Domain::share_atomics`]). The caller grants the
-    /// access afterwards. A device whose peers may execute no atomics has no such rule, and neither
-    /// have the baseline policies, which fence no rail.
+    /// access afterwards. The rule does not apply to the baseline policies, because they fence no
+    /// rail.
     ///
     /// # Errors
     /// `DeviceFatal` if the virtual queue pairs are on several rails and a NIC can be neither
@@ -121,9 +110,8 @@ impl MultiRailPd {
         self.failover.dealloc_mw(mw)
     }
 
-    /// Returns the keys of one of the domain's memory regions or windows on all rails, by the rkey
-    /// on rail 0. Those of a window are returned whether or not the window is bound, because they
-    /// do not change with its bindings.
+    /// Returns the keys on all rails of a region or window of the domain, by the rkey on rail 0.
+    /// Binds do not change the keys of a window, so the window need not be bound.
     pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
         let region = lock(&self.regions).get(&key).cloned();
         region.or_else(|| self.failover.window_with_key(key))

@@ -17,31 +17,28 @@ use super::xrc_domains::XrcDomains;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
-/// The open device.
 pub(crate) struct RailSet {
     /// The NICs, rail 0 first.
     nics: Vec<Arc<SoftNic>>,
-    /// The GID that rail 0 had when the device was opened. The device's GUID is made of it, and
-    /// stays when the address changes.
+    /// The GID that rail 0 had when the device was opened. The device's GUID contains this GID, so
+    /// the GUID stays when the address changes.
     first_gid: Gid,
-    /// The smallest MTU of the NICs' ports, because each rail carries datagrams of the length that
-    /// programs find to be the port's MTU.
+    /// The smallest MTU of the NICs' ports, because each rail carries datagrams as long as the MTU
+    /// that the program reads.
     max_mtu: Mtu,
-    /// The index of the network interface of rail 0, or 0 if the system does not know it.
+    /// The index of the network interface of rail 0 (`if_nametoindex(3)`), or 0 if the system does
+    /// not know it.
     interface_index: u32,
     /// The virtual queue pairs. Present if there are at least two NICs.
     pub(crate) multi_rail: Option<Arc<MultiRail>>,
     objects: Mutex<ObjectTable>,
     /// Tells the connection manager that the last NIC has died.
     on_death: OnceLock<fn()>,
-    /// The memory regions with on-demand paging.
     pub(crate) on_demand: Mutex<OnDemandRegions>,
     xrc_domains: Mutex<XrcDomains>,
-    /// The memory that programs allocate from the device.
     pub(crate) device_memory: DeviceMemory,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
     pub(super) fault_control: OnceLock<ControlServer>,
-    /// The metrics endpoint, if there is one.
     pub(super) metrics: OnceLock<MetricsServer>,
 }
 
@@ -54,22 +51,19 @@ impl RailSet {
         let max_mtu = mtus.min().unwrap_or(Mtu::M1024);
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(first_gid.into()).unwrap_or(0);
-        let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        let (xrc_domains, device_memory, metrics) =
-            (Mutex::default(), DeviceMemory::default(), OnceLock::new());
         Ok(RailSet {
             nics,
             first_gid,
             max_mtu,
             interface_index,
             multi_rail,
-            objects,
+            objects: Mutex::default(),
             on_death: OnceLock::new(),
-            on_demand,
-            xrc_domains,
-            device_memory,
-            fault_control,
-            metrics,
+            on_demand: Mutex::default(),
+            xrc_domains: Mutex::default(),
+            device_memory: DeviceMemory::default(),
+            fault_control: OnceLock::new(),
+            metrics: OnceLock::new(),
         })
     }
 
@@ -78,30 +72,27 @@ impl RailSet {
         &self.nics[0]
     }
 
-    /// Returns all NICs, rail 0 first.
     pub(crate) fn nics(&self) -> &[Arc<SoftNic>] {
         &self.nics
     }
 
-    /// Returns the MTU of the device's port, which is the smallest of all rails.
     pub(crate) fn max_mtu(&self) -> Mtu {
         self.max_mtu
     }
 
-    /// Returns whether the device's port is up, which means that the port of at least one NIC is
-    /// active.
+    /// The device's port is up if the port of at least one NIC is active.
     pub(crate) fn is_up(&self) -> bool {
         self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
     }
 
-    /// Returns whether a NIC answers.
+    /// Returns whether at least one NIC answers.
     pub(crate) fn is_alive(&self) -> bool {
         self.nics.iter().any(|nic| nic.query_port().is_ok())
     }
 
-    /// Returns the number that the NIC of rail 0 has assigned to an object. If that NIC is dead and
-    /// another one is alive, returns a number that no NIC assigns, and that no object has got from
-    /// here before. There are `existing` objects of the kind, and may be as many as `limit`.
+    /// Returns the number that the NIC of rail 0 has assigned to an object. If only other NICs are
+    /// alive, returns a new number that no NIC assigns. `existing` objects of the kind exist, and
+    /// at most `limit` may exist.
     ///
     /// # Errors
     /// The error of the NIC; `Limit` if it is dead and there are too many objects.
@@ -115,7 +106,6 @@ impl RailSet {
         }
     }
 
-    /// Returns the limits of the device's queue pairs.
     pub(crate) fn limits(&self) -> Limits {
         match &self.multi_rail {
             None => limits_of_program(self.nic().attr().limits),
@@ -123,12 +113,10 @@ impl RailSet {
         }
     }
 
-    /// Locks the table of the program's objects.
     pub(crate) fn objects(&self) -> MutexGuard<'_, ObjectTable> {
         lock(&self.objects)
     }
 
-    /// Locks the table of the XRC domains.
     pub(crate) fn xrc_domains(&self) -> MutexGuard<'_, XrcDomains> {
         lock(&self.xrc_domains)
     }
@@ -183,18 +171,15 @@ impl RailSet {
         Ok(self.gid_of_rail_0())
     }
 
-    /// Returns the present GID of rail 0. It outlives the NIC.
+    /// Returns the present GID of rail 0, even if its NIC is dead.
     pub(super) fn gid_of_rail_0(&self) -> Gid {
         self.nic().address().into()
     }
 
-    /// Returns the GID that rail 0 had when the device was opened.
     pub(crate) fn first_gid(&self) -> Gid {
         self.first_gid
     }
 
-    /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the
-    /// system does not know it.
     pub(crate) fn interface_index(&self) -> u32 {
         self.interface_index
     }

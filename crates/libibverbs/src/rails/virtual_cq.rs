@@ -2,12 +2,12 @@
 //! on a NIC.
 
 use std::collections::VecDeque;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use mitra_verbs::{Error, Qpn, Result, Wc, WcStatus};
 
+use super::queue_users::{QueueUser, QueueUsers};
 use crate::common::event_queue::EventQueue;
 use crate::common::lock::lock;
 
@@ -16,21 +16,6 @@ use crate::common::lock::lock;
 const ARMED_FOR_NONE: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ALL: u8 = 2;
-
-/// A virtual queue pair that completes in a [`VirtualCq`].
-pub(super) trait CompletionSource: Send + Sync {
-    /// Returns the queue pair's number.
-    fn qpn(&self) -> Qpn;
-
-    /// Polls the queue pair, and pushes its new completions to its completion queues.
-    fn drive(&self);
-
-    /// Requests an event of the NICs at the next completion, so that the progress thread wakes.
-    ///
-    /// # Errors
-    /// The error of a NIC that is not dead.
-    fn arm(&self) -> Result<()>;
-}
 
 /// A completion queue in which any number of virtual queue pairs complete.
 pub(crate) struct VirtualCq {
@@ -45,7 +30,7 @@ pub(crate) struct VirtualCq {
     on_overflow: Box<dyn Fn() + Send + Sync>,
     /// One of the `ARMED_FOR_…` constants.
     armed: AtomicU8,
-    sources: Mutex<Vec<Weak<dyn CompletionSource>>>,
+    pub(super) users: QueueUsers,
     /// The queue's completion channel, if it has one and the program has not destroyed the queue.
     channel: Mutex<Option<ChannelLink>>,
 }
@@ -71,7 +56,7 @@ impl VirtualCq {
             overflowed: AtomicBool::new(false),
             on_overflow: Box::new(on_overflow),
             armed: AtomicU8::new(ARMED_FOR_NONE),
-            sources: Mutex::default(),
+            users: QueueUsers::default(),
             channel: Mutex::new(channel.map(|events| ChannelLink { events, cq_address: 0 })),
         })
     }
@@ -84,44 +69,27 @@ impl VirtualCq {
         }
     }
 
-    /// Ends the use of the channel, which the program may destroy before the queue pairs that
-    /// completed here have ended. Its descriptor is closed then.
+    /// Releases the channel. The program may destroy the channel, which closes its descriptor,
+    /// while queue pairs still refer to this queue.
     pub(crate) fn detach_channel(&self) {
         *lock(&self.channel) = None;
     }
 
-    /// Adds a queue pair that completes here, unless it was added before.
-    pub(super) fn attach(&self, source: Arc<dyn CompletionSource>) {
-        let mut sources = lock(&self.sources);
-        sources.retain(|known| known.strong_count() > 0);
-        if !sources.iter().any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(&source))) {
-            sources.push(Arc::downgrade(&source));
-        }
-    }
-
     /// Removes a queue pair that is being destroyed, and its completions.
-    pub(super) fn detach<S: CompletionSource>(&self, source: &S) {
-        self.remove_source(source);
-        self.discard(source);
-    }
-
-    /// Removes a queue pair, whose completions stay.
-    pub(super) fn remove_source<S: CompletionSource + ?Sized>(&self, source: &S) {
-        lock(&self.sources).retain(|known| !ptr::addr_eq(known.as_ptr(), source));
+    pub(super) fn detach(&self, user: &dyn QueueUser, qpn: Qpn) {
+        self.users.remove(user);
+        self.discard(qpn);
     }
 
     /// Removes the completions of a queue pair that is being reset or destroyed.
-    pub(super) fn discard<S: CompletionSource>(&self, source: &S) {
-        let qpn = source.qpn();
+    pub(super) fn discard(&self, qpn: Qpn) {
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
     }
 
-    /// Returns whether no queue pair completes in the queue.
     pub(crate) fn is_unused(&self) -> bool {
-        lock(&self.sources).iter().all(|known| known.strong_count() == 0)
+        self.users.is_empty()
     }
 
-    /// Returns whether a completion was lost because the queue was full.
     pub(super) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -161,13 +129,8 @@ impl VirtualCq {
         }
     }
 
-    /// Returns whether the queue is armed for some or all completions.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire) != ARMED_FOR_NONE
-    }
-
-    fn sources(&self) -> Vec<Arc<dyn CompletionSource>> {
-        lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic`
@@ -176,7 +139,7 @@ impl VirtualCq {
     /// # Errors
     /// `Invalid` if the queue holds more completions, or the error of `resize_on_nic`.
     pub(crate) fn resize(&self, depth: u32, resize_on_nic: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.sources().iter().for_each(|source| source.drive());
+        self.users.for_each(|user| user.drive());
         let ready = lock(&self.ready);
         if ready.len() > depth as usize {
             return Err(Error::Invalid(
@@ -190,21 +153,7 @@ impl VirtualCq {
 
     /// Drives the queue pairs, and appends up to `max` completions to `out`.
     pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
-        {
-            let sources = lock(&self.sources);
-            match sources.as_slice() {
-                // Most queues have one queue pair. In this case the poll allocates nothing.
-                [only] => {
-                    let only = only.upgrade();
-                    drop(sources);
-                    only.iter().for_each(|source| source.drive());
-                }
-                _ => {
-                    drop(sources);
-                    self.sources().iter().for_each(|source| source.drive());
-                }
-            }
-        }
+        self.users.for_each(|user| user.drive());
         let mut ready = lock(&self.ready);
         let n = max.min(ready.len());
         out.extend(ready.drain(..n));
@@ -221,9 +170,6 @@ impl VirtualCq {
             let armed = if solicited_only { ARMED_FOR_SOLICITED } else { ARMED_FOR_ALL };
             self.armed.fetch_max(armed, Ordering::AcqRel);
         }
-        for source in self.sources() {
-            source.arm()?;
-        }
-        Ok(())
+        self.users.all().iter().try_for_each(|user| user.arm())
     }
 }

@@ -8,15 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::{Config, VirtualQp, VirtualQpBuilder};
+use mitra_failover::{Config, Domain, VirtualQp, VirtualQpBuilder};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Qpn, Result};
+use mitra_verbs::{Error, Provider, Qpn, Result};
 
 use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
-use super::multi_rail_domain::{LINGER, MultiRailDomain};
+use super::multi_rail_domain::MultiRailDomain;
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
-use super::rendezvous::Subject;
+use super::rendezvous::{QUERY_TIMEOUT, Rendezvous, Subject};
 use crate::common::lock::lock;
 
 /// The maximum time for which an exiting process waits until the progress thread has told all peers
@@ -28,12 +28,11 @@ pub(crate) struct MultiRail {
     domain: Arc<MultiRailDomain>,
     /// The queue pairs that the program has not destroyed.
     qps: Mutex<HashMap<Qpn, Weak<MultiRailQp>>>,
-    /// What the UD queue pairs share.
     datagrams: Arc<DatagramNetwork>,
     /// The UD queue pairs that the program has not destroyed.
     datagram_qps: Mutex<HashMap<Qpn, Weak<MultiRailUd>>>,
     /// The queue pairs that the program has destroyed, each with the time of its destruction. They
-    /// are kept for [`LINGER`].
+    /// are kept for [`LINGER`](super::multi_rail_domain::LINGER).
     lingering: Mutex<Vec<(Instant, Arc<MultiRailQp>)>>,
     /// Whether the process exits. If it does, the progress thread ends all connections.
     exiting: AtomicBool,
@@ -45,13 +44,16 @@ impl MultiRail {
     /// Creates the failover domain over at least two NICs, without queue pairs.
     ///
     /// # Errors
-    /// The errors of [`MultiRailDomain::new`].
+    /// `Limit` if there are too many NICs, or the error of a NIC that refuses to create an object.
     pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<Arc<MultiRail>> {
-        Ok(MultiRail::with_domain(MultiRailDomain::new(nics, settings)?))
+        let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let failover = Domain::with_completion_channels(providers)?;
+        let rendezvous = Rendezvous::new(failover.nics(), QUERY_TIMEOUT)?;
+        Ok(MultiRail::with_domain(MultiRailDomain::new(failover, rendezvous, settings)))
     }
 
     pub(super) fn with_domain(domain: MultiRailDomain) -> Arc<MultiRail> {
-        let datagrams = DatagramNetwork::new(domain.nics(), &domain.rendezvous);
+        let datagrams = DatagramNetwork::new(domain.failover.nics(), &domain.rendezvous);
         Arc::new(MultiRail {
             domain: Arc::new(domain),
             qps: Mutex::default(),
@@ -63,7 +65,6 @@ impl MultiRail {
         })
     }
 
-    /// Returns the state that the queue pairs share.
     pub(crate) fn domain(&self) -> &Arc<MultiRailDomain> {
         &self.domain
     }
@@ -85,13 +86,13 @@ impl MultiRail {
         let pd = params.pd.clone().or_else(|| params.xrc.as_ref()?.pd());
         // An XRC receive queue pair may be created before the first shared receive queue of its
         // domain.
-        let failover = pd.as_ref().map_or(self.domain.failover(), |pd| pd.failover());
+        let failover = pd.as_ref().map_or(&self.domain.failover, |pd| &pd.failover);
         let mut builder = VirtualQp::builder(failover).config(config);
         if let Some(srq) = &params.srq {
             builder = builder.shared_receive_queue(srq.queue());
         }
         if let Some(xrc) = &params.xrc {
-            builder = builder.xrc_domain(xrc.queues());
+            builder = builder.xrc_domain(&xrc.queues);
         }
         let vqp = self.build_with_unused_number(&builder)?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
@@ -99,7 +100,6 @@ impl MultiRail {
         Ok(qp)
     }
 
-    /// Returns what the UD queue pairs share.
     pub(crate) fn datagrams(&self) -> &Arc<DatagramNetwork> {
         &self.datagrams
     }
@@ -114,8 +114,6 @@ impl MultiRail {
         Ok(qp)
     }
 
-    /// Destroys a UD queue pair.
-    ///
     /// # Errors
     /// The errors of [`MultiRailUd::destroy`].
     pub(crate) fn destroy_datagram_qp(&self, qp: &MultiRailUd) -> Result<()> {
@@ -124,9 +122,10 @@ impl MultiRail {
         Ok(())
     }
 
-    /// Drives the exchange between the UD queue pairs of several devices, and the UD queue pairs.
+    /// Exchanges the directory's messages with other devices, and drives the UD queue pairs.
     pub(super) fn drive_datagrams(&self) {
-        self.datagrams.drive();
+        self.datagrams.observe_ports();
+        self.datagrams.exchange();
         let qps: Vec<_> = lock(&self.datagram_qps).values().filter_map(Weak::upgrade).collect();
         for qp in qps {
             qp.make_progress();
@@ -149,9 +148,9 @@ impl MultiRail {
         }
     }
 
-    /// Builds a virtual queue pair, as [`MultiRail::with_room`] does. No other queue pair of the
-    /// program has its number: one that was made when the NIC of rail 0 was alive has its number
-    /// from there, and another NIC may assign the same.
+    /// Builds a virtual queue pair, as [`MultiRail::with_room`] does, whose number no other queue
+    /// pair of the program has. After the NIC of rail 0 has died, another NIC assigns the numbers,
+    /// and may assign a number that is in use.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`].
@@ -168,27 +167,25 @@ impl MultiRail {
     }
 
     /// Destroys a queue pair for the program. Its queue pairs on the rails are destroyed after
-    /// [`LINGER`].
+    /// [`LINGER`](super::multi_rail_domain::LINGER).
     pub(crate) fn destroy_qp(&self, qp: Arc<MultiRailQp>) {
         qp.destroy();
         lock(&self.qps).remove(&qp.qpn());
         lock(&self.lingering).push((Instant::now(), qp));
     }
 
-    /// Returns the queue pairs that the program has not destroyed.
     pub(super) fn qps(&self) -> Vec<Arc<MultiRailQp>> {
         lock(&self.qps).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the queue pair with a number, unless the program has destroyed it.
+    /// Returns `None` if the program has destroyed the queue pair.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<MultiRailQp>> {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries that have arrived. If the queue pair does not exist or does not connect
-    /// to the sender, or if the region is not in the queue pair's protection domain, the answer is
-    /// that the object does not exist. A query for a region from an unknown address of the peer's
-    /// device is not answered.
+    /// Answers the queries that have arrived. For the sender, a queue pair that connects to another
+    /// device does not exist, nor does a region in another protection domain. A query for a region
+    /// from an unknown address of the peer's device gets no answer.
     pub(super) fn answer_queries(&self) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
@@ -206,8 +203,8 @@ impl MultiRail {
                             rendezvous.answer_ended(&query, info);
                             continue;
                         }
-                        // The peer connects, so it has been reset, and can answer this end's own
-                        // query.
+                        // The peer connects, so its queue pair is reset, and it can answer this
+                        // end's query.
                         qp.hasten_connection();
                     }
                     info.map(|info| info.encode())
@@ -222,8 +219,8 @@ impl MultiRail {
                 Subject::Region { qpn, .. } | Subject::SharedReceiveQueue { qpn, .. } => match self.qp(qpn) {
                     Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
                         if qp.may_be_peer(&query.device) {
-                            // The address may have changed, and this end learns it soon. The sender
-                            // asks again.
+                            // The peer's address may have changed, which this end detects soon. The
+                            // sender queries again.
                             continue;
                         }
                         None
@@ -236,14 +233,8 @@ impl MultiRail {
     }
 
     /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
-    /// that ended more than [`LINGER`] ago.
-    pub(super) fn close_lingering(&self) {
-        self.close_ended(LINGER);
-    }
-
-    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
     /// that ended at least `age` ago.
-    fn close_ended(&self, age: Duration) {
+    pub(super) fn close_ended(&self, age: Duration) {
         let expired: Vec<_> = {
             let mut lingering = lock(&self.lingering);
             lingering.iter().for_each(|(_, qp)| qp.drive_after_destroy());
@@ -267,8 +258,8 @@ impl MultiRail {
         }
     }
 
-    /// Ends all connections if the process exits, unless that was done before. Each peer is told
-    /// that its connection has ended, except that a queue pair whose lock is held is skipped.
+    /// Ends all connections once when the process exits, which tells the peers. Skips a queue pair
+    /// whose lock is held.
     pub(super) fn notify_peers_at_exit(&self) {
         if self.exiting.load(Ordering::Acquire) && !self.peers_notified.load(Ordering::Relaxed) {
             self.qps().iter().for_each(|qp| qp.try_shutdown());

@@ -2,35 +2,34 @@
 //! messages for them.
 
 use std::collections::HashMap;
-use std::ptr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use mitra_failover::XrcDomain;
 use mitra_verbs::{Error, Result, Srqn};
 
 use super::protection_domain::MultiRailPd;
-use super::virtual_cq::{CompletionSource, VirtualCq};
-use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
+use super::queue_users::{QueueUser, QueueUsers};
+use super::virtual_cq::VirtualCq;
+use super::virtual_srq::VirtualSrq;
 use crate::common::lock::lock;
 
-/// A queue pair that receives messages for the shared receive queues of a domain.
-pub(super) trait XrcReceiver: CompletionSource + ReceiveConsumer {}
-
-/// An XRC domain over several rails.
 #[derive(Default)]
 pub(crate) struct VirtualXrcDomain {
-    queues: Arc<XrcDomain>,
+    /// The queues by number, from which virtual queue pairs take receives.
+    pub(super) queues: Arc<XrcDomain>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The protection domain of the shared receive queues and of the queue pairs. A NIC checks a
-    /// request against the domain of the queue that the request names. Over several rails this is
-    /// the domain of the queue pair, so all queues have the same. `None` until there is a queue.
+    /// The protection domain of all shared receive queues and queue pairs. A NIC checks a request
+    /// against the protection domain of the queue that the request names. A virtual queue pair
+    /// checks the request against its own protection domain, so all queues must be in that one.
+    /// `None` while there is no queue.
     pd: Option<Arc<MultiRailPd>>,
     srqs: HashMap<Srqn, XrcSrq>,
-    receivers: Vec<Weak<dyn XrcReceiver>>,
+    /// The queue pairs that receive messages for the shared receive queues.
+    receivers: QueueUsers,
 }
 
 /// A shared receive queue, and the completion queue of its receives.
@@ -40,31 +39,21 @@ struct XrcSrq {
 }
 
 impl State {
-    fn receivers(&self) -> impl Iterator<Item = Arc<dyn XrcReceiver>> {
-        self.receivers.iter().filter_map(Weak::upgrade)
-    }
-
     /// Forgets the protection domain if nothing is in it.
     fn release_pd(&mut self) {
-        if self.srqs.is_empty() && self.receivers().next().is_none() {
+        if self.srqs.is_empty() && self.receivers.is_empty() {
             self.pd = None;
         }
     }
 }
 
 impl VirtualXrcDomain {
-    /// Returns the queues by number, from which virtual queue pairs take receives.
-    pub(super) fn queues(&self) -> &Arc<XrcDomain> {
-        &self.queues
-    }
-
-    /// Returns the protection domain of the queues. `None` until there is a queue.
     pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
         lock(&self.state).pd.clone()
     }
 
-    /// Adds a shared receive queue, which no other queue of the process has the number of. Its
-    /// receives complete in `cq`.
+    /// Adds a shared receive queue, whose number is unique in the process. Its receives complete in
+    /// `cq`.
     ///
     /// # Errors
     /// `Unsupported` if the domain has queues in another protection domain.
@@ -83,9 +72,9 @@ impl VirtualXrcDomain {
         }
         self.queues.insert(number, srq.queue())?;
         state.pd = Some(Arc::clone(pd));
-        for receiver in state.receivers() {
-            srq.attach(receiver.clone());
-            cq.attach(receiver);
+        for receiver in state.receivers.all() {
+            srq.users.add(&receiver);
+            cq.users.add(&receiver);
         }
         state.srqs.insert(number, XrcSrq { srq: Arc::clone(srq), cq: Arc::clone(cq) });
         Ok(())
@@ -98,7 +87,7 @@ impl VirtualXrcDomain {
         let Some(removed) = state.srqs.remove(&number) else { return };
         let is_cq_used = state.srqs.values().any(|other| Arc::ptr_eq(&other.cq, &removed.cq));
         if !is_cq_used {
-            state.receivers().for_each(|receiver| removed.cq.remove_source(&*receiver));
+            state.receivers.for_each(|receiver| removed.cq.users.remove(receiver));
         }
         state.release_pd();
     }
@@ -108,29 +97,28 @@ impl VirtualXrcDomain {
         lock(&self.state).srqs.get(&number).map(|srq| Arc::clone(&srq.cq))
     }
 
-    /// Returns whether a completion queue of the receives is as `is_so` says.
+    /// Returns whether `is_so` holds for the completion queue of any shared receive queue.
     pub(super) fn any_cq(&self, is_so: impl Fn(&VirtualCq) -> bool) -> bool {
         lock(&self.state).srqs.values().any(|srq| is_so(&srq.cq))
     }
 
-    /// Adds a queue pair that receives messages for all queues.
-    pub(super) fn add_receiver(&self, receiver: &Arc<dyn XrcReceiver>) {
-        let mut state = lock(&self.state);
+    pub(super) fn add_receiver(&self, receiver: &Arc<dyn QueueUser>) {
+        let state = lock(&self.state);
         for XrcSrq { srq, cq } in state.srqs.values() {
-            srq.attach(receiver.clone());
-            cq.attach(receiver.clone());
+            srq.users.add(receiver);
+            cq.users.add(receiver);
         }
-        state.receivers.push(Arc::downgrade(receiver));
+        state.receivers.add(receiver);
     }
 
     /// Removes a queue pair that is being destroyed. Its completions stay, as on a NIC.
-    pub(super) fn remove_receiver<R: XrcReceiver>(&self, receiver: &R) {
+    pub(super) fn remove_receiver(&self, receiver: &dyn QueueUser) {
         let mut state = lock(&self.state);
         for XrcSrq { srq, cq } in state.srqs.values() {
-            srq.detach(receiver);
-            cq.remove_source(receiver);
+            srq.users.remove(receiver);
+            cq.users.remove(receiver);
         }
-        state.receivers.retain(|known| known.strong_count() > 0 && !ptr::addr_eq(known.as_ptr(), receiver));
+        state.receivers.remove(receiver);
         state.release_pd();
     }
 }

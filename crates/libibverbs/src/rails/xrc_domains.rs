@@ -2,8 +2,8 @@
 //!
 //! A file associates the domains that several contexts of one process open. The domain is on the
 //! NIC of rail 0, which assigns the numbers of its shared receive queues. On a device with several
-//! rails, the queues and queue pairs are those of a [`VirtualXrcDomain`]. Each process has NICs of
-//! its own, so a domain is never shared between processes.
+//! rails, a [`VirtualXrcDomain`] contains the queues and queue pairs. Each process has NICs of its
+//! own, so a domain is never shared between processes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,11 +20,9 @@ use crate::common::errno::unless_dead;
 /// The device and the number of an inode.
 type Inode = (u64, u64);
 
-/// The domains that are open.
 #[derive(Default)]
 pub(crate) struct XrcDomains {
     open: HashMap<XrcdId, OpenDomain>,
-    by_inode: HashMap<Inode, XrcdId>,
 }
 
 struct OpenDomain {
@@ -36,16 +34,15 @@ struct OpenDomain {
     over_rails: Option<Arc<VirtualXrcDomain>>,
 }
 
-/// Whether a domain may exist, or has to exist (`O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`).
+/// The flags `O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenFlags {
     pub(crate) create: bool,
     pub(crate) exclusive: bool,
 }
 
-/// Why a domain was not opened.
 pub(crate) enum OpenXrcdError {
-    /// The descriptor is not that of an open file.
+    /// The descriptor refers to no open file.
     BadDescriptor,
     /// No domain of this process is associated with the file, and `O_CREAT` is not set.
     NoDomain,
@@ -55,9 +52,9 @@ pub(crate) enum OpenXrcdError {
 }
 
 impl XrcDomains {
-    /// Opens the domain that is associated with a file. If there is none, or no file is given,
-    /// creates a domain by `alloc`, which gets the number of domains that are open. It is one over
-    /// several rails if `has_rails` is set.
+    /// Opens the domain that is associated with `file`. If there is none, creates a domain by
+    /// `alloc`, whose argument is the number of open domains. The new domain is over several rails
+    /// if `has_rails` is set.
     ///
     /// # Errors
     /// See [`OpenXrcdError`].
@@ -78,25 +75,19 @@ impl XrcDomains {
             }
         };
         if let Some((inode, _)) = &file {
-            if let Some(&id) = self.by_inode.get(inode) {
-                if flags.exclusive {
-                    return Err(OpenXrcdError::Exists);
-                }
-                let mut over_rails = None;
-                if let Some(domain) = self.open.get_mut(&id) {
+            let is_of_file =
+                |domain: &OpenDomain| domain.file.as_ref().is_some_and(|(known, _)| known == inode);
+            match self.open.iter_mut().find(|(_, domain)| is_of_file(domain)) {
+                Some(_) if flags.exclusive => return Err(OpenXrcdError::Exists),
+                Some((id, domain)) => {
                     domain.handles += 1;
-                    over_rails.clone_from(&domain.over_rails);
+                    return Ok((*id, domain.over_rails.clone()));
                 }
-                return Ok((id, over_rails));
-            }
-            if !flags.create {
-                return Err(OpenXrcdError::NoDomain);
+                None if !flags.create => return Err(OpenXrcdError::NoDomain),
+                None => {}
             }
         }
         let id = alloc(self.open.len()).map_err(OpenXrcdError::Nic)?;
-        if let Some((inode, _)) = &file {
-            self.by_inode.insert(*inode, id);
-        }
         let over_rails = has_rails.then(Arc::default);
         self.open.insert(id, OpenDomain { handles: 1, file, over_rails: over_rails.clone() });
         Ok((id, over_rails))
@@ -113,9 +104,7 @@ impl XrcDomains {
             return Ok(());
         }
         unless_dead(nic.dealloc_xrcd(id))?;
-        if let Some((inode, _)) = self.open.remove(&id).and_then(|domain| domain.file) {
-            self.by_inode.remove(&inode);
-        }
+        self.open.remove(&id);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The address handles of programs. A handle is that of the NIC of rail 0, and names the same
+//! The program's address handles. The NIC of rail 0 numbers them. A handle names the same
 //! destination on all rails.
 
 use std::collections::HashMap;
@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use mitra_failover::LocalNic;
 use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::rails::object_number;
 use crate::rails::protection_domain::MultiRailPd;
 
-/// The address handles of all programs' protection domains.
 pub(crate) struct AddressHandles {
     nics: Vec<LocalNic>,
     handles: Mutex<HashMap<AhId, Arc<AddressHandle>>>,
@@ -19,7 +19,7 @@ pub(crate) struct AddressHandles {
 
 /// A destination, with its address handles on the rails. They are destroyed with the value.
 pub(super) struct AddressHandle {
-    /// The handles are dropped before the protection domain, which counts them.
+    /// Declared, and so dropped, before the protection domain, which counts the handles.
     on_rails: Mutex<Vec<OnRail>>,
     pd: Arc<MultiRailPd>,
     pub(super) gid: Gid,
@@ -38,8 +38,6 @@ impl AddressHandles {
         AddressHandles { nics: nics.to_vec(), handles: Mutex::default() }
     }
 
-    /// Creates an address handle.
-    ///
     /// # Errors
     /// `Limit` if there are too many, or another error of the NIC of rail 0.
     pub(crate) fn create(&self, pd: &Arc<MultiRailPd>, gid: Gid, traffic_class: u8) -> Result<AhId> {
@@ -49,14 +47,7 @@ impl AddressHandles {
         let id = match on_rail_0 {
             Err(Error::DeviceFatal) => {
                 let limit = self.nics[0].provider.attr().limits.ahs;
-                if handles.len() >= limit as usize {
-                    let requested = handles.len() as u64 + 1;
-                    return Err(Error::Limit {
-                        attribute: "address handles",
-                        requested,
-                        limit: limit.into(),
-                    });
-                }
+                check_limit("address handles", handles.len() as u32 + 1, limit)?;
                 AhId(object_number::without_rail_0())
             }
             created => created?,
@@ -74,8 +65,6 @@ impl AddressHandles {
         removed.map(drop).ok_or(Error::NoSuchObject { kind: "address handle", id: id.0 })
     }
 
-    /// Returns the destination of an address handle.
-    ///
     /// # Errors
     /// `NoSuchObject` if there is no such handle.
     pub(super) fn get(&self, id: AhId) -> Result<Arc<AddressHandle>> {
@@ -93,7 +82,7 @@ impl AddressHandle {
         if let Some(known) = on_rails.iter().find(|known| known.rail == rail && known.gid == gid) {
             return Ok(known.id);
         }
-        let (nic, pd) = (Arc::clone(&nics[rail].provider), self.pd.id_on(rail));
+        let (nic, pd) = (Arc::clone(&nics[rail].provider), self.pd.failover.nics()[rail].pd);
         let id = nic.create_ah_with_traffic_class(pd, gid, self.traffic_class)?;
         // The device had another address on this rail.
         on_rails.retain(|known| known.rail != rail);

@@ -1,5 +1,5 @@
-//! The memory in which the datagrams of one queue pair arrive, with slots for each rail. Receives
-//! of the program cannot be posted on a NIC, because a datagram may arrive on any rail, and a
+//! The memory in which the datagrams of one queue pair arrive, with slots for each rail. The
+//! program's receives cannot be posted on a NIC, because a datagram may arrive on any rail, and a
 //! posted receive cannot be withdrawn from another rail.
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ const MAX_SLOTS: u32 = 512;
 /// are freed only when the queue pair is driven.
 const MIN_SLOTS: u32 = 64;
 
-/// The bit of `wr_id` by which a completion is that of a slot.
+/// The bit of `wr_id` that marks the completion of a slot's receive.
 const SLOT: u64 = 1 << 63;
 
-/// Returns the slot of a completion, or `None` for that of a send.
+/// Returns the slot of a receive's completion, or `None` for the completion of a send.
 pub(super) fn slot_of(wr_id: u64) -> Option<u32> {
     (wr_id & SLOT != 0).then_some(wr_id as u32)
 }
 
-/// The slots of all rails.
 pub(super) struct Arrivals {
     domain: Arc<Domain>,
     buffer: Arc<Buffer>,
     mr: VirtualMr,
-    slots: u32,
-    slot_bytes: u32,
+    /// The number of slots on a rail.
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u32,
 }
 
 impl Arrivals {
@@ -42,19 +42,12 @@ impl Arrivals {
         let slot_bytes = (GRH_LEN + mtus.max().unwrap_or(0)).next_multiple_of(8) as u32;
         let slots = receives.clamp(MIN_SLOTS, MAX_SLOTS);
         let bytes = slot_bytes as usize * slots as usize * domain.nics().len();
-        // The system provides the memory of a slot when a datagram is written there.
+        // The system allocates the memory of a slot when a datagram is written there.
         let buffer = Arc::new(Buffer::new(bytes));
         let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
         Ok(Arrivals { domain: Arc::clone(domain), buffer, mr, slots, slot_bytes })
     }
 
-    /// Returns the number of slots on a rail.
-    pub(super) fn slots(&self) -> u32 {
-        self.slots
-    }
-
-    /// Posts the receive of a slot.
-    ///
     /// # Errors
     /// The error of the NIC.
     pub(super) fn post(&self, rail: usize, qpn: Qpn, slot: u32) -> Result<()> {
@@ -63,14 +56,9 @@ impl Arrivals {
         self.domain.nics()[rail].provider.post_recv(qpn, &[receive]).map_err(|refused| refused.error)
     }
 
-    /// Reads the first `out.len()` bytes of a slot, which is as long.
+    /// Reads the first bytes of a slot. `out` is not longer than the slot.
     pub(super) fn read(&self, rail: usize, slot: u32, out: &mut [u8]) {
         self.buffer.read_at(self.offset(rail, slot) as usize, out);
-    }
-
-    /// Returns the length of a slot in bytes.
-    pub(super) fn slot_bytes(&self) -> u32 {
-        self.slot_bytes
     }
 
     fn offset(&self, rail: usize, slot: u32) -> u64 {
@@ -80,8 +68,8 @@ impl Arrivals {
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. The NIC may access the buffer safely
-        // even then, because the buffer is not freed while a NIC refers to it.
+        // Only a dead NIC does not confirm the revocation. Its access would be harmless, because
+        // the buffer is not freed while a NIC refers to it.
         let _ = self.domain.deregister(&self.mr);
     }
 }

@@ -1,15 +1,15 @@
 //! Where the UD queue pairs of other devices can be reached, and the choice of a rail for each
 //! datagram.
 //!
-//! A state machine without I/O. Time is the time since any fixed point. All tables are bounded;
-//! what is evicted is learned again.
+//! The directory is a state machine without I/O. Times count from any fixed point. All tables are
+//! bounded, and the directory learns evicted entries again.
 //!
 //! A device asks another for the numbers of a queue pair on all rails before it sends the first
 //! datagram there, and states the numbers of its own queue pair in the same message. So both ends
-//! can map the addresses of a rail to those that programs know before a datagram uses them. While a
-//! program sends, the device asks on all rails in short intervals, so it learns which rails answer.
-//! A device whose ports change tells the others at once. A device that does not answer is addressed
-//! on rail 0 only, as on a device with one rail.
+//! know the numbers before a datagram uses them. While a program sends, the device asks on all
+//! rails in short intervals, and so learns which rails answer. A device whose ports change tells
+//! the others at once. A device that does not answer is addressed on rail 0 only, as on a device
+//! with one rail.
 //!
 //! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases
 //! need no wait: the device has just sent a datagram on rail 0, or has not answered for another of
@@ -33,14 +33,12 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
 const MAX_MISSES: u32 = 10;
 /// The time since the last datagram in which a device is probed, and told of changed ports.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time for which other addresses of a device are refused, unless they come from a known
-/// address of it.
+/// The time for which other addresses of a device are refused, except in messages from a known
+/// address of the device.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
-/// The number of times that a changed port is told, because messages may be lost.
+/// The number of messages that tell a device of a changed port. Messages may be lost.
 const TELLS: u32 = 3;
-/// The maximum number of devices that are known.
 const MAX_PEERS: usize = 1 << 10;
-/// The maximum number of destinations.
 const MAX_DESTINATIONS: usize = 1 << 13;
 
 const ANY_QPN: Qpn = Qpn::new(0);
@@ -63,7 +61,7 @@ pub(super) struct Outgoing {
     pub(super) message: Reach,
 }
 
-/// The datagrams to a device use another rail.
+/// A change of the rail that the datagrams to a device use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Move {
     pub(super) device: Gid,
@@ -77,10 +75,10 @@ struct Peer {
     address: DeviceAddress,
     /// The probes on each rail since the last message of the device there.
     misses: Vec<u32>,
-    /// The rail of its datagrams.
+    /// The rail of the datagrams to it.
     current: usize,
     qps: QpTable,
-    /// The queue pairs of this device that it asked for, so it knows their numbers.
+    /// The queue pairs of this device that the other device asked for, and so knows.
     told: BTreeSet<Qpn>,
     /// The time of its last message.
     heard: Duration,
@@ -120,20 +118,19 @@ enum Answer {
     None,
 }
 
-/// The directory of one device.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Directory {
-    own: DeviceAddress,
+    pub(super) own: DeviceAddress,
     own_qps: QpTable,
     /// The other devices, by the GID that programs know.
     peers: BTreeMap<Gid, Peer>,
     /// The devices by their addresses on a rail.
     by_address: BTreeMap<(usize, Gid), Gid>,
-    /// The present GIDs of the known devices that programs may know by former ones, by these.
+    /// The present GIDs of known devices, by the former GIDs that programs may use.
     renamed: BTreeMap<Gid, Gid>,
     destinations: BTreeMap<Destination, Resolution>,
-    /// The devices that have no known address and from which a datagram has arrived on rail 0, with
-    /// the time of the last one.
+    /// The devices without a known address from which datagrams have arrived on rail 0, with the
+    /// time of the last one.
     heard: BTreeMap<Gid, Duration>,
     /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of
     /// their next announcements.
@@ -148,7 +145,7 @@ fn contains(mask: RailMask, rail: usize) -> bool {
 }
 
 impl Directory {
-    /// Creates the directory of a device with these GIDs, none of whose ports is up.
+    /// Creates the directory of a device whose ports are all down.
     pub(super) fn new(gids: Vec<Gid>) -> Directory {
         Directory {
             own: DeviceAddress::new(gids, 0),
@@ -169,17 +166,10 @@ impl Directory {
         self.own.gids[0]
     }
 
-    /// Returns the GIDs of this device by rail.
-    pub(super) fn own_gids(&self) -> &[Gid] {
-        &self.own.gids
-    }
-
-    /// Adds a queue pair of this device.
     pub(super) fn add_qp(&mut self, numbers: QpNumbers) {
         self.own_qps.insert(numbers);
     }
 
-    /// Removes a queue pair of this device.
     pub(super) fn remove_qp(&mut self, qpn: Qpn) {
         self.own_qps.remove(qpn);
         self.announced.remove(&qpn);
@@ -187,8 +177,7 @@ impl Directory {
         self.destinations.retain(|destination, _| destination.own != qpn);
     }
 
-    /// Sets the rails whose ports are up at this device. The devices that datagrams were exchanged
-    /// with are told of a change.
+    /// Sets the rails whose ports are up at this device, and tells other devices of a change.
     pub(super) fn set_up(&mut self, now: Duration, up: RailMask) {
         if self.own.up == up {
             return;
@@ -197,8 +186,7 @@ impl Directory {
         self.tell(now);
     }
 
-    /// Sets the GIDs of this device. The devices that datagrams were exchanged with are told of a
-    /// change.
+    /// Sets the GIDs of this device, and tells other devices of a change.
     pub(super) fn set_gids(&mut self, now: Duration, gids: &[Gid]) {
         if self.own.gids != gids {
             self.own.set_gids(gids.to_vec());
@@ -206,7 +194,8 @@ impl Directory {
         }
     }
 
-    /// Tells the devices that datagrams were exchanged with where this one can be reached.
+    /// Schedules messages that tell where this device can be reached, to the devices with which
+    /// datagrams were exchanged.
     fn tell(&mut self, now: Duration) {
         for peer in self.peers.values_mut().filter(|peer| peer.is_in_use(now) || is_recent(peer.asked, now)) {
             (peer.tells_left, peer.next_probe) = (TELLS, now);
@@ -214,7 +203,7 @@ impl Directory {
         self.next_transmit = now;
     }
 
-    /// Returns the present GID of a device, by the one that a program knows.
+    /// Returns the present GID of the device that a program knows by `gid`.
     fn present(&self, gid: Gid) -> Gid {
         self.renamed.get(&gid).copied().unwrap_or(gid)
     }
@@ -244,7 +233,7 @@ impl Directory {
             peer.qps.insert(qp);
         }
         match kind {
-            ReachKind::Ask { device, qpn } if self.own.is_at(device) => {
+            ReachKind::Ask { device, qpn } if self.own.device.includes(device) => {
                 peer.asked = Some(now);
                 let qp = self.own_qps.numbers(qpn);
                 if peer.told.len() >= MAX_QPS {
@@ -272,7 +261,7 @@ impl Directory {
     /// Returns the way of a datagram from one of this device's queue pairs to the address that the
     /// program knows.
     pub(super) fn route(&mut self, now: Duration, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
-        if self.own.is_at(gid) && !self.peers.contains_key(&gid) {
+        if self.own.device.includes(gid) && !self.peers.contains_key(&gid) {
             let as_addressed = Route::To { rail: 0, gid: self.own_gid(), qpn };
             let Some(on_rails) = self.own_qps.qps.get(&qpn) else { return as_addressed };
             let is_good = |rail: &usize| contains(self.own.up, *rail) && on_rails[*rail] != ANY_QPN;
@@ -284,7 +273,8 @@ impl Directory {
         let as_addressed = Route::To { rail: 0, gid, qpn };
         if !self.destinations.contains_key(&destination) {
             self.make_room(now);
-            // The answer to a device that has asked need not wait: both ends know both queue pairs.
+            // A datagram to a device that has asked need not wait, because both ends know both
+            // queue pairs.
             let is_known = |peer: &Peer| peer.qps.qps.contains_key(&qpn) && peer.told.contains(&own);
             let answer = match self.peers.get(&gid) {
                 Some(peer) if is_known(peer) => Answer::Found,
@@ -338,9 +328,12 @@ impl Directory {
 
     /// Returns whether an unknown device has not answered for another of its queue pairs.
     fn is_silent(&self, gid: Gid) -> bool {
+        self.destinations_at(gid).any(|resolution| resolution.answer == Answer::None)
+    }
+
+    fn destinations_at(&self, gid: Gid) -> impl Iterator<Item = &Resolution> {
         let of = |number| Destination { gid, qpn: number, own: number };
-        let range = of(ANY_QPN)..=of(MAX_QPN);
-        self.destinations.range(range).any(|(_, resolution)| resolution.answer == Answer::None)
+        self.destinations.range(of(ANY_QPN)..=of(MAX_QPN)).map(|(_, resolution)| resolution)
     }
 
     /// Evicts a destination if there are too many.
@@ -356,7 +349,7 @@ impl Directory {
     /// Returns the rail on which one of this device's queue pairs sends to multicast groups, and
     /// whether an announcement of the queue pair is due before the datagram.
     pub(super) fn multicast_rail(&mut self, now: Duration, own: Qpn) -> (usize, bool) {
-        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
+        let rail = self.own.first_up();
         let is_new = rail > 0 && !self.announced.contains_key(&own);
         if is_new {
             self.announced.insert(own, now);
@@ -365,14 +358,14 @@ impl Directory {
         (rail, is_new)
     }
 
-    /// Returns whether an address on rail 0 is this device's or that of a known device.
+    /// Returns whether `gid` is the address on rail 0 of this device or of a known device.
     pub(super) fn is_known(&self, gid: Gid) -> bool {
         gid == self.own_gid() || self.by_address.contains_key(&(0, gid))
     }
 
     /// Returns the GID and the number by which programs know the sender of a datagram that has
-    /// arrived on `rail`. Returns `None` if the sender is unknown, or if the datagram has arrived
-    /// on another rail than that of its sender, as a copy of one to a multicast group may.
+    /// arrived on `rail`. Returns `None` if the sender is unknown, or if `rail` is not the rail of
+    /// the sender's address. A multicast datagram may arrive on such a rail.
     pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
             if self.is_known(gid) {
@@ -424,7 +417,6 @@ fn is_recent(time: Option<Duration>, now: Duration) -> bool {
     time.is_some_and(|time| now <= time + IN_USE)
 }
 
-/// Returns whether a GID is that of a multicast group.
 pub(super) fn is_multicast(gid: Gid) -> bool {
     IpAddr::from(gid).is_multicast()
 }

@@ -1,15 +1,15 @@
 //! UD queue pairs over several rails.
 //!
-//! Programs know a UD queue pair by the GID of its device and one number, which are those of
-//! rail 0. The queue pair has a queue pair of the NIC on each rail, with numbers of their own. Each
-//! datagram leaves on one rail that is up at both ends, as far as this end knows, and is never sent
-//! again. What arrives on any rail is copied to the oldest receive of the program, and shows the
-//! GID and the number that the sender's program knows.
+//! Programs know a UD queue pair by the GID and the queue pair number of rail 0. On each rail, the
+//! NIC has a queue pair for it with another number. Each datagram leaves on one rail that is up at
+//! both ends, as far as this end knows, and is never sent again. A datagram that arrives on any
+//! rail is copied to the program's oldest receive, and shows the GID and the number that the
+//! sender's program knows.
 //!
 //! - [`directory`] is the state machine that knows where devices and their queue pairs can be
 //!   reached, and chooses rails. [`qp_table`] holds the numbers of the queue pairs of one device.
-//! - [`network`] drives it: it exchanges its messages through the rendezvous, and observes the
-//!   ports.
+//! - [`network`] drives the directory: it exchanges the messages through the rendezvous, and
+//!   observes the ports.
 //! - [`address_handles`] holds the program's address handles, which are valid on all rails.
 //! - [`arrivals`] receives datagrams in memory of its own on each rail.
 //! - [`queue_pair`] is the queue pair, and [`rail_qp`] its part on one rail. [`send`] posts its

@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_failover::LocalNic;
-use mitra_verbs::{Gid, PortState, Qpn, Result};
+use mitra_verbs::{Gid, PortState, Qpn};
 
 use super::address_handles::AddressHandles;
 use super::directory::{Directory, Move, Route, is_multicast};
 use crate::common::lock::lock;
-use crate::rails::rendezvous::{QpNumbers, RailMask, Rendezvous};
+use crate::rails::rendezvous::{RailMask, Rendezvous};
 
 /// The maximum number of changes of rails that a process logs.
 const MAX_LOGGED_MOVES: u8 = 64;
 
 /// The state that the UD queue pairs of a device share.
 pub(crate) struct DatagramNetwork {
-    nics: Vec<LocalNic>,
+    pub(super) nics: Vec<LocalNic>,
     rendezvous: Arc<Rendezvous>,
-    directory: Mutex<Directory>,
+    pub(super) directory: Mutex<Directory>,
     started: Instant,
-    /// The rails whose NICs answer.
+    /// The rails whose NICs answered when they were last observed, a [`RailMask`].
     alive: AtomicU8,
     logged_moves: AtomicU8,
     pub(crate) address_handles: AddressHandles,
@@ -46,30 +46,21 @@ impl DatagramNetwork {
         Arc::new(network)
     }
 
-    /// Returns the NICs, rail 0 first.
-    pub(super) fn nics(&self) -> &[LocalNic] {
-        &self.nics
-    }
-
-    /// Returns the time since the network was created.
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Returns whether the NIC of a rail answered when it was last observed.
     pub(super) fn is_alive(&self, rail: usize) -> bool {
         self.alive.load(Ordering::Acquire) & 1 << rail != 0
     }
 
-    /// Returns whether any NIC answered when they were last observed.
     pub(super) fn is_any_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire) != 0
     }
 
-    /// Queries the ports of all NICs.
-    pub(super) fn observe_ports(&self) {
+    pub(in crate::rails) fn observe_ports(&self) {
         let (mut alive, mut up): (RailMask, RailMask) = (0, 0);
-        let mut gids = lock(&self.directory).own_gids().to_vec();
+        let mut gids = lock(&self.directory).own.gids.clone();
         for (rail, nic) in self.nics.iter().enumerate() {
             if let Ok(port) = nic.provider.query_port() {
                 alive |= 1 << rail;
@@ -84,15 +75,9 @@ impl DatagramNetwork {
         directory.set_up(self.now(), up);
     }
 
-    /// Observes the ports, handles the messages that have arrived, and sends those that are due.
-    /// Never waits.
-    pub(in crate::rails) fn drive(&self) {
-        self.observe_ports();
-        self.exchange();
-    }
-
-    /// Handles the messages that have arrived, and sends those that are due. Never waits.
-    pub(super) fn exchange(&self) {
+    /// Handles the directory's messages that have arrived, and sends those that are due. Never
+    /// waits.
+    pub(in crate::rails) fn exchange(&self) {
         for (rail, from, message) in self.rendezvous.take_reach() {
             let answer = lock(&self.directory).handle(self.now(), rail, from, message);
             if let Some(answer) = answer {
@@ -107,35 +92,20 @@ impl DatagramNetwork {
         }
     }
 
-    /// Returns the GID by which programs know the device.
-    pub(super) fn gid(&self) -> Gid {
-        lock(&self.directory).own_gid()
-    }
-
-    pub(super) fn add_qp(&self, numbers: QpNumbers) {
-        lock(&self.directory).add_qp(numbers);
-    }
-
-    pub(super) fn remove_qp(&self, qpn: Qpn) {
-        lock(&self.directory).remove_qp(qpn);
-    }
-
     /// Returns the way of a datagram, as [`Directory::route`] does, and logs changes of rails.
     pub(super) fn route(&self, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
         let mut directory = lock(&self.directory);
         let route = directory.route(self.now(), own, gid, qpn);
         let moves = directory.take_moves();
         drop(directory);
-        moves.iter().for_each(|moved| self.log(moved));
-        route
-    }
-
-    fn log(&self, Move { device, from, to }: &Move) {
-        let logged = self.logged_moves.load(Ordering::Relaxed);
-        if logged < MAX_LOGGED_MOVES {
-            self.logged_moves.store(logged + 1, Ordering::Relaxed);
-            tracing::warn!("datagrams to {device} moved from rail {from} to rail {to}");
+        for Move { device, from, to } in moves {
+            let logged = self.logged_moves.load(Ordering::Relaxed);
+            if logged < MAX_LOGGED_MOVES {
+                self.logged_moves.store(logged + 1, Ordering::Relaxed);
+                tracing::warn!("datagrams to {device} moved from rail {from} to rail {to}");
+            }
         }
+        route
     }
 
     /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does.
@@ -153,8 +123,8 @@ impl DatagramNetwork {
     /// [`Directory::identify`] does. If the sender is unknown, first handles the messages that have
     /// arrived, because they were sent before the datagram.
     pub(super) fn identify(&self, rail: usize, (gid, qpn): (Gid, Qpn), to: Gid) -> Option<(Gid, Qpn)> {
-        // A datagram to a group arrives on rail 0, too, when the sender uses another rail of the
-        // same network.
+        // A datagram to a group also arrives on rail 0 if the sender uses another rail of the same
+        // network.
         if rail == 0 && is_multicast(to) && !lock(&self.directory).is_known(gid) {
             self.exchange();
         }
@@ -163,31 +133,5 @@ impl DatagramNetwork {
             self.exchange();
             lock(&self.directory).identify(self.now(), rail, gid, qpn)
         })
-    }
-
-    /// Runs `create` for the NIC of each rail that is alive. Returns `None` for a rail whose NIC is
-    /// dead.
-    ///
-    /// # Errors
-    /// The error of the first NIC that is alive and refuses, after `undo` for the rails before it.
-    pub(super) fn on_each_rail<T>(
-        &self,
-        create: impl Fn(usize, &LocalNic) -> Result<T>,
-        undo: impl Fn(&LocalNic, T),
-    ) -> Result<Vec<Option<T>>> {
-        let mut created = Vec::with_capacity(self.nics.len());
-        for (rail, nic) in self.nics.iter().enumerate() {
-            match create(rail, nic) {
-                Ok(value) => created.push(Some(value)),
-                Err(mitra_verbs::Error::DeviceFatal) => created.push(None),
-                Err(error) => {
-                    for (nic, value) in self.nics.iter().zip(created) {
-                        value.into_iter().for_each(|value| undo(nic, value));
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(created)
     }
 }

@@ -45,7 +45,6 @@ impl QpTable {
         }
     }
 
-    /// Returns the numbers of a queue pair.
     pub(super) fn numbers(&self, qpn: Qpn) -> Option<QpNumbers> {
         self.qps.get(&qpn).map(|on_rails| QpNumbers { qpn, on_rails: on_rails.clone() })
     }

@@ -12,20 +12,21 @@ use mitra_verbs::{
 use super::arrivals::{Arrivals, slot_of};
 use super::directory::is_multicast;
 use super::network::DatagramNetwork;
-use super::rail_qp::{RailQp, create_on, destroy_on};
+use super::rail_qp::RailQp;
 use super::send_queue::SendQueue;
 use crate::common::grh;
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::rails::protection_domain::MultiRailPd;
+use crate::rails::queue_users::QueueUser;
 use crate::rails::rendezvous::QpNumbers;
-use crate::rails::virtual_cq::{CompletionSource, VirtualCq};
-use crate::rails::virtual_srq::{ReceiveConsumer, VirtualSrq};
+use crate::rails::virtual_cq::VirtualCq;
+use crate::rails::virtual_srq::VirtualSrq;
 
 /// The maximum number of completions of a rail that one call handles, so that a rail does not keep
 /// the others waiting.
 const BATCH: usize = 256;
 
-/// The parameters with which a UD queue pair is created.
 pub(crate) struct DatagramParams {
     pub(crate) init: QpInitAttr,
     pub(crate) pd: Arc<MultiRailPd>,
@@ -35,12 +36,10 @@ pub(crate) struct DatagramParams {
     /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
     /// to.
     pub(crate) mcast_loopback: bool,
-    /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
     pub(crate) network: Arc<DatagramNetwork>,
 }
 
-/// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
     /// The queue pairs by rail. `None` on a rail whose NIC was dead.
     pub(super) rails: Vec<Option<RailQp>>,
@@ -64,10 +63,10 @@ pub(super) struct LockedState {
     bytes: Vec<u8>,
 }
 
-/// A UD queue pair over several rails.
 pub(crate) struct MultiRailUd {
     pub(super) params: DatagramParams,
-    /// The number that the program knows: that on rail 0, or on the first rail whose NIC was alive.
+    /// The number that the program knows: the number on the first rail whose NIC was alive at
+    /// creation.
     pub(super) qpn: Qpn,
     arrivals: Arrivals,
     pub(super) locked: Mutex<LockedState>,
@@ -80,19 +79,18 @@ impl MultiRailUd {
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if none is alive.
     pub(in crate::rails) fn new(params: DatagramParams) -> Result<Arc<MultiRailUd>> {
-        let domain = params.pd.failover();
+        let domain = &params.pd.failover;
         // A shared receive queue is longer than what one queue pair takes from it.
         let receives = if params.srq.is_some() { u32::MAX } else { params.init.cap.recv_wrs };
         let arrivals = Arrivals::new(domain, receives)?;
-        let rails = params.network.on_each_rail(
-            |rail, _| create_on(&domain.nics()[rail], &params.init, arrivals.slots()),
-            |nic, qp| {
-                let _ = destroy_on(nic, &qp); // the first error is reported
-            },
-        )?;
+        let create = |nic| match RailQp::create(nic, &params.init, arrivals.slots) {
+            Err(Error::DeviceFatal) => Ok(None),
+            created => created.map(Some),
+        };
+        let rails = domain.nics().iter().map(create).collect::<Result<Vec<_>>>()?;
         let qpn = rails.iter().flatten().next().ok_or(Error::DeviceFatal)?.qpn;
         let on_rails = rails.iter().map(|qp| qp.as_ref().map_or(Qpn::new(0), |qp| qp.qpn)).collect();
-        params.network.add_qp(QpNumbers { qpn, on_rails });
+        lock(&params.network.directory).add_qp(QpNumbers { qpn, on_rails });
         let locked = LockedState {
             rails,
             state: QpState::Reset,
@@ -105,24 +103,24 @@ impl MultiRailUd {
             drain_reported: false,
             last_wqe_reported: false,
             wcs: Vec::new(),
-            bytes: vec![0; arrivals.slot_bytes() as usize],
+            bytes: vec![0; arrivals.slot_bytes as usize],
         };
         let qp = Arc::new(MultiRailUd { params, qpn, arrivals, locked: Mutex::new(locked) });
-        qp.params.send_cq.attach(qp.clone());
-        qp.params.recv_cq.attach(qp.clone());
+        let user: Arc<dyn QueueUser> = qp.clone();
+        qp.params.send_cq.users.add(&user);
+        qp.params.recv_cq.users.add(&user);
         if let Some(srq) = &qp.params.srq {
-            srq.attach(qp.clone());
+            srq.users.add(&user);
         }
         Ok(qp)
     }
 
-    /// Returns the queue pair's number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpn
     }
 
     fn domain(&self) -> &Domain {
-        self.params.pd.failover()
+        &self.params.pd.failover
     }
 
     /// Polls the queue pair on behalf of a program that may not poll. Does nothing if another
@@ -150,8 +148,7 @@ impl MultiRailUd {
         for rail in 0..locked.rails.len() {
             self.poll_rail(locked, rail);
             if !self.params.network.is_alive(rail) && locked.sends.is_on_rail(Some(rail)) {
-                // The NIC may only be hung. It must not read the memory of a send that has
-                // completed.
+                // A NIC that only hangs must not read the memory of a send that has completed.
                 let _ = self.domain().nics()[rail].provider.reset();
                 self.poll_rail(locked, rail);
                 locked.sends.give_up_rail(rail);
@@ -190,11 +187,11 @@ impl MultiRailUd {
         locked.wcs = wcs;
     }
 
-    /// Copies a datagram that has arrived in a slot to the oldest receive. It is lost if there is
-    /// none, if the receive is too short, or if the sender is unknown. Posts the slot again.
+    /// Copies a datagram from a slot to the oldest receive, and posts the slot again. The datagram
+    /// is lost if there is no receive, the receive is too short or the sender is unknown.
     fn receive(&self, locked: &mut LockedState, rail: usize, slot: u32, wc: &Wc) {
         let is_open = !matches!(locked.state, QpState::Reset | QpState::Err);
-        if wc.status == WcStatus::Success && wc.byte_len <= self.arrivals.slot_bytes() && is_open {
+        if wc.status == WcStatus::Success && wc.byte_len <= self.arrivals.slot_bytes && is_open {
             if locked.state == QpState::Rtr && !std::mem::replace(&mut locked.established_reported, true) {
                 (self.params.on_event)(AsyncEvent::CommunicationEstablished(self.qpn));
             }
@@ -205,8 +202,8 @@ impl MultiRailUd {
             locked.bytes = bytes;
         }
         if let Some(qp) = &locked.rails[rail] {
-            // A NIC that is dead refuses, and one whose queue pair is in ERR flushes the receive,
-            // which is then dropped in RESET.
+            // A dead NIC refuses. A NIC whose queue pair is in ERR flushes the receive, and RESET
+            // drops it.
             let _ = if is_open { self.arrivals.post(rail, qp.qpn, slot) } else { Ok(()) };
         }
     }
@@ -218,7 +215,8 @@ impl MultiRailUd {
             return;
         };
         if rail > 0 {
-            let destination = if is_multicast(to) { to } else { self.params.network.gid() };
+            let destination =
+                if is_multicast(to) { to } else { lock(&self.params.network.directory).own_gid() };
             grh::replace_addresses(header, source, destination);
         }
         let (taken, domain) = match &self.params.srq {
@@ -267,10 +265,7 @@ impl MultiRailUd {
         if state == QpState::Reset {
             return Err(Error::WrongState { call: "post_recv", qpn, needs: "INIT or later", state });
         }
-        let (requested, limit) = (wr.sges.len() as u64, u64::from(cap.recv_sges));
-        if requested > limit {
-            return Err(Error::Limit { attribute: "scatter entries of a receive", requested, limit });
-        }
+        check_limit("scatter entries of a receive", wr.sges.len() as u32, cap.recv_sges)?;
         let requested: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
         let limit = u64::from(self.domain().limits().message_bytes);
         if requested > limit + GRH_LEN as u64 {
@@ -297,18 +292,15 @@ impl MultiRailUd {
         let on_rail = QpAttr { state, ..*attr };
         let is_changed = state.is_some() || attr.attributes().next().is_some();
         let mut changed = if is_changed { Err(Error::DeviceFatal) } else { Ok(()) };
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
-            let Some(qp) = qp else { continue };
-            if !is_changed {
-                continue;
-            }
+        for qp in locked.rails.iter().flatten().filter(|_| is_changed) {
+            let provider = &qp.nic.provider;
             // Only the rail on which a send failed is in SQE.
-            let is_sqe = |qpn| nic.provider.query_qp(qpn).is_ok_and(|status| status.state == QpState::Sqe);
+            let is_sqe = || provider.query_qp(qp.qpn).is_ok_and(|status| status.state == QpState::Sqe);
             let on_rail = match (from, to) {
-                (QpState::Sqe, QpState::Rts) if !is_sqe(qp.qpn) => QpAttr { state: None, ..on_rail },
+                (QpState::Sqe, QpState::Rts) if !is_sqe() => QpAttr { state: None, ..on_rail },
                 _ => on_rail,
             };
-            match nic.provider.modify_qp(qp.qpn, &on_rail) {
+            match provider.modify_qp(qp.qpn, &on_rail) {
                 Err(Error::DeviceFatal) => {}
                 Err(error) => return Err(error),
                 Ok(()) => changed = Ok(()),
@@ -330,7 +322,7 @@ impl MultiRailUd {
 
     fn post_slots(&self, locked: &LockedState) {
         for (rail, qp) in locked.rails.iter().enumerate() {
-            for slot in 0..self.arrivals.slots() {
+            for slot in 0..self.arrivals.slots {
                 // Only a dead NIC refuses.
                 let _ = qp.as_ref().map(|qp| self.arrivals.post(rail, qp.qpn, slot));
             }
@@ -343,8 +335,8 @@ impl MultiRailUd {
         locked.receives.clear();
         (locked.established_reported, locked.last_wqe_reported) = (false, false);
         locked.attr = QpAttr::default();
-        self.params.send_cq.discard(self);
-        self.params.recv_cq.discard(self);
+        self.params.send_cq.discard(self.qpn);
+        self.params.recv_cq.discard(self.qpn);
     }
 
     /// Enters ERR on all rails, and flushes the posted requests.
@@ -353,11 +345,9 @@ impl MultiRailUd {
             return;
         }
         locked.state = QpState::Err;
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
-            if let Some(qp) = qp {
-                // A dead NIC executes nothing more.
-                let _ = nic.provider.modify_qp(qp.qpn, &QpAttr::to(QpState::Err));
-            }
+        for qp in locked.rails.iter().flatten() {
+            // A dead NIC executes nothing more.
+            let _ = qp.nic.provider.modify_qp(qp.qpn, &QpAttr::to(QpState::Err));
         }
         locked.sends.flush_waiting();
         while let Some(receive) = locked.receives.pop_front() {
@@ -386,24 +376,24 @@ impl MultiRailUd {
         }
     }
 
-    /// Attaches the queue pair to a multicast group on all rails.
-    ///
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if all NICs are dead.
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
         let mut locked = lock(&self.locked);
-        let loopback = self.params.mcast_loopback;
-        let on_rail = |rail: usize| locked.rails[rail].as_ref().map(|qp| qp.qpn).ok_or(Error::DeviceFatal);
-        let attached = self.params.network.on_each_rail(
-            |rail, nic| {
-                let qpn = on_rail(rail)?;
-                nic.provider.attach_mcast(qpn, group, loopback).map(|()| qpn)
-            },
-            |nic, qpn| {
-                let _ = nic.provider.detach_mcast(qpn, group); // the first error is reported
-            },
-        )?;
-        if attached.iter().all(Option::is_none) {
+        let mut attached: Vec<&RailQp> = Vec::new();
+        for qp in locked.rails.iter().flatten() {
+            match qp.nic.provider.attach_mcast(qp.qpn, group, self.params.mcast_loopback) {
+                Ok(()) => attached.push(qp),
+                Err(Error::DeviceFatal) => {}
+                Err(error) => {
+                    for qp in attached {
+                        let _ = qp.nic.provider.detach_mcast(qp.qpn, group); // the first error is reported
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if attached.is_empty() {
             return Err(Error::DeviceFatal);
         }
         if !locked.groups.contains(&group) {
@@ -412,8 +402,6 @@ impl MultiRailUd {
         Ok(())
     }
 
-    /// Detaches the queue pair from a multicast group on all rails.
-    ///
     /// # Errors
     /// `Invalid` if the queue pair is not attached.
     pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
@@ -424,9 +412,9 @@ impl MultiRailUd {
             ));
         };
         locked.groups.remove(index);
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
+        for qp in locked.rails.iter().flatten() {
             // A NIC that was dead when the queue pair was attached has no member.
-            let _ = qp.as_ref().map(|qp| nic.provider.detach_mcast(qp.qpn, group));
+            let _ = qp.nic.provider.detach_mcast(qp.qpn, group);
         }
         Ok(())
     }
@@ -442,31 +430,23 @@ impl MultiRailUd {
             return Err(Error::Busy { kind: "queue pair", id, user });
         }
         locked.destroyed = true;
-        self.params.network.remove_qp(self.qpn);
-        for (qp, nic) in locked.rails.iter_mut().zip(self.domain().nics()) {
-            // Only a dead NIC refuses, whose objects no longer exist.
-            let _ = qp.take().map(|qp| destroy_on(nic, &qp));
-        }
-        self.params.send_cq.detach(self);
-        self.params.recv_cq.detach(self);
+        lock(&self.params.network.directory).remove_qp(self.qpn);
+        locked.rails.fill_with(|| None);
+        self.params.send_cq.detach(self, self.qpn);
+        self.params.recv_cq.detach(self, self.qpn);
         if let Some(srq) = &self.params.srq {
-            srq.detach(self);
+            srq.users.remove(self);
         }
         Ok(())
     }
 
-    /// Returns a completion of this queue pair, in which all fields are zero that depend on a
-    /// received message.
+    /// Returns a completion whose fields about a received message are zero.
     pub(super) fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
     }
 }
 
-impl CompletionSource for MultiRailUd {
-    fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-
+impl QueueUser for MultiRailUd {
     fn drive(&self) {
         self.collect(&mut lock(&self.locked));
     }
@@ -476,9 +456,8 @@ impl CompletionSource for MultiRailUd {
         if locked.destroyed {
             return Ok(());
         }
-        for (qp, nic) in locked.rails.iter().zip(self.domain().nics()) {
-            let Some(qp) = qp else { continue };
-            match nic.provider.req_notify_cq(qp.cq, false) {
+        for qp in locked.rails.iter().flatten() {
+            match qp.nic.provider.req_notify_cq(qp.cq, false) {
                 Ok(()) | Err(Error::DeviceFatal) => {}
                 Err(error) => return Err(error),
             }
@@ -487,9 +466,7 @@ impl CompletionSource for MultiRailUd {
         self.collect(&mut locked);
         Ok(())
     }
-}
 
-impl ReceiveConsumer for MultiRailUd {
     /// Does nothing: a datagram that finds no receive is lost.
     fn on_receives_posted(&self) {}
 }

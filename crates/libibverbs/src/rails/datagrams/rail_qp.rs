@@ -3,27 +3,34 @@
 use mitra_failover::LocalNic;
 use mitra_verbs::{CqId, QpCap, QpInitAttr, Qpn, Result};
 
-/// The queue pair of one rail.
+/// A queue pair of a NIC. Dropping the value destroys it.
 pub(super) struct RailQp {
+    pub(super) nic: LocalNic,
     pub(super) qpn: Qpn,
     pub(super) cq: CqId,
 }
 
-/// Creates the queue pair of a rail with a completion queue of its own, whose events wake the
-/// progress thread.
-pub(super) fn create_on(nic: &LocalNic, init: &QpInitAttr, slots: u32) -> Result<RailQp> {
-    let cap = QpCap { recv_wrs: slots, recv_sges: 1, ..init.cap };
-    let cq = nic.provider.create_cq(cap.send_wrs + slots, nic.channel.as_ref())?;
-    let on_rail = QpInitAttr { pd: nic.pd, send_cq: cq, recv_cq: cq, srq: None, cap, ..*init };
-    let created = nic.provider.create_qp(&on_rail).map(|qpn| RailQp { qpn, cq });
-    if created.is_err() {
-        let _ = nic.provider.destroy_cq(cq); // the first error is reported
+impl RailQp {
+    /// Creates the queue pair with a completion queue of its own, whose events wake the progress
+    /// thread.
+    pub(super) fn create(nic: &LocalNic, init: &QpInitAttr, slots: u32) -> Result<RailQp> {
+        let cap = QpCap { recv_wrs: slots, recv_sges: 1, ..init.cap };
+        let cq = nic.provider.create_cq(cap.send_wrs + slots, nic.channel.as_ref())?;
+        let on_rail = QpInitAttr { pd: nic.pd, send_cq: cq, recv_cq: cq, srq: None, cap, ..*init };
+        match nic.provider.create_qp(&on_rail) {
+            Ok(qpn) => Ok(RailQp { nic: nic.clone(), qpn, cq }),
+            Err(error) => {
+                let _ = nic.provider.destroy_cq(cq); // the first error is reported
+                Err(error)
+            }
+        }
     }
-    created
 }
 
-/// Destroys the queue pair of a rail and its completion queue.
-pub(super) fn destroy_on(nic: &LocalNic, qp: &RailQp) -> Result<()> {
-    nic.provider.destroy_qp(qp.qpn)?;
-    nic.provider.destroy_cq(qp.cq)
+impl Drop for RailQp {
+    fn drop(&mut self) {
+        let provider = &self.nic.provider;
+        // Only a dead NIC refuses, whose objects no longer exist.
+        let _ = provider.destroy_qp(self.qpn).and_then(|()| provider.destroy_cq(self.cq));
+    }
 }

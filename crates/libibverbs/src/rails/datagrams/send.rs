@@ -6,19 +6,10 @@ use mitra_verbs::{
     Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcStatus,
 };
 
-use super::address_handles::AddressHandle;
 use super::directory::{Route, is_multicast};
 use super::queue_pair::{LockedState, MultiRailUd};
 use super::send_queue::{Posted, Stage};
 use crate::common::lock::lock;
-
-/// What became of the attempt to post a send on a rail.
-enum Attempt {
-    OnRail(usize),
-    /// The way is not yet known.
-    Waits,
-    Done(WcStatus),
-}
 
 impl MultiRailUd {
     /// Posts sends in order, as `ibv_post_send(3)` does. Never blocks.
@@ -46,7 +37,7 @@ impl MultiRailUd {
 
     fn check_all(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         let depth = self.params.init.cap.send_wrs;
-        if locked.sends.len() + wrs.len() > depth as usize {
+        if locked.sends.sends.len() + wrs.len() > depth as usize {
             // Sends that the NICs have executed take no entries of a NIC's queue.
             self.collect(locked);
         }
@@ -90,9 +81,9 @@ impl MultiRailUd {
             Data::Inline(bytes) => check_limit("bytes of inline data", bytes.len() as u64, cap.inline)?,
             Data::Sges(list) => check_limit("gather entries of a send", list.len() as u64, cap.send_sges)?,
         }
-        let limits = self.params.pd.failover().limits();
+        let limits = self.params.pd.failover.limits();
         check_limit("bytes of a message", wr.data.len(), limits.message_bytes)?;
-        if locked.sends.len() + preceding >= cap.send_wrs as usize {
+        if locked.sends.sends.len() + preceding >= cap.send_wrs as usize {
             return Err(Error::QueueFull { queue: "send queue", qpn, depth: cap.send_wrs });
         }
         wr.ud.map_or(Ok(()), |to| self.params.network.address_handles.get(to.ah).map(drop))
@@ -125,13 +116,7 @@ impl MultiRailUd {
             return;
         }
         for index in 0..locked.sends.sends.len() {
-            let sequence = locked.sends.first + index as u64;
-            let Stage::Waiting(wr, handle) = &locked.sends.sends[index].stage else { continue };
-            let stage = match self.try_post(locked, wr, handle.as_deref(), sequence) {
-                Attempt::Waits => continue,
-                Attempt::OnRail(rail) => Stage::OnRail(rail),
-                Attempt::Done(status) => Stage::Done(status),
-            };
+            let Some(stage) = self.try_post(locked, index) else { continue };
             locked.sends.sends[index].stage = stage;
             locked.sends.waiting -= 1;
         }
@@ -140,33 +125,24 @@ impl MultiRailUd {
         }
     }
 
-    /// Posts a send on the rail that the directory chooses. If the NIC of that rail has died,
-    /// chooses again.
-    fn try_post(
-        &self,
-        locked: &LockedState,
-        wr: &SendWr,
-        handle: Option<&AddressHandle>,
-        sequence: u64,
-    ) -> Attempt {
+    /// Posts a waiting send on the rail that the directory chooses. If the NIC of that rail has
+    /// died, chooses again. Returns `None` if the send does not wait, or if its way is not yet
+    /// known.
+    fn try_post(&self, locked: &LockedState, index: usize) -> Option<Stage> {
         for _ in 0..=locked.rails.len() {
-            match self.try_post_once(locked, wr, handle, sequence) {
-                Ok(attempt) => return attempt,
+            match self.try_post_once(locked, index) {
+                Ok(stage) => return stage,
                 Err(Error::DeviceFatal) => self.params.network.observe_ports(),
                 // The send was checked, so the NIC has no room for another address handle.
-                Err(_) => return Attempt::Done(WcStatus::LocalQpOperation),
+                Err(_) => return Some(Stage::Done(WcStatus::LocalQpOperation)),
             }
         }
-        Attempt::Done(WcStatus::Success)
+        Some(Stage::Done(WcStatus::Success))
     }
 
-    fn try_post_once(
-        &self,
-        locked: &LockedState,
-        wr: &SendWr,
-        handle: Option<&AddressHandle>,
-        sequence: u64,
-    ) -> Result<Attempt> {
+    fn try_post_once(&self, locked: &LockedState, index: usize) -> Result<Option<Stage>> {
+        let Stage::Waiting(wr, handle) = &locked.sends.sends[index].stage else { return Ok(None) };
+        let wr_id = locked.sends.first + index as u64;
         let network = &self.params.network;
         let (mut rail, mut ud) = (0, None);
         if let (Some(to), Some(handle)) = (wr.ud, handle) {
@@ -175,25 +151,23 @@ impl MultiRailUd {
                 (handle.gid, to.qpn)
             } else {
                 match network.route(self.qpn, handle.gid, to.qpn) {
-                    Route::Wait => return Ok(Attempt::Waits),
+                    Route::Wait => return Ok(None),
                     Route::To { rail: chosen, gid, qpn } => {
                         rail = chosen;
                         (gid, qpn)
                     }
                 }
             };
-            ud = Some(UdDestination { ah: handle.on_rail(network.nics(), rail, gid)?, qpn, qkey: to.qkey });
+            ud = Some(UdDestination { ah: handle.on_rail(&network.nics, rail, gid)?, qpn, qkey: to.qkey });
         }
         let Some(on_rail) = &locked.rails[rail] else { return Err(Error::DeviceFatal) };
-        let mut wr = SendWr { wr_id: sequence, ud, flags: wr.flags | SendFlags::SIGNALED, ..wr.clone() };
+        let mut wr = SendWr { wr_id, ud, flags: wr.flags | SendFlags::SIGNALED, ..wr.clone() };
         if let Data::Sges(list) = &mut wr.data {
-            let domain = self.params.pd.failover();
+            let domain = &self.params.pd.failover;
             list.iter_mut().filter(|_| rail > 0).for_each(|sge| *sge = domain.translate(*sge, rail));
         }
-        match network.nics()[rail].provider.post_send(on_rail.qpn, &[wr]) {
-            Ok(()) => Ok(Attempt::OnRail(rail)),
-            Err(refused) => Err(refused.error),
-        }
+        let posted = network.nics[rail].provider.post_send(on_rail.qpn, &[wr]);
+        posted.map(|()| Some(Stage::OnRail(rail))).map_err(|refused| refused.error)
     }
 
     /// Pushes the completions of the oldest sends that are done.

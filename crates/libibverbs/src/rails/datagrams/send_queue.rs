@@ -1,4 +1,4 @@
-//! The sends of a UD queue pair over several rails that are posted and not completed.
+//! The sends of a UD queue pair over several rails that are posted and not completed, oldest first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use mitra_verbs::{SendWr, WcOpcode, WcStatus};
 
 use super::address_handles::AddressHandle;
 
-/// The sends that are posted and not completed, oldest first.
 #[derive(Default)]
 pub(super) struct SendQueue {
     pub(super) sends: VecDeque<Posted>,
@@ -18,7 +17,6 @@ pub(super) struct SendQueue {
     pub(super) waiting: usize,
 }
 
-/// A send that is posted and not completed.
 pub(super) struct Posted {
     pub(super) wr_id: u64,
     pub(super) opcode: WcOpcode,
@@ -27,7 +25,6 @@ pub(super) struct Posted {
     pub(super) stage: Stage,
 }
 
-/// Where a send is.
 pub(super) enum Stage {
     /// The send is on no rail yet.
     Waiting(SendWr, Option<Arc<AddressHandle>>),
@@ -36,11 +33,7 @@ pub(super) enum Stage {
 }
 
 impl SendQueue {
-    pub(super) fn len(&self) -> usize {
-        self.sends.len()
-    }
-
-    /// Returns whether a send is on a rail.
+    /// Returns whether a send is on `rail`, or on any rail if `rail` is `None`.
     pub(super) fn is_on_rail(&self, rail: Option<usize>) -> bool {
         self.sends.iter().any(|send| match send.stage {
             Stage::OnRail(at) => rail.is_none_or(|rail| rail == at),
@@ -75,7 +68,6 @@ impl SendQueue {
         self.waiting = 0;
     }
 
-    /// Drops all sends.
     pub(super) fn clear(&mut self) {
         self.first += self.sends.len() as u64;
         self.sends.clear();

@@ -10,7 +10,7 @@ use super::locked_state::LockedState;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::virtual_cq::VirtualCq;
 
-/// The maximum number of unresolved errors that a queue pair logs.
+/// The maximum for each queue pair.
 const MAX_LOGGED_ERRORS: u32 = 8;
 
 impl MultiRailQp {
@@ -41,8 +41,8 @@ impl MultiRailQp {
             Some(CloseReason::PeerClosed) if locked.state != QpState::Err => {
                 locked.peer_closed.get_or_insert_default();
             }
-            // Possibly no request is outstanding whose completion could report the end, so an event
-            // reports it. Requests that are posted from now on are flushed.
+            // An event reports the end, because there may be no outstanding request that could
+            // fail. Later requests are flushed.
             Some(reason)
                 if reason != CloseReason::Closed
                     && matches!(locked.state, QpState::Rts | QpState::Sqd | QpState::Sqe) =>
@@ -62,7 +62,7 @@ impl MultiRailQp {
             locked.state = QpState::Err;
             self.release_withheld(locked, WcStatus::RetryExceeded);
         } else if locked.state == QpState::Err {
-            // A queue pair in ERR flushes all requests, for whatever reason it entered the state.
+            // A queue pair in ERR flushes all requests, whatever the reason.
             self.release_withheld(locked, WcStatus::Flushed);
         }
         self.log_failover(locked);
@@ -82,12 +82,12 @@ impl MultiRailQp {
 
     fn complete(&self, locked: &mut LockedState, completion: &Completion) {
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
-        let (status, vendor_err) = self.wc_status(completion.outcome);
+        let (status, vendor_err) = wc_status(completion.outcome, self.is_unreliable());
         let is_ended_by_peer = matches!(
             completion.outcome,
             Outcome::Failed(WcStatus::Flushed) | Outcome::Unresolved(UnresolvedError::Undecided(_))
         );
-        // The sends of UC do not learn that the peer has closed its end.
+        // A send of UC does not depend on the peer, so its completion is not withheld.
         if is_ended_by_peer
             && (is_receive || !self.is_unreliable())
             && locked.vqp.close_reason() == Some(CloseReason::PeerClosed)
@@ -96,14 +96,14 @@ impl MultiRailQp {
             let wc = self.wc(completion.wr_id, status, completion.opcode);
             let peer_closed = locked.peer_closed.get_or_insert_default();
             if is_receive {
-                peer_closed.withhold_recv(wc);
+                peer_closed.recvs.push_back(wc);
             } else {
                 peer_closed.withhold_send(wc);
             }
             return;
         }
         if let Outcome::Unresolved(error) = completion.outcome
-            // A NIC flushes these requests, too, and does not say more.
+            // A NIC flushes these requests too, without a report.
             && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed | CloseReason::RequestError))
             && locked.logged_errors < MAX_LOGGED_ERRORS
         {
@@ -119,8 +119,8 @@ impl MultiRailQp {
         if status != WcStatus::Success {
             if is_receive { locked.fail() } else { self.fail_sends(locked) }
         }
-        let wc = with_message(self.wc(completion.wr_id, status, completion.opcode), completion);
-        let wc = Wc { vendor_err, ..wc };
+        let Completion { wr_id, opcode, byte_len, imm, invalidated, solicited, .. } = *completion;
+        let wc = Wc { vendor_err, byte_len, imm, invalidated, solicited, ..self.wc(wr_id, status, opcode) };
         match completion.srq {
             None if is_receive => self.params.recv_cq.push(wc),
             None => self.params.send_cq.push(wc),
@@ -145,18 +145,6 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns the completion status of an outcome, and a `vendor_err` that identifies the
-    /// unresolved error, or 0. A send of UC whose fate is unknown is flushed, because no send of UC
-    /// learns its fate.
-    fn wc_status(&self, outcome: Outcome) -> (WcStatus, u32) {
-        match outcome {
-            Outcome::Unresolved(UnresolvedError::Undecided(_)) if self.is_unreliable() => {
-                (WcStatus::Flushed, 2)
-            }
-            outcome => wc_status(outcome),
-        }
-    }
-
     /// Pushes the completions that were withheld since the peer closed its end: the oldest send
     /// with the status `oldest`, all other requests as flushed.
     pub(super) fn release_withheld(&self, locked: &mut LockedState, oldest: WcStatus) {
@@ -174,8 +162,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Reports the event of a send queue that has drained, once for each change to SQD. The send
-    /// queue of a queue pair that waits for its connection has begun no request.
+    /// Reports the event of a send queue that has drained, once for each change to SQD. A queue
+    /// pair that waits for its connection has begun no send.
     pub(super) fn report_drained(&self, locked: &mut LockedState) {
         if !locked.drain_reported && (locked.pending.is_some() || locked.sender().are_sends_drained()) {
             locked.drain_reported = true;
@@ -192,35 +180,27 @@ impl MultiRailQp {
         locked.logged_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
         let stats = report.stats;
-        if self.is_unreliable() {
-            tracing::warn!(
-                "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: messages may be lost",
-                self.qpn,
-                report.from,
-                report.to,
-                report.cause,
-                report.decided_at.saturating_since(report.detected_at),
-            );
-            return;
-        }
+        let consequence = if self.is_unreliable() {
+            "messages may be lost".to_owned()
+        } else {
+            format!(
+                "of {} in flight, {} had been executed, {} are sent again, {} end in errors",
+                stats.in_flight, stats.executed, stats.replayed, stats.failed
+            )
+        };
         tracing::warn!(
-            "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: of {} in flight, {} had been executed, {} \
-             are sent again, {} end in errors",
+            "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: {consequence}",
             self.qpn,
             report.from,
             report.to,
             report.cause,
             report.decided_at.saturating_since(report.detected_at),
-            stats.in_flight,
-            stats.executed,
-            stats.replayed,
-            stats.failed
         );
     }
 }
 
-/// Explains an unresolved error to the user of an unmodified program, whose queue pairs may have a
-/// completion log. The texts of the errors themselves name calls of the Rust interface.
+/// Explains an unresolved error to the user of an unmodified program. The texts of the errors
+/// themselves name calls of the Rust interface.
 fn explain(error: UnresolvedError, has_log: bool) -> String {
     match error {
         UnresolvedError::Indeterminate => {
@@ -243,22 +223,17 @@ fn explain(error: UnresolvedError, has_log: bool) -> String {
     }
 }
 
-/// Returns `wc` with the fields that describe the received message, taken from `completion`.
-fn with_message(wc: Wc, completion: &Completion) -> Wc {
-    let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
-    Wc { byte_len, imm, invalidated, solicited, ..wc }
-}
-
 /// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved
 /// error, or 0.
 ///
-/// An operation of which it is unknown whether it was executed ends with
-/// [`WcStatus::RetryExceeded`], which on a NIC has the same meaning. An operation that was
-/// executed, but whose value is lost, ends with [`WcStatus::RemoteOperation`].
-fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
+/// An operation that may have been executed ends with [`WcStatus::RetryExceeded`], as on a NIC. An
+/// executed operation whose value is lost ends with [`WcStatus::RemoteOperation`].
+fn wc_status(outcome: Outcome, is_unreliable: bool) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
         Outcome::Failed(status) => (status, 0),
+        // UC has no acknowledgements, so no send learns its fate.
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) if is_unreliable => (WcStatus::Flushed, 2),
         Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed)) => (WcStatus::Flushed, 0),
         // A NIC flushes the requests after a failed one, whether or not they were executed.
         Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::RequestError)) => (WcStatus::Flushed, 2),
@@ -273,8 +248,7 @@ fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
 mod tests {
     use super::*;
 
-    /// A value that is lost is none, and a program that reads the status alone must not take it for
-    /// one.
+    /// A program that reads only the status must not use a lost value.
     #[test]
     fn unresolved_errors_are_no_successes_and_differ() {
         let undecided = UnresolvedError::Undecided;
@@ -287,7 +261,7 @@ mod tests {
             (UnresolvedError::ExecutedBehindError, (WcStatus::RemoteOperation, 4)),
         ];
         for (error, expected) in cases {
-            assert_eq!(wc_status(Outcome::Unresolved(error)), expected, "{error}");
+            assert_eq!(wc_status(Outcome::Unresolved(error), false), expected, "{error}");
         }
     }
 

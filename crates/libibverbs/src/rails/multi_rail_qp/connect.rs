@@ -48,16 +48,16 @@ impl MultiRailQp {
             self.connect(gid, qpn, attr)?;
         }
         let mut locked = lock(&self.locked);
-        if (from, to) == (QpState::Rtr, QpState::Rts) && locked.pending.is_none() {
-            let rnr_retry = attr.rnr_retry.unwrap_or_default();
-            locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
-        }
-        if (from, to) == (QpState::Rtr, QpState::Rts) {
-            self.report_established(&mut locked);
-        }
-        // The virtual queue pair refuses only if it is closed or waits for its connection, so
-        // nothing has begun.
         match (from, to) {
+            (QpState::Rtr, QpState::Rts) => {
+                if locked.pending.is_none() {
+                    let rnr_retry = attr.rnr_retry.unwrap_or_default();
+                    locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
+                }
+                self.report_established(&mut locked);
+            }
+            // The virtual queue pair refuses SQD and the return from SQD only if it is closed or
+            // not yet connected. Then no send has begun.
             (QpState::Rts, QpState::Sqd) => {
                 locked.drain_reported = false;
                 let _ = locked.sender().drain_sends();
@@ -76,73 +76,44 @@ impl MultiRailQp {
         if to == QpState::Err {
             locked.shutdown();
             self.collect(&mut locked);
-            // The program may wait for the event before it destroys the queue pair, and post no
-            // more receives. Messages that wait for a receive still take those that it posts.
+            // The program may wait for this event before it destroys the queue pair. If the program
+            // posts more receives, the messages that wait for a receive still take them.
             self.raise_last_wqe(&mut locked);
         }
         Ok(())
     }
 
-    /// Checks attributes against the limits of the device.
     fn check_limits(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let limit = self.domain.limits().rd_atomic;
         let requested = [
             (QpAttribute::MaxRdAtomic, attr.max_rd_atomic),
             (QpAttribute::MaxDestRdAtomic, attr.max_dest_rd_atomic),
         ];
-        match requested.into_iter().find(|(_, value)| value.is_some_and(|n| n > limit)) {
-            Some((attribute, _)) => {
+        for (attribute, value) in requested {
+            if value.is_some_and(|n| n > limit) {
                 let rule = "at most the limit `rd_atomic` of the device";
-                Err(ModifyError::OutOfRange { attribute, rule })
+                return Err(ModifyError::OutOfRange { attribute, rule });
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
-    /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of
-    /// `attr`, or those that were set before.
+    /// Connects all rails to the peer for receiving (INIT to RTR). Without access flags in `attr`,
+    /// the earlier flags stay.
     fn connect(&self, gid: Gid, qpn: Qpn, attr: &QpAttr) -> Result<()> {
         if !self.enter_pd_of_xrc_domain()? {
             return Err(Error::Unsupported(
                 "an XRC receive queue pair in RTR before its XRC domain has a shared receive queue, on a device with several rails; create the queue first",
             ));
         }
-        let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
         *lock(&self.peer) = Peer::Connecting(gid);
         {
             let mut locked = lock(&self.locked);
             let access = attr.access.or(locked.attr.access);
             locked.set_access(access)?;
         }
-        let peer = if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
-            lock(&self.locked)
-                .connect_to_itself(&self.domain, min_rnr_timer)
-                .map(|info| Some(Peer::of(&info)))
-        } else {
-            // The lock is not held during the query, because answering the peer's query for this
-            // queue pair needs the lock.
-            self.query_connection(gid, qpn).and_then(|found| {
-                let mut locked = lock(&self.locked);
-                match found {
-                    // The program knows its device by a former GID.
-                    PeerConnection::Data(info)
-                        if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
-                    {
-                        locked
-                            .connect_to_itself(&self.domain, min_rnr_timer)
-                            .map(|info| Some(Peer::of(&info)))
-                    }
-                    PeerConnection::Data(info) => {
-                        locked.connect_to(&info, min_rnr_timer).map(|()| Some(Peer::of(&info)))
-                    }
-                    PeerConnection::AwaitsReset(query) => {
-                        locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
-                        Ok(None)
-                    }
-                }
-            })
-        };
-        match peer {
+        let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
+        match self.connect_to(gid, qpn, min_rnr_timer) {
             Ok(Some(peer)) => *lock(&self.peer) = peer,
             // Another thread may have connected the queue pair by now.
             Ok(None) => {}
@@ -154,8 +125,33 @@ impl MultiRailQp {
         Ok(())
     }
 
+    /// Returns `None` if the connection is pending.
+    fn connect_to(&self, gid: Gid, qpn: Qpn, min_rnr_timer: RnrTimer) -> Result<Option<Peer>> {
+        if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
+            return lock(&self.locked).connect_to_itself(min_rnr_timer).map(Some);
+        }
+        // The lock is not held during the query, because answering the peer's query for this queue
+        // pair needs the lock.
+        let ids = [random()?, random()?];
+        let found = self.domain.rendezvous.query_connection(ids, gid, qpn)?;
+        let mut locked = lock(&self.locked);
+        match found {
+            // The program has passed a former GID of its own device.
+            PeerConnection::Data(info)
+                if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
+            {
+                locked.connect_to_itself(min_rnr_timer).map(Some)
+            }
+            PeerConnection::Data(info) => locked.connect_to(&info, min_rnr_timer).map(Some),
+            PeerConnection::AwaitsReset(query) => {
+                locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
+                Ok(None)
+            }
+        }
+    }
+
     /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive
-    /// queues, which may be created later than the queue pair. Returns false if there is none yet.
+    /// queues, which may be created later than the queue pair. Returns false while there is none.
     /// The queue pair can then neither connect nor be connected to.
     ///
     /// # Errors
@@ -164,49 +160,44 @@ impl MultiRailQp {
         let Some(xrc) = &self.params.xrc else { return Ok(true) };
         let Some(pd) = xrc.pd() else { return Ok(false) };
         let mut locked = lock(&self.locked);
-        if !Arc::ptr_eq(locked.vqp.domain(), pd.failover()) {
-            let replacement = locked.vqp.replacement_in(pd.failover())?;
+        if !Arc::ptr_eq(locked.vqp.domain(), &pd.failover) {
+            let replacement = locked.vqp.replacement_in(&pd.failover)?;
             self.domain.retire(std::mem::replace(&mut locked.vqp, replacement));
         }
         Ok(true)
     }
 
-    fn query_connection(&self, gid: Gid, qpn: Qpn) -> Result<PeerConnection> {
-        self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
-    }
-
-    /// Sends the query of a connection that waits for the peer at once, because the peer has just
-    /// been reset. Does nothing if another thread holds the lock, because the query is sent again
-    /// anyway.
+    /// Sends the query of a pending connection at once, because the peer has just been reset. Does
+    /// nothing if another thread holds the lock, because the query is sent again anyway.
     pub(in crate::rails) fn hasten_connection(&self) {
         if let Ok(mut locked) = self.locked.try_lock()
             && let Some(pending) = &mut locked.pending
         {
-            pending.hasten();
+            pending.query.resend_soon();
         }
     }
 
-    /// Connects the queue pair if it waits for the peer and the peer has answered. Never blocks.
+    /// Completes a pending connection if the peer has answered. Never blocks.
     pub(super) fn continue_connecting(&self, locked: &mut LockedState) {
         let Some(pending) = &mut locked.pending else { return };
         self.domain.rendezvous.poll();
         let Poll::Ready(answer) = pending.poll() else { return };
         let min_rnr_timer = pending.min_rnr_timer;
-        match answer.and_then(|info| finish(locked, &info, min_rnr_timer).map(|()| Peer::of(&info))) {
+        match answer.and_then(|info| finish(locked, &info, min_rnr_timer)) {
             Ok(peer) => {
                 locked.pending = None;
                 *lock(&self.peer) = peer;
             }
             Err(error) => {
-                // The first send fails, as that of a NIC's queue pair without a peer.
+                // The first send fails, as on a NIC whose peer does not exist.
                 tracing::warn!("queue pair {}: not connected: {error}", self.qpn);
-                locked.pending.iter_mut().for_each(PendingConnection::fail);
+                locked.pending.iter_mut().for_each(|pending| pending.failed = true);
             }
         }
     }
 
-    /// Returns to RESET. Outstanding requests are dropped without completions, and so are the
-    /// completions that were not polled. The queue pair number does not change.
+    /// Returns to RESET. Drops the outstanding requests without completions, and the completions
+    /// that were not polled. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
         let mut locked = lock(&self.locked);
         if locked.state == QpState::Reset {
@@ -217,14 +208,14 @@ impl MultiRailQp {
         replacement.set_access(Access::empty())?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
-        self.params.send_cq.discard(self);
-        self.params.recv_cq.discard(self);
+        self.params.send_cq.discard(self.qpn);
+        self.params.recv_cq.discard(self.qpn);
         *lock(&self.peer) = Peer::Unknown;
         Ok(())
     }
 
-    /// Returns the state, and the attributes as the program has set them. The PSNs in use differ by
-    /// rail, so the PSNs that the program has set are returned instead.
+    /// Returns the state, and the attributes as the program has set them, also the PSNs: the PSNs
+    /// in use differ by rail.
     pub(crate) fn query(&self) -> QpStatus {
         let locked = lock(&self.locked);
         QpStatus {
@@ -244,14 +235,13 @@ impl MultiRailQp {
 
 /// Connects all rails after the queue pair has waited for its peer, up to the state that the
 /// program has requested.
-fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
-    locked.connect_to(info, min_rnr_timer)?;
-    match locked.state {
-        QpState::Rts | QpState::Sqe => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
-        QpState::Sqd => {
-            locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
-            locked.vqp.drain_sends()
-        }
-        _ => Ok(()),
+fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<Peer> {
+    let peer = locked.connect_to(info, min_rnr_timer)?;
+    if matches!(locked.state, QpState::Rts | QpState::Sqe | QpState::Sqd) {
+        locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
     }
+    if locked.state == QpState::Sqd {
+        locked.vqp.drain_sends()?;
+    }
+    Ok(peer)
 }

@@ -2,10 +2,10 @@
 //!
 //! The virtual queue pair sends nothing before it has heard the peer, because a message on a rail
 //! that is down at the peer would be lost. A peer whose program has not connected its queue pair is
-//! not heard either, and on a NIC a message to it is lost at once. So while messages wait, this end
-//! asks the peer's device whether the queue pair is connected. If it is not, the messages that were
-//! posted before the question wait no longer, and are sent and lost, as on a NIC. If the device
-//! does not answer, messages wait no longer until the peer is heard.
+//! not heard either, and on a NIC a message to it is lost at once. While messages wait, this end
+//! therefore asks the peer's device whether the queue pair is connected. If the queue pair is not
+//! connected, the messages that were posted before the question are sent and lost, as on a NIC. If
+//! the device does not answer, messages no longer wait.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -24,10 +24,9 @@ pub(super) struct FirstContact {
     admitted: usize,
 }
 
-/// What is known of the peer.
 #[derive(Default)]
 enum Knowledge {
-    /// Nothing that concerns the requests that wait.
+    /// Nothing about the waiting requests.
     #[default]
     None,
     /// The peer's device is asked. `before` is the number of oldest deferred requests that were
@@ -79,12 +78,7 @@ impl FirstContact {
         }
     }
 
-    /// Records that all deferred requests were flushed.
-    pub(super) fn on_flushed(&mut self) {
-        self.on_posted(usize::MAX);
-    }
-
-    /// Returns whether the peer's device does not answer. Then nothing else is asked of it either.
+    /// Returns whether the peer's device does not answer. Nothing else is then asked of the device.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.knowledge, Knowledge::Silent)
     }

@@ -6,13 +6,12 @@ use std::time::Instant;
 use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
 use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
+use super::Peer;
 use super::first_contact::FirstContact;
 use super::pending_connection::PendingConnection;
-use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
 
-/// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
     /// The virtual queue pair that receives, and usually also sends.
     pub(super) vqp: VirtualQp,
@@ -31,14 +30,12 @@ pub(super) struct LockedState {
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
     pub(super) attr: QpAttr,
-    /// The regions of the peer whose keys on all rails are known or queried, and the shared receive
-    /// queues.
     pub(super) region_keys: RegionKeys,
-    /// The posted sends that are deferred because the keys of a region of the peer are unknown, and
-    /// all sends posted after them, in posting order.
+    /// The sends that are deferred because the keys of a region of the peer are unknown, and all
+    /// sends posted after them, in posting order.
     pub(super) deferred: VecDeque<SendWr>,
-    /// The time at which the oldest deferred send was found to fail while sends before it were
-    /// still outstanding. `None` if no deferred send waits to fail.
+    /// The time at which the oldest deferred send was found to fail while earlier sends were still
+    /// outstanding. `None` if no deferred send waits to fail.
     pub(super) failing_since: Option<Instant>,
     /// The buffer for completions, which every poll reuses.
     pub(super) scratch: Vec<Completion>,
@@ -59,7 +56,6 @@ pub(super) struct LockedState {
 }
 
 impl LockedState {
-    /// Creates the state of a queue pair in RESET.
     pub(super) fn new(vqp: VirtualQp) -> LockedState {
         let names_queues = vqp.config().service == Service::XrcSend;
         LockedState {
@@ -88,13 +84,12 @@ impl LockedState {
     ///
     /// # Errors
     /// The errors of [`VirtualQp::modify_to_rtr`].
-    pub(super) fn connect_to(&mut self, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
+    pub(super) fn connect_to(&mut self, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<Peer> {
         self.vqp.modify_to_rtr(info, min_rnr_timer)?;
         self.first_contact = (self.vqp.config().service == Service::Unreliable).then(FirstContact::default);
-        Ok(())
+        Ok(Peer::of(info))
     }
 
-    /// Returns the virtual queue pair that sends.
     pub(super) fn sender(&mut self) -> &mut VirtualQp {
         self.sender.as_mut().unwrap_or(&mut self.vqp)
     }
@@ -129,21 +124,17 @@ impl LockedState {
         }
     }
 
-    /// Connects the queue pair to itself, through a second virtual queue pair that sends. Returns
-    /// the connection data of the first.
+    /// Connects the queue pair to itself, through a second virtual queue pair that sends.
     ///
     /// # Errors
-    /// The errors of [`MultiRailDomain::duplicate`] and [`VirtualQp::modify_to_rtr`].
-    pub(super) fn connect_to_itself(
-        &mut self,
-        domain: &MultiRailDomain,
-        min_rnr_timer: RnrTimer,
-    ) -> Result<ConnectInfo> {
-        let mut sender = domain.duplicate(&self.vqp)?;
+    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build) and
+    /// [`VirtualQp::modify_to_rtr`].
+    pub(super) fn connect_to_itself(&mut self, min_rnr_timer: RnrTimer) -> Result<Peer> {
+        let mut sender = VirtualQp::builder(self.vqp.domain()).config(self.vqp.config()).build()?;
         let info = self.vqp.local_info();
         self.vqp.modify_to_rtr(&sender.local_info(), min_rnr_timer)?;
         sender.modify_to_rtr(&info, min_rnr_timer)?;
         self.sender = Some(sender);
-        Ok(info)
+        Ok(Peer::of(&info))
     }
 }

@@ -5,7 +5,8 @@
 //! - [`first_contact`] bounds the time for which a UC queue pair waits for its peer.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
-//! - [`receive`] posts receives, and reports the end of those of a shared receive queue.
+//! - [`receive`] posts receives, and reports the event after the last receive of a shared receive
+//!   queue.
 //! - [`complete`] converts completions of the virtual queue pair to completions of the program.
 //! - [`locked_state`] holds the state that a lock protects.
 
@@ -27,28 +28,25 @@ use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc,
 use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
+use super::queue_users::QueueUser;
 use super::rendezvous::{DeviceGid, Subject};
-use super::virtual_cq::{CompletionSource, VirtualCq};
-use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
-use super::virtual_xrc_domain::{VirtualXrcDomain, XrcReceiver};
+use super::virtual_cq::VirtualCq;
+use super::virtual_srq::VirtualSrq;
+use super::virtual_xrc_domain::VirtualXrcDomain;
 use crate::common::lock::lock;
 
-/// The parameters with which a queue pair is created.
 pub(crate) struct CreateParams {
     pub(crate) init: QpInitAttr,
-    /// The protection domain. `None` for an XRC receive queue pair, which has that of its XRC
-    /// domain.
+    /// `None` for an XRC receive queue pair, which uses the protection domain of its XRC domain.
     pub(crate) pd: Option<Arc<MultiRailPd>>,
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
     pub(crate) srq: Option<Arc<VirtualSrq>>,
     /// The XRC domain of an XRC receive queue pair, whose completion queues have no completions.
     pub(crate) xrc: Option<Arc<VirtualXrcDomain>>,
-    /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
 
-/// The peer of a queue pair.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 enum Peer {
     /// The program has not yet passed the peer's GID to `ibv_modify_qp`.
@@ -57,17 +55,16 @@ enum Peer {
     /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet
     /// known.
     Connecting(Gid),
-    /// The peer's GIDs by rail, as far as this end knows them.
+    /// The peer's GIDs by rail.
     Connected(Vec<Gid>),
 }
 
 impl Peer {
-    /// Returns the peer with these connection data.
     fn of(info: &ConnectInfo) -> Peer {
         Peer::Connected(info.gids().collect())
     }
 
-    /// Returns the known GIDs by rail.
+    /// Returns the GIDs by rail, as far as this end knows them.
     fn gids(&self) -> &[Gid] {
         match self {
             Peer::Unknown => &[],
@@ -77,7 +74,6 @@ impl Peer {
     }
 }
 
-/// A queue pair of type RC, UC or XRC over several rails.
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
     params: CreateParams,
@@ -86,7 +82,6 @@ pub(crate) struct MultiRailQp {
     qpn: Qpn,
     locked: Mutex<LockedState>,
     peer: Mutex<Peer>,
-    /// The number of failovers since creation.
     failovers: AtomicU64,
 }
 
@@ -107,25 +102,24 @@ impl MultiRailQp {
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
         });
-        qp.params.send_cq.attach(qp.clone());
-        qp.params.recv_cq.attach(qp.clone());
+        let user: Arc<dyn QueueUser> = qp.clone();
+        qp.params.send_cq.users.add(&user);
+        qp.params.recv_cq.users.add(&user);
         if let Some(srq) = &qp.params.srq {
-            srq.attach(qp.clone());
+            srq.users.add(&user);
         }
         if let Some(xrc) = &qp.params.xrc {
-            let receiver: Arc<dyn XrcReceiver> = qp.clone();
-            xrc.add_receiver(&receiver);
+            xrc.add_receiver(&user);
         }
         qp
     }
 
-    /// Returns the queue pair's number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Returns the queue pair's protection domain. An XRC receive queue pair has none until its XRC
-    /// domain has a shared receive queue.
+    /// Returns `None` for an XRC receive queue pair until its XRC domain has a shared receive
+    /// queue.
     pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
         match &self.params.xrc {
             Some(xrc) => xrc.pd(),
@@ -145,27 +139,25 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns whether one of the queue pair's completion queues is as `is_so` says.
+    /// Returns whether `is_so` holds for one of the queue pair's completion queues.
     fn any_cq(&self, is_so: fn(&VirtualCq) -> bool) -> bool {
         is_so(&self.params.send_cq)
             || is_so(&self.params.recv_cq)
             || self.params.xrc.as_ref().is_some_and(|xrc| xrc.any_cq(is_so))
     }
 
-    /// Returns whether the queue pair is of type UC.
     fn is_unreliable(&self) -> bool {
         self.params.init.qp_type == QpType::Uc
     }
 
-    /// Returns the number of failovers so far.
     pub(super) fn failovers(&self) -> u64 {
         self.failovers.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a query is answered, by the address from which it came and the GID that its
-    /// sender states as that of its device. Queries of any sender are answered until the peer is
-    /// known. Then only the queries of its device are, and from the time at which all its addresses
-    /// are known, only those from its addresses.
+    /// Returns whether a query is answered. `from` is the address from which the query came, and
+    /// `device` is the GID that its sender states. Until the peer is known, any sender gets an
+    /// answer. While the queue pair connects, only the peer's device gets one. Once the peer's
+    /// addresses are known, only these addresses do.
     pub(super) fn accepts_peer(&self, from: Gid, device: &DeviceGid) -> bool {
         self.follow_peer(&lock(&self.locked));
         match &*lock(&self.peer) {
@@ -180,9 +172,9 @@ impl MultiRailQp {
         lock(&self.peer).gids().first().is_some_and(|gid| device.includes(*gid))
     }
 
-    /// Returns whether the queue pair is connected to the queue pair `asker`, by the address from
-    /// which the question came and the GID that its sender states as that of its device. `None` if
-    /// the queue pair is being connected, or if the peer's address may have changed: the peer asks
+    /// Returns whether the queue pair is connected to the queue pair `asker` of the device that
+    /// asks. `from` and `device` are as in [`MultiRailQp::accepts_peer`]. Returns `None` while the
+    /// queue pair is being connected, or if the peer's address may have changed. The peer then asks
     /// again.
     pub(super) fn is_connected_to(&self, asker: Qpn, from: Gid, device: &DeviceGid) -> Option<bool> {
         let locked = lock(&self.locked);
@@ -197,7 +189,7 @@ impl MultiRailQp {
         }
     }
 
-    /// Takes the peer's addresses over from the virtual queue pair, which learns of changes.
+    /// Copies the peer's addresses from the virtual queue pair, which follows their changes.
     fn follow_peer(&self, locked: &LockedState) {
         if let Peer::Connected(known) = &mut *lock(&self.peer) {
             let now: Vec<Gid> = locked.vqp.peer_gids().collect();
@@ -207,7 +199,6 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns the data that the peer needs to connect.
     pub(super) fn local_info(&self) -> ConnectInfo {
         lock(&self.locked).vqp.local_info()
     }
@@ -218,14 +209,7 @@ impl MultiRailQp {
         lock(&self.locked).vqp.close_reason().is_some()
     }
 
-    /// Polls the queue pair, and pushes its new completions to its completion queues. Waits while
-    /// another thread holds the lock, because a program that polls must see every completion that
-    /// is available.
-    pub(crate) fn drive(&self) {
-        self.collect(&mut lock(&self.locked));
-    }
-
-    /// Does the same as [`MultiRailQp::drive`] on behalf of a program that may not poll, and first
+    /// Does the same as [`QueueUser::drive`] on behalf of a program that may not poll, and first
     /// drives the virtual queue pair without taking its completions. Does nothing if another thread
     /// holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
@@ -235,23 +219,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Requests an event from the NIC at the next completion.
-    ///
-    /// # Errors
-    /// The error of a NIC that is not dead.
-    pub(super) fn arm(&self) -> Result<()> {
-        let mut locked = lock(&self.locked);
-        if locked.destroyed {
-            return Ok(());
-        }
-        locked.vqps().try_for_each(|vqp| vqp.arm())?;
-        // A completion that arrived before the request causes no event, so it is collected here.
-        self.collect(&mut locked);
-        Ok(())
-    }
-
-    /// Requests the next event of the NIC if a completion queue of the program is still armed. That
-    /// is the case if the last event brought no completion that the program waits for.
+    /// Requests the next event of the NIC if a completion queue of the program is still armed. A
+    /// queue stays armed if the last event brought no completion that the program waits for.
     pub(super) fn rearm(&self) {
         if self.any_cq(VirtualCq::is_armed) {
             // Only a NIC that is failing refuses, and the virtual queue pair detects the failure.
@@ -267,8 +236,8 @@ impl MultiRailQp {
     }
 
     /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions
-    /// from its queues. [`MultiRailQp::close`] later destroys the queue pairs on the rails. Until
-    /// then they can be used to tell the peer that the connection has ended.
+    /// from its queues. [`MultiRailQp::close`] later destroys the queue pairs on the rails, which
+    /// until then tell the peer that the connection has ended.
     pub(super) fn destroy(&self) {
         let mut locked = lock(&self.locked);
         self.log_dropped_messages(&locked);
@@ -277,11 +246,11 @@ impl MultiRailQp {
         locked.state = QpState::Err;
         locked.destroyed = true;
         locked.deferred.clear();
-        locked.region_keys.cancel_queries();
-        self.params.send_cq.detach(self);
-        self.params.recv_cq.detach(self);
+        locked.region_keys.queries.clear();
+        self.params.send_cq.detach(self, self.qpn);
+        self.params.recv_cq.detach(self, self.qpn);
         if let Some(srq) = &self.params.srq {
-            srq.detach(self);
+            srq.users.remove(self);
         }
         if let Some(xrc) = &self.params.xrc {
             xrc.remove_receiver(self);
@@ -289,7 +258,7 @@ impl MultiRailQp {
     }
 
     /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In
-    /// contrast to [`MultiRailQp::drive`], takes no completions, and no receives of a shared
+    /// contrast to [`QueueUser::drive`], takes no completions, and no receives of a shared
     /// receive queue.
     pub(super) fn drive_after_destroy(&self) {
         lock(&self.locked).vqps().for_each(VirtualQp::progress);
@@ -308,30 +277,30 @@ impl MultiRailQp {
         closed
     }
 
-    /// Returns a completion of this queue pair, in which all fields are zero that depend on a
-    /// received message.
+    /// Returns a completion whose fields about a received message are zero.
     fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
     }
 }
 
-impl CompletionSource for MultiRailQp {
-    fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-
+impl QueueUser for MultiRailQp {
+    /// Waits while another thread holds the lock, because a program that polls must see every
+    /// completion that is available.
     fn drive(&self) {
-        MultiRailQp::drive(self);
+        self.collect(&mut lock(&self.locked));
     }
 
     fn arm(&self) -> Result<()> {
-        MultiRailQp::arm(self)
+        let mut locked = lock(&self.locked);
+        if locked.destroyed {
+            return Ok(());
+        }
+        locked.vqps().try_for_each(|vqp| vqp.arm())?;
+        // A completion that arrived before the request causes no event, so it is collected here.
+        self.collect(&mut locked);
+        Ok(())
     }
-}
 
-impl XrcReceiver for MultiRailQp {}
-
-impl ReceiveConsumer for MultiRailQp {
     fn on_receives_posted(&self) {
         let mut locked = lock(&self.locked);
         if !locked.destroyed {

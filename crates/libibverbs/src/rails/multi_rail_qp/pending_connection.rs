@@ -1,7 +1,7 @@
-//! Connecting later. A queue pair of a NIC enters RTR and RTS without its peer. Over several rails
-//! it needs the peer's connection data, and a peer whose last connection has ended has none until
-//! its program resets it. The queue pair then enters RTR and RTS all the same, continues to query
-//! the peer, and connects when the peer answers.
+//! A connection that is made after RTR. A queue pair of a NIC enters RTR and RTS without its peer.
+//! Over several rails, a queue pair needs the peer's connection data. A peer whose last connection
+//! has ended has no data until its program resets it. The queue pair then enters RTR and RTS
+//! without the data, continues to query the peer, and connects when the peer answers.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -11,32 +11,25 @@ use mitra_verbs::{Result, RnrTimer};
 
 use crate::rails::rendezvous::{Query, connection_data};
 
-/// A connection to a peer that must reset its queue pair first.
 pub(super) struct PendingConnection {
-    query: Query,
+    pub(super) query: Query,
     pub(super) min_rnr_timer: RnrTimer,
     /// The time since which a send waits for the connection.
     send_waits_since: Option<Instant>,
-    /// Whether the peer has no data that fit, or does not answer any more.
-    failed: bool,
+    /// Whether the peer has no data that fit, or no longer answers.
+    pub(super) failed: bool,
 }
 
 impl PendingConnection {
-    /// Creates a connection that is made when the query is answered.
     pub(super) fn new(query: Query, min_rnr_timer: RnrTimer) -> PendingConnection {
         PendingConnection { query, min_rnr_timer, send_waits_since: None, failed: false }
     }
 
-    /// Sends the query again at the next poll.
-    pub(super) fn hasten(&mut self) {
-        self.query.resend_soon();
-    }
-
     /// Returns the peer's connection data if the peer has answered. Otherwise sends the query again
-    /// if that is due. Never blocks.
+    /// if that is due. Never blocks, and returns nothing once the connection has failed.
     ///
     /// # Errors
-    /// `Invalid` if the peer has no such queue pair any more, or does not answer.
+    /// `Invalid` if the peer has no such queue pair, or does not answer.
     pub(super) fn poll(&mut self) -> Poll<Result<ConnectInfo>> {
         if self.failed {
             return Poll::Pending;
@@ -44,13 +37,8 @@ impl PendingConnection {
         self.query.poll().map(|answer| answer.and_then(connection_data))
     }
 
-    /// Records that there will be no connection.
-    pub(super) fn fail(&mut self) {
-        self.failed = true;
-    }
-
-    /// Returns whether the send that waits for the connection fails: because there will be none, or
-    /// because the send has waited for this time.
+    /// Returns whether a waiting send fails, because there will be no connection or because it has
+    /// waited for longer than `timeout`.
     pub(super) fn has_failed(&mut self, timeout: Duration) -> bool {
         self.failed || self.send_waits_since.get_or_insert_with(Instant::now).elapsed() > timeout
     }

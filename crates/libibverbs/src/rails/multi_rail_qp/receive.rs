@@ -1,4 +1,4 @@
-//! Posting receives, and the end of those of a shared receive queue.
+//! Posting receives, and the event after the last receive of a shared receive queue.
 
 use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, WcOpcode, WcStatus};
 
@@ -35,9 +35,9 @@ impl MultiRailQp {
         for (index, wr) in wrs.iter().enumerate() {
             let flushed = self.wc(wr.wr_id, WcStatus::Flushed, WcOpcode::Recv);
             if let Some(peer_closed) = &mut locked.peer_closed {
-                self.check_room("receive queue", peer_closed.recvs(), self.params.init.cap.recv_wrs)
+                self.check_room("receive queue", peer_closed.recvs.len(), self.params.init.cap.recv_wrs)
                     .map_err(|error| PostError { index, error })?;
-                peer_closed.withhold_recv(flushed);
+                peer_closed.recvs.push_back(flushed);
             } else if locked.state == QpState::Err {
                 self.params.recv_cq.push(flushed);
             } else {

@@ -5,8 +5,8 @@
 //! with a new rkey is deferred until the peer has been queried for the keys, and all requests after
 //! it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue
 //! and the progress thread post the deferred requests, in order, when the answer has arrived.
-//! Requests are also deferred while the queue pair waits for its connection, and those of UC until
-//! the peer was heard ([`super::first_contact`]).
+//! Requests are also deferred while the queue pair waits for its connection. Requests of UC are
+//! deferred until the peer was heard ([`super::first_contact`]).
 
 use std::time::Instant;
 
@@ -78,19 +78,14 @@ impl MultiRailQp {
                 return Err(PostError { index: 0, error });
             }
         }
-        if locked.peer_closed.is_some() && self.is_unreliable() {
-            wrs.iter().for_each(|wr| self.lose(wr));
-            return Ok(());
-        }
-        if let Some(peer_closed) = &mut locked.peer_closed {
-            let (used, depth) = (peer_closed.sends(), self.params.init.cap.send_wrs);
-            for index in 0..wrs.len() {
+        if let Some(peer_closed) = &locked.peer_closed {
+            let (used, depth) = (peer_closed.sends.len(), self.params.init.cap.send_wrs);
+            for index in (0..wrs.len()).filter(|_| !self.is_unreliable()) {
                 self.check_room("send queue", used + index, depth)
                     .map_err(|error| PostError { index, error })?;
             }
-            for wr in wrs {
-                peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
-            }
+            locked.deferred.extend(wrs.iter().cloned());
+            self.withhold_deferred(locked);
             return Ok(());
         }
         if locked.deferred.is_empty()
@@ -115,8 +110,6 @@ impl MultiRailQp {
         wr
     }
 
-    /// Checks that a queue with `used` entries is not full.
-    ///
     /// # Errors
     /// `QueueFull` if `used` is at least `depth`.
     pub(super) fn check_room(&self, queue: &'static str, used: usize, depth: u32) -> Result<()> {
@@ -165,17 +158,24 @@ impl MultiRailQp {
     /// they are known or queried.
     fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
         for object in locked.region_keys.unrequested(wr) {
-            self.follow_peer(locked);
-            let peer = lock(&self.peer).clone();
-            // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
-            let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, object);
+            let query = self.query_peer(locked, |qpn| object.subject(qpn))?;
+            locked.region_keys.queries.insert(object, query);
         }
         Ok(())
     }
 
-    /// Queries the peer for the region that the oldest deferred request names, and ahead of need
-    /// for the regions of the requests after it.
+    /// Queries the peer's device, and does not wait for the answer. `about` makes the subject from
+    /// the number of the peer's queue pair.
+    fn query_peer(&self, locked: &LockedState, about: impl FnOnce(Qpn) -> Subject) -> Result<Query> {
+        self.follow_peer(locked);
+        // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
+        let subject = about(locked.attr.dest_qpn.unwrap_or(Qpn::new(0)));
+        let peer = lock(&self.peer).gids().to_vec();
+        Ok(Query::new(&self.domain.rendezvous, random()?, peer, subject, None))
+    }
+
+    /// Queries the peer for the region that the oldest deferred request names, and prefetches the
+    /// regions of the requests after it.
     fn request_next_regions(&self, locked: &mut LockedState) -> Result<()> {
         let deferred = std::mem::take(&mut locked.deferred);
         let front = deferred.front().map_or(Ok(()), |wr| self.request_region(locked, wr));
@@ -186,22 +186,15 @@ impl MultiRailQp {
 
     /// Posts the deferred requests in order, up to the first request whose keys are still unknown.
     /// Completes them with an error instead if that request fails, the queue pair is in ERR, or the
-    /// peer has closed its end. Does not wait for answers.
+    /// peer has closed its end. Never blocks.
     pub(super) fn post_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;
         }
-        if matches!(locked.state, QpState::Err | QpState::Sqe) {
-            return self.flush_deferred(locked);
-        }
-        if locked.peer_closed.is_some() {
-            return self.withhold_deferred(locked);
-        }
-        if locked.state == QpState::Sqd {
+        if self.end_deferred(locked) || locked.state == QpState::Sqd {
             return; // no request begins, and so none fails
         }
         if let Some(pending) = &mut locked.pending {
-            // Until the connection is there, nothing can be posted.
             if !pending.has_failed(self.domain.rendezvous.timeout()) {
                 return;
             }
@@ -212,7 +205,8 @@ impl MultiRailQp {
             };
         }
         self.domain.rendezvous.poll();
-        locked.region_keys.resend_due();
+        // A poll sends a query again if that is due.
+        locked.region_keys.queries.values_mut().for_each(|query| _ = query.poll());
         loop {
             let Ok(admitted) = self.admit_deferred(locked) else {
                 return self.fail_front(locked, WcStatus::LocalQpOperation);
@@ -252,15 +246,14 @@ impl MultiRailQp {
                     return;
                 }
                 Lookup::NotFound | Lookup::Failed(_) | Lookup::Pending | Lookup::NotQueried => {
-                    // The request is posted all the same, so that the peer's NIC refuses it (NAK:
-                    // remote access error) and reports an event to the peer's program. A NIC drops
-                    // such a request of UC.
+                    // The peer's NIC refuses the request (NAK: remote access error), and reports an
+                    // event to the peer's program. A NIC drops such a request of UC.
                     let key = match object {
                         PeerObject::Region(key) => key,
                         PeerObject::SharedReceiveQueue(_) => replace_by_refused_request(locked),
                     };
-                    let region = RemoteRegion::with_unknown_key(key, self.domain.nics().len());
-                    locked.region_keys.forget(object);
+                    let region = RemoteRegion::with_unknown_key(key, self.domain.failover.nics().len());
+                    locked.region_keys.queries.remove(&object);
                     if locked.sender().import(&region).and_then(|()| post_oldest(locked, 1)).is_err() {
                         return self.fail_front(locked, WcStatus::RemoteAccess);
                     }
@@ -281,13 +274,7 @@ impl MultiRailQp {
         }
         let Some(mut contact) = locked.first_contact.take() else { return Ok(deferred) };
         let local = locked.deferred.iter().take_while(|wr| wr.op.is_local()).count();
-        let ask = || {
-            self.follow_peer(locked);
-            // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
-            let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            let subject = Subject::Connected { qpn, asker: self.qpn };
-            Ok(Query::new(&self.domain.rendezvous, random()?, lock(&self.peer).gids().to_vec(), subject))
-        };
+        let ask = || self.query_peer(locked, |qpn| Subject::Connected { qpn, asker: self.qpn });
         let admitted = if local == deferred { Ok(0) } else { contact.admit(deferred, ask) };
         if admitted.as_ref().is_ok_and(|&n| n > 0) {
             locked.vqp.send_to_unheard_peer();
@@ -299,30 +286,24 @@ impl MultiRailQp {
     /// Completes the oldest deferred request with an error, and flushes the other deferred
     /// requests.
     ///
-    /// Does nothing while requests before it are outstanding, because requests complete in posting
-    /// order. The next [`MultiRailQp::post_deferred`] tries again, and after the timeout of queries
-    /// gives the outstanding requests up. Does nothing either if the virtual queue pair has ended,
-    /// because [`MultiRailQp::collect`] then decides how the requests end.
+    /// Does nothing while earlier requests are outstanding, because requests complete in posting
+    /// order. The next [`MultiRailQp::post_deferred`] tries again, and gives the outstanding
+    /// requests up after the timeout of queries. Does nothing either if the virtual queue pair has
+    /// ended, because [`MultiRailQp::collect`] then decides how the requests end.
     fn fail_front(&self, locked: &mut LockedState, status: WcStatus) {
         if locked.sender().close_reason().is_some() {
             return;
         }
         if locked.sender().outstanding() > 0 {
-            // Unsignalled requests complete only with a later signalled request, which will never
-            // be posted. So the wait is bounded.
+            // Unsignalled requests complete only with a later signalled request. None will be
+            // posted, so the wait is bounded.
             let since = *locked.failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.domain.rendezvous.timeout() {
                 return;
             }
         }
         self.take_completions(locked);
-        if matches!(locked.state, QpState::Err | QpState::Sqe) {
-            return self.flush_deferred(locked);
-        }
-        if locked.peer_closed.is_some() {
-            return self.withhold_deferred(locked);
-        }
-        if locked.sender().close_reason().is_some() {
+        if self.end_deferred(locked) || locked.sender().close_reason().is_some() {
             return;
         }
         let Some(wr) = locked.deferred.pop_front() else { return };
@@ -333,20 +314,29 @@ impl MultiRailQp {
         self.flush_deferred(locked);
     }
 
+    /// Ends the deferred requests if the queue pair is in ERR or SQE, or the peer has closed its
+    /// end. Returns whether that is the case.
+    fn end_deferred(&self, locked: &mut LockedState) -> bool {
+        if matches!(locked.state, QpState::Err | QpState::Sqe) {
+            self.flush_deferred(locked);
+        } else if locked.peer_closed.is_some() {
+            self.withhold_deferred(locked);
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Completes the deferred requests of a UC queue pair as if they had been sent.
     fn lose_deferred(&self, locked: &mut LockedState) {
-        locked.deferred.drain(..).for_each(|wr| self.lose(&wr));
-        locked.region_keys.cancel_queries();
-    }
-
-    /// Completes a request of a UC queue pair that reaches no peer as if it had been sent.
-    fn lose(&self, wr: &SendWr) {
-        if self.params.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
-            self.complete_send(wr, WcStatus::Success);
+        for wr in locked.deferred.drain(..) {
+            if self.params.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
+                self.complete_send(&wr, WcStatus::Success);
+            }
         }
+        locked.region_keys.queries.clear();
     }
 
-    /// Withholds the completions of the deferred requests, because the peer has closed its end.
     fn withhold_deferred(&self, locked: &mut LockedState) {
         if self.is_unreliable() {
             return self.lose_deferred(locked);
@@ -355,10 +345,9 @@ impl MultiRailQp {
         for wr in locked.deferred.drain(..) {
             peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
         }
-        locked.region_keys.cancel_queries();
+        locked.region_keys.queries.clear();
     }
 
-    /// Flushes the deferred requests of a queue pair in ERR or SQE.
     pub(super) fn flush_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;
@@ -369,8 +358,8 @@ impl MultiRailQp {
         for wr in std::mem::take(&mut locked.deferred) {
             self.complete_send(&wr, WcStatus::Flushed);
         }
-        locked.first_contact.iter_mut().for_each(FirstContact::on_flushed);
-        locked.region_keys.cancel_queries();
+        locked.first_contact.iter_mut().for_each(|contact| contact.on_posted(usize::MAX));
+        locked.region_keys.queries.clear();
     }
 
     fn complete_send(&self, wr: &SendWr, status: WcStatus) {
@@ -379,8 +368,8 @@ impl MultiRailQp {
 }
 
 /// Replaces the oldest deferred request, which names a shared receive queue that the peer does not
-/// have, by a request that the peer's NIC refuses with the same error: a WRITE to the last byte of
-/// the address space, with the key that is returned. No region or window contains it.
+/// have, by a request that the peer's NIC refuses with the same error: a WRITE with the returned
+/// key to the last byte of the address space. No region or window contains that byte.
 fn replace_by_refused_request(locked: &mut LockedState) -> Key {
     let key = Key(u32::MAX);
     if let Some(wr) = locked.deferred.front_mut() {

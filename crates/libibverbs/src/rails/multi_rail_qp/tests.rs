@@ -40,13 +40,14 @@ fn nic() -> Arc<SoftNic> {
 fn device_over(nics: impl Iterator<Item = Arc<SoftNic>>) -> Arc<MultiRail> {
     let providers = nics.map(|nic| nic as Arc<dyn Provider>).collect();
     let failover = Domain::with_completion_channels(providers).expect("two NICs form a domain");
-    let rendezvous = Rendezvous::with_timeout(failover.nics(), QUERY_TIMEOUT).expect("queue pair 1 is free");
-    MultiRail::with_domain(MultiRailDomain::with_rendezvous(failover, rendezvous, &Settings::default()))
+    let rendezvous = Rendezvous::new(failover.nics(), QUERY_TIMEOUT).expect("queue pair 1 is free");
+    MultiRail::with_domain(MultiRailDomain::new(failover, rendezvous, &Settings::default()))
 }
 
 fn gids(device: &MultiRail) -> Vec<Gid> {
     device
         .domain()
+        .failover
         .nics()
         .iter()
         .map(|nic| nic.provider.query_port().expect("the NIC is alive").gid)
@@ -231,7 +232,7 @@ fn strangers_learn_no_keys_of_a_connected_queue_pair() {
     *lock(&local.qp.peer) = Peer::Connected(gids(&peer));
     let subject = Subject::Region { qpn: local.qp.qpn(), key: local.remote().rkey };
     for (from, is_told) in [(&peer, true), (&stranger, false)] {
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&local.device), subject);
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&local.device), subject, None);
         let answer = loop {
             local.answer_peers();
             from.domain().rendezvous.poll();
@@ -411,7 +412,7 @@ fn peer_answers_only_for_regions_of_the_queue_pairs_protection_domain() {
     let mut answers = Vec::new();
     for key in [b.remote().rkey, foreign] {
         let subject = Subject::Region { qpn: b.qp.qpn(), key };
-        let mut query = Query::new(&a.device.domain().rendezvous, rand_id(), gids(&b.device), subject);
+        let mut query = Query::new(&a.device.domain().rendezvous, rand_id(), gids(&b.device), subject, None);
         answers.push(loop {
             b.answer_peers();
             a.device.domain().rendezvous.poll();
@@ -448,7 +449,8 @@ fn burst_of_queries_does_not_disable_rendezvous() {
     let rendezvous = &local.domain().rendezvous;
     let burst: Vec<_> = (0..300)
         .map(|key| {
-            Query::new(rendezvous, rand_id(), gids(&peer), Subject::Region { qpn: qp.qpn(), key: Key(key) })
+            let subject = Subject::Region { qpn: qp.qpn(), key: Key(key) };
+            Query::new(rendezvous, rand_id(), gids(&peer), subject, None)
         })
         .collect();
     drop(burst);

@@ -1,4 +1,4 @@
-//! The GID of a device, and those that it had before.
+//! The present and the former GIDs of a device.
 //!
 //! Programs know a device by the GID of its rail 0. When that address changes, the programs of
 //! other devices may still have the old one. A device therefore states both.
@@ -12,7 +12,7 @@ const MAX_FORMER: usize = 8;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::rails) struct DeviceGid {
     pub(in crate::rails) current: Gid,
-    former: Vec<Gid>,
+    pub(in crate::rails) former: Vec<Gid>,
 }
 
 impl DeviceGid {
@@ -21,7 +21,6 @@ impl DeviceGid {
         DeviceGid { current, former: Vec::new() }
     }
 
-    /// Changes the GID.
     pub(in crate::rails) fn set(&mut self, gid: Gid) {
         if gid != self.current {
             self.former.retain(|former| *former != gid && *former != self.current);
@@ -36,14 +35,9 @@ impl DeviceGid {
     pub(in crate::rails) fn includes(&self, gid: Gid) -> bool {
         self.current == gid || self.former.contains(&gid)
     }
-
-    /// Returns the former GIDs.
-    pub(in crate::rails) fn former(&self) -> &[Gid] {
-        &self.former
-    }
 }
 
-/// The GID, the number of former GIDs (8 bits), and these.
+/// The GID, the number of former GIDs (8 bits), and the former GIDs.
 impl Codec<'_> for DeviceGid {
     fn put(&self, out: &mut impl Extend<u8>) {
         self.current.put(out);
@@ -70,11 +64,11 @@ mod tests {
         for gid in [1, 2, 1] {
             device.set(Gid([gid; 16]));
         }
-        assert_eq!((device.current, device.former()), (Gid([1; 16]), &[Gid([0; 16]), Gid([2; 16])][..]));
+        assert_eq!((device.current, &device.former[..]), (Gid([1; 16]), &[Gid([0; 16]), Gid([2; 16])][..]));
         for gid in 3..3 + MAX_FORMER as u8 {
             device.set(Gid([gid; 16]));
         }
-        assert_eq!(device.former().len(), MAX_FORMER);
+        assert_eq!(device.former.len(), MAX_FORMER);
         assert!(
             !device.includes(Gid([0; 16]))
                 && device.includes(Gid([3; 16]))

@@ -14,10 +14,9 @@ use mitra_verbs::{
 /// The maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 512;
 /// The number of receives that are posted. It is also the maximum number of sends in flight.
-const SLOTS: u64 = 32;
+pub(super) const SLOTS: u64 = 32;
 /// The size of a receive buffer or a send buffer, in bytes.
 const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
-/// The maximum number of cached address handles.
 const MAX_HANDLES: usize = 256;
 
 /// The destination queue pair number of datagrams to a multicast group (IBTA volume 1, 3.5.8).
@@ -33,7 +32,6 @@ fn group_of(gid: Gid) -> Gid {
     }
 }
 
-/// The queue pair and its buffers.
 pub(super) struct GsiQp {
     nic: LocalNic,
     group: Gid,
@@ -42,7 +40,7 @@ pub(super) struct GsiQp {
     /// cannot overflow that queue.
     send_cq: CqId,
     qpn: Qpn,
-    /// The shared receive queue, if the receives are in one ([`GsiQp::with_arrival_event`]).
+    /// The shared receive queue of the receives, if there is one.
     srq: Option<SrqId>,
     /// The receive buffers, followed by the send buffers.
     memory: Arc<Buffer>,
@@ -58,27 +56,14 @@ pub(super) struct GsiQp {
 }
 
 impl GsiQp {
-    /// Creates the queue pair, and posts its receives.
+    /// Creates the queue pair, and posts its receives, to `srq` if there is one. The NIC then
+    /// reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives
+    /// after [`GsiQp::arm`]. In contrast to an armed completion queue, this does not affect which
+    /// thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
-    pub(super) fn new(nic: &LocalNic) -> Result<GsiQp> {
-        GsiQp::with_receives(nic, None)
-    }
-
-    /// Creates the queue pair with its receives in a shared receive queue. After [`GsiQp::arm`],
-    /// the NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) for the returned
-    /// queue when a datagram arrives. In contrast to an armed completion queue, this does not
-    /// affect which thread drives the NIC.
-    ///
-    /// # Errors
-    /// The error of the NIC, for instance if queue pair 1 is in use.
-    pub(super) fn with_arrival_event(nic: &LocalNic) -> Result<(GsiQp, SrqId)> {
-        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
-        Ok((GsiQp::with_receives(nic, Some(srq))?, srq))
-    }
-
-    fn with_receives(nic: &LocalNic, srq: Option<SrqId>) -> Result<GsiQp> {
+    pub(super) fn new(nic: &LocalNic, srq: Option<SrqId>) -> Result<GsiQp> {
         let p = &nic.provider;
         let depth = SLOTS as u32;
         let (recv_cq, send_cq) = (p.create_cq(depth, None)?, p.create_cq(depth, None)?);
@@ -145,12 +130,11 @@ impl GsiQp {
         self.nic.provider.attach_mcast(self.qpn, self.group, true)
     }
 
-    /// Sends a datagram to the multicast group, as [`GsiQp::send`] does.
+    /// Does the same as [`GsiQp::send`].
     pub(super) fn send_to_group(&mut self, bytes: &[u8]) {
         self.send(self.group, bytes);
     }
 
-    /// Returns whether the port is up.
     pub(super) fn is_up(&self) -> bool {
         self.nic.provider.query_port().is_ok_and(|port| port.state == PortState::Active)
     }

@@ -10,33 +10,32 @@ use super::reach_message::Reach;
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
     Connection(Qpn),
-    /// Whether the queue pair `qpn` is connected to the asking queue pair `asker`. The answer that
-    /// it is has no content.
+    /// Whether the queue pair `qpn` is connected to the asking queue pair `asker`. The positive
+    /// answer is empty.
     Connected { qpn: Qpn, asker: Qpn },
     /// The keys of a memory region on all rails (an encoded [`mitra_failover::RemoteRegion`]).
     /// `key` is its rkey on rail 0. The region must be in the protection domain of the queue pair
     /// `qpn`.
     Region { qpn: Qpn, key: Key },
     /// Whether there is a shared receive queue with this number in the XRC domain of the queue pair
-    /// `qpn`. The answer that there is has no content.
+    /// `qpn`. The positive answer is empty.
     SharedReceiveQueue { qpn: Qpn, number: Srqn },
 }
 
 /// The answer to a query: the encoded data, or `None` if the answering end has no such object.
 pub(super) type Answer = Option<Vec<u8>>;
 
-/// The content of a datagram.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Message {
-    /// A query of the device that has this GID.
+    /// A query from the device with this GID.
     Query(Subject, DeviceGid),
     Answer(Answer),
-    /// The answer that the connection of the queue pair has ended, and that the program has not
-    /// reset it yet. The content is the encoded data of that connection.
+    /// The connection of the queue pair has ended, and the program has not reset it yet. Contains
+    /// the encoded data of the ended connection.
     Ended(Vec<u8>),
-    /// The question to a multicast group which device has this GID.
+    /// Asks a multicast group which device has this GID.
     WhoHas(Gid),
-    /// The answer of that device, which has this GID now.
+    /// Answers [`Message::WhoHas`] with the present GID of the device.
     Owner(Gid),
     /// Where UD queue pairs can be reached.
     Reach(Reach),
@@ -111,7 +110,7 @@ impl Codec<'_> for Message {
 }
 
 /// Encodes a message as [`MAGIC`], the query's id, and the message. An answer has the id of its
-/// query, an owner's answer that of the question.
+/// query, and an owner's answer the id of the question.
 pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     id.put(&mut out);

@@ -44,10 +44,8 @@ use self::owner_search::OwnerSearch;
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 use crate::common::lock::lock;
 
-/// The time after which a query is sent again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
-/// The time after which a query without an answer fails.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of received queries that wait for an answer. Further queries are dropped, and
 /// their senders send them again.
 const MAX_RECEIVED: usize = 256;
@@ -61,12 +59,9 @@ pub(super) struct Rendezvous {
     received: Mutex<VecDeque<ReceivedQuery>>,
     /// The queries of this end, by id.
     outstanding: Mutex<HashMap<u64, OutstandingQuery>>,
-    /// The searches of this end for the owners of GIDs, by id.
-    searches: Mutex<HashMap<u64, OwnerSearch>>,
     /// The messages about UD queue pairs that were not yet taken, each with the rail and the
     /// address from which it came.
     reach: Mutex<VecDeque<(usize, Gid, Reach)>>,
-    /// The time after which a query of this end fails without an answer.
     timeout: Duration,
 }
 
@@ -74,9 +69,8 @@ pub(super) struct Rendezvous {
 struct OutstandingQuery {
     /// The peer's GIDs by rail, as far as they are known. Answers from other addresses are dropped.
     peer: Vec<Gid>,
-    /// The id of the search for more addresses of the peer. Answers from these are accepted if
-    /// [`OwnerSearch::accepts`] returns true.
-    search: Option<u64>,
+    /// The search for more addresses of the peer.
+    search: Option<OwnerSearch>,
     /// The first answer that has arrived.
     answer: Option<Answer>,
     /// The time of the peer's last message that the connection of its queue pair has ended and that
@@ -84,7 +78,15 @@ struct OutstandingQuery {
     ended: Option<Instant>,
 }
 
-/// The result of a query for connection data.
+impl OutstandingQuery {
+    /// Returns whether an answer comes from an address of the peer. `data` are the connection data
+    /// in it.
+    fn accepts(&self, rail: usize, from: Gid, data: Option<&[u8]>) -> bool {
+        self.peer.contains(&from)
+            || self.search.as_ref().is_some_and(|search| search.accepts(rail, from, data))
+    }
+}
+
 pub(super) enum PeerConnection {
     Data(ConnectInfo),
     /// The peer has not reset its queue pair since the last connection ended. The query continues,
@@ -108,14 +110,10 @@ impl Rendezvous {
     ///
     /// # Errors
     /// The error of the first NIC that refuses.
-    pub(super) fn new(nics: &[LocalNic]) -> Result<Arc<Rendezvous>> {
-        Rendezvous::with_timeout(nics, QUERY_TIMEOUT)
-    }
-
-    pub(super) fn with_timeout(nics: &[LocalNic], timeout: Duration) -> Result<Arc<Rendezvous>> {
+    pub(super) fn new(nics: &[LocalNic], timeout: Duration) -> Result<Arc<Rendezvous>> {
         let device = nics[0].provider.query_port()?.gid;
         let gsi_qps: Vec<_> =
-            nics.iter().map(|nic| GsiQp::new(nic).map(Mutex::new)).collect::<Result<_>>()?;
+            nics.iter().map(|nic| GsiQp::new(nic, None).map(Mutex::new)).collect::<Result<_>>()?;
         for (rail, gsi_qp) in gsi_qps.iter().enumerate().skip(1) {
             // Without the group, peers reach this device only by the GID of rail 0.
             if let Err(error) = lock(gsi_qp).join_group() {
@@ -127,7 +125,6 @@ impl Rendezvous {
             device: Mutex::new(DeviceGid::new(device)),
             received: Mutex::default(),
             outstanding: Mutex::default(),
-            searches: Mutex::default(),
             reach: Mutex::default(),
             timeout,
         }))
@@ -139,8 +136,7 @@ impl Rendezvous {
     }
 
     /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not
-    /// until the peer resets its queue pair. The ids of the query and of the search for the peer's
-    /// other addresses must be unpredictable (see [`Query::new`]).
+    /// until the peer resets its queue pair. Both ids must be unpredictable (see [`Query::new`]).
     ///
     /// # Errors
     /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of
@@ -151,7 +147,8 @@ impl Rendezvous {
         gid: Gid,
         qpn: Qpn,
     ) -> Result<PeerConnection> {
-        let mut query = Query::with_search(self, id, gid, Subject::Connection(qpn), search);
+        let search = Some(OwnerSearch::new(search, gid));
+        let mut query = Query::new(self, id, vec![gid], Subject::Connection(qpn), search);
         loop {
             self.poll();
             match query.poll() {
@@ -162,13 +159,11 @@ impl Rendezvous {
         }
     }
 
-    /// Takes the queries of peers that wait for an answer.
     pub(super) fn take_received(&self) -> VecDeque<ReceivedQuery> {
         self.poll();
         std::mem::take(&mut lock(&self.received))
     }
 
-    /// Answers a query of a peer.
     pub(super) fn answer(&self, query: &ReceivedQuery, answer: Answer) {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
     }
@@ -180,8 +175,6 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
     }
 
-    /// Takes the messages about UD queue pairs that have arrived, each with the rail and the
-    /// address from which it came.
     pub(super) fn take_reach(&self) -> VecDeque<(usize, Gid, Reach)> {
         self.poll();
         std::mem::take(&mut lock(&self.reach))
@@ -198,7 +191,6 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the time after which a query of this end fails without an answer.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -219,7 +211,7 @@ impl Rendezvous {
                 Some((id, Message::Answer(answer))) => self.accept_answer(rail, from, id, answer),
                 Some((id, Message::Ended(info))) => {
                     if let Some(query) = lock(&self.outstanding).get_mut(&id)
-                        && self.is_from_peer(query, rail, from, Some(&info))
+                        && query.accepts(rail, from, Some(&info))
                     {
                         query.ended = Some(Instant::now());
                     }
@@ -228,7 +220,9 @@ impl Rendezvous {
                     searchers.push((from, id));
                 }
                 Some((id, Message::Owner(current))) => {
-                    if let Some(search) = lock(&self.searches).get_mut(&id) {
+                    let mut outstanding = lock(&self.outstanding);
+                    let mut searches = outstanding.values_mut().filter_map(|query| query.search.as_mut());
+                    if let Some(search) = searches.find(|search| search.id == id) {
                         search.add_owner(rail, from, current);
                     }
                 }
@@ -249,24 +243,13 @@ impl Rendezvous {
     /// Stores the first answer to a query of this end, if it comes from an address of the peer.
     fn accept_answer(&self, rail: usize, from: Gid, id: u64, answer: Answer) {
         if let Some(query) = lock(&self.outstanding).get_mut(&id)
-            && self.is_from_peer(query, rail, from, answer.as_deref())
+            && query.accepts(rail, from, answer.as_deref())
         {
             query.answer.get_or_insert(answer);
         }
     }
-
-    /// Returns whether an answer to a query comes from an address of the peer. `data` are the
-    /// connection data in it.
-    fn is_from_peer(&self, query: &OutstandingQuery, rail: usize, from: Gid, data: Option<&[u8]>) -> bool {
-        let is_found = |search: &u64| {
-            lock(&self.searches).get(search).is_some_and(|search| search.accepts(rail, from, data))
-        };
-        query.peer.contains(&from) || query.search.as_ref().is_some_and(is_found)
-    }
 }
 
-/// Returns the connection data in an answer.
-///
 /// # Errors
 /// `Invalid` if the peer has no such queue pair, or the errors of [`ConnectInfo::decode`].
 pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
@@ -275,8 +258,8 @@ pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
     ))?)
 }
 
-/// Returns the limits of a NIC of another rail than rail 0 on which a program's UD queue pairs can
-/// be attached to as many multicast groups as `limits` permits, beside the group of the rendezvous.
+/// Returns the limits of a NIC of a further rail. There, UD queue pairs can be attached to as many
+/// multicast groups as `limits` permits, beside the group of the rendezvous.
 pub(super) fn limits_of_further_rail(limits: Limits) -> Limits {
     let Limits { mcast_groups, mcast_attached, .. } = limits;
     Limits { mcast_groups: mcast_groups + 1, mcast_attached: mcast_attached + 1, ..limits }
@@ -286,11 +269,7 @@ pub(super) fn limits_of_further_rail(limits: Limits) -> Limits {
 pub(super) struct Query {
     rendezvous: Arc<Rendezvous>,
     id: u64,
-    /// The peer's GIDs by rail, as far as they are known.
-    peer: Vec<Gid>,
     subject: Subject,
-    /// The id of the search for more addresses of the peer.
-    search: Option<u64>,
     started: Instant,
     /// The number of transmissions so far, including those on rails without a known GID. Determines
     /// the rail of the next transmission.
@@ -301,41 +280,32 @@ pub(super) struct Query {
 impl Query {
     /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id`
     /// must be unpredictable, because an attacker who forges an answer has to guess it. `peer`
-    /// contains the peer's GIDs by rail, as far as they are known.
-    pub(super) fn new(rendezvous: &Arc<Rendezvous>, id: u64, peer: Vec<Gid>, subject: Subject) -> Query {
-        Query::begin(rendezvous, id, peer, subject, None)
-    }
-
-    /// Does the same as [`Query::new`] for a peer of which only the GID on rail 0 is known. If it
-    /// does not answer there, the query searches its other addresses. The id of the search must be
-    /// another unpredictable number, because all members of the multicast group see it.
-    pub(super) fn with_search(
-        rendezvous: &Arc<Rendezvous>,
-        id: u64,
-        peer: Gid,
-        subject: Subject,
-        search: u64,
-    ) -> Query {
-        lock(&rendezvous.searches).insert(search, OwnerSearch::new(peer));
-        Query::begin(rendezvous, id, vec![peer], subject, Some(search))
-    }
-
-    fn begin(
+    /// contains the peer's GIDs by rail, as far as they are known. If the peer does not answer
+    /// there, the query searches its other addresses by `search`.
+    pub(super) fn new(
         rendezvous: &Arc<Rendezvous>,
         id: u64,
         peer: Vec<Gid>,
         subject: Subject,
-        search: Option<u64>,
+        search: Option<OwnerSearch>,
     ) -> Query {
-        let outstanding = OutstandingQuery { peer: peer.clone(), search, answer: None, ended: None };
+        let outstanding = OutstandingQuery { peer, search, answer: None, ended: None };
         lock(&rendezvous.outstanding).insert(id, outstanding);
-        let rendezvous = Arc::clone(rendezvous);
         let now = Instant::now();
-        let (started, next_transmission) = (now, now);
-        let mut query =
-            Query { rendezvous, id, peer, subject, search, started, transmissions: 0, next_transmission };
+        let mut query = Query {
+            rendezvous: Arc::clone(rendezvous),
+            id,
+            subject,
+            started: now,
+            transmissions: 0,
+            next_transmission: now,
+        };
         query.transmit_if_due();
         query
+    }
+
+    fn read<T>(&self, field: impl FnOnce(&OutstandingQuery) -> Option<T>) -> Option<T> {
+        lock(&self.rendezvous.outstanding).get(&self.id).and_then(field)
     }
 
     /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last
@@ -346,20 +316,21 @@ impl Query {
         if now < self.next_transmission {
             return;
         }
+        // Copies, because `Rendezvous::poll` locks the queries while it holds the lock of a queue
+        // pair.
+        let Some((peer, search)) = self.read(|query| Some((query.peer.clone(), query.search.clone()))) else {
+            return;
+        };
         let gsi_qps = &self.rendezvous.gsi_qps;
         let device = lock(&self.rendezvous.device).clone();
         let query = encode(self.id, &Message::Query(self.subject, device));
-        let rail = self.transmissions as usize % self.peer.len().max(1);
-        let mut to: Vec<(usize, Gid)> = self.peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
-        // The state of the search is copied, because `Rendezvous::poll` locks it while it holds the
-        // lock of a queue pair.
-        let search =
-            self.search.and_then(|id| Some((id, lock(&self.rendezvous.searches).get(&id).cloned()?)));
-        if let Some((id, search)) = search {
+        let rail = self.transmissions as usize % peer.len().max(1);
+        let mut to: Vec<(usize, Gid)> = peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
+        if let Some(search) = search {
             to.extend(search.owners());
             if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up())
             {
-                let question = encode(id, &Message::WhoHas(search.gid()));
+                let question = encode(search.id, &Message::WhoHas(search.gid));
                 gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
             }
         }
@@ -374,21 +345,12 @@ impl Query {
 
     /// Returns whether the peer has said that it must reset its queue pair before it can answer.
     pub(super) fn awaits_reset(&self) -> bool {
-        self.ended().is_some()
-    }
-
-    fn ended(&self) -> Option<Instant> {
-        lock(&self.rendezvous.outstanding).get(&self.id).and_then(|query| query.ended)
+        self.read(|query| query.ended).is_some()
     }
 
     /// Sends the query again at the next poll.
     pub(super) fn resend_soon(&mut self) {
         self.next_transmission = Instant::now();
-    }
-
-    /// Sends the query again if that is due and no answer has arrived. Never blocks.
-    pub(super) fn resend_if_due(&mut self) {
-        let _ = self.poll();
     }
 
     /// Returns the answer if a [`Rendezvous::poll`] has received it. Otherwise sends the query
@@ -398,11 +360,10 @@ impl Query {
     /// `Invalid` if within [`Rendezvous::timeout`] no answer has arrived, nor a message that the
     /// peer awaits a reset.
     pub(super) fn poll(&mut self) -> Poll<Result<Answer>> {
-        let answer = lock(&self.rendezvous.outstanding).get(&self.id).and_then(|query| query.answer.clone());
-        if let Some(answer) = answer {
+        if let Some(answer) = self.read(|query| query.answer.clone()) {
             return Poll::Ready(Ok(answer));
         }
-        if self.ended().unwrap_or(self.started).elapsed() > self.rendezvous.timeout {
+        if self.read(|query| query.ended).unwrap_or(self.started).elapsed() > self.rendezvous.timeout {
             return Poll::Ready(Err(Error::Invalid(
                 "this end has several rails and the peer does not answer for its own; run both ends under `mitra run` with the same number of --rails. \
                  Without addresses, the rails are on loopback addresses, which reach no other machine: on two machines, give both ends \
@@ -417,8 +378,5 @@ impl Query {
 impl Drop for Query {
     fn drop(&mut self) {
         lock(&self.rendezvous.outstanding).remove(&self.id);
-        if let Some(search) = self.search {
-            lock(&self.rendezvous.searches).remove(&search);
-        }
     }
 }

@@ -1,9 +1,9 @@
 //! The answer of a device with one rail to peers with several.
 //!
 //! A peer with several rails queries queue pair 1 for connection data. A device with one rail has
-//! none. It answers so at once, and explains the mismatch, because the program at this end may wait
-//! for its peer without an error. UD queue pairs need no such data: the device answers that they
-//! can be reached on its rail.
+//! none. Its answer says so at once, and the device explains the mismatch, because the program at
+//! this end may wait for its peer without an error. UD queue pairs need no such data: the device
+//! answers that they can be reached on its rail.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,13 +11,12 @@ use mitra_failover::LocalNic;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{AsyncEvent, Gid, Limits, Provider, Qpn, Result, SrqId};
 
-use super::gsi_qp::GsiQp;
+use super::gsi_qp::{GsiQp, SLOTS};
 use super::message::{Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use crate::common::lock::lock;
 use crate::common::refusal;
 
-/// The call that is refused, and the reason.
 const CALL: &str = "the peer's ibv_modify_qp";
 const REASON: &str =
     "the peer has several rails and this program has one; run both ends with the same number of --rails";
@@ -26,7 +25,6 @@ const REASON: &str =
 pub(in crate::rails) struct OneRail {
     gsi_qp: Mutex<GsiQp>,
     srq: SrqId,
-    /// Where the device can be reached.
     device: Mutex<DeviceAddress>,
 }
 
@@ -52,48 +50,47 @@ impl OneRail {
         let provider: Arc<dyn Provider> = Arc::<SoftNic>::clone(nic);
         let device = DeviceAddress::new(vec![provider.query_port()?.gid], 1);
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
-        let (gsi_qp, srq) = GsiQp::with_arrival_event(&nic)?;
+        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
+        let gsi_qp = GsiQp::new(&nic, Some(srq))?;
         gsi_qp.arm()?;
         Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
     }
 
-    /// Changes the address of the device. A question for the former GID cannot arrive, and answers
-    /// stay short.
+    /// Changes the address of the device. Former GIDs are not kept, because no question for them
+    /// can arrive.
     pub(in crate::rails) fn set_gid(&self, gid: Gid) {
         *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
 
-    /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue
-    /// pair 1. Returns whether it does. `is_open` tells whether the program has a queue pair with a
-    /// number.
+    /// Answers the queries of peers if an event of the NIC concerns queue pair 1. Returns whether
+    /// the event does. `is_open` tells whether the program has a queue pair with a number.
     pub(in crate::rails) fn handle(&self, event: AsyncEvent, is_open: impl Fn(Qpn) -> bool) -> bool {
         if event != AsyncEvent::SrqLimitReached(self.srq) {
             return false;
         }
         let mut gsi_qp = lock(&self.gsi_qp);
         let own = lock(&self.device).clone();
-        let (mut queries, mut questions) = (Vec::new(), Vec::new());
-        gsi_qp.poll(|from, bytes| match decode(bytes) {
-            Some((id, Message::Query(Subject::Connection(qpn), _))) => queries.push((from, id, qpn)),
-            Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
-                if own.is_at(device) =>
-            {
-                questions.push((from, id, qpn));
-            }
-            _ => {}
+        let mut replies = Vec::new();
+        gsi_qp.poll(|from, bytes| {
+            let reply = match decode(bytes) {
+                Some((id, Message::Query(Subject::Connection(qpn), _))) => {
+                    if is_open(qpn) {
+                        refusal::explain(CALL, &REASON);
+                    }
+                    encode(id, &Message::Answer(None))
+                }
+                Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
+                    if own.device.includes(device) =>
+                {
+                    let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
+                    let kind = ReachKind::Answer { qpn };
+                    encode(id, &Message::Reach(Reach { kind, device: own.clone(), qp }))
+                }
+                _ => return,
+            };
+            replies.push((from, reply));
         });
-        for (from, id, qpn) in questions {
-            let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
-            let kind = ReachKind::Answer { qpn };
-            let answer = Reach { kind, device: own.clone(), qp };
-            gsi_qp.send(from, &encode(id, &Message::Reach(answer)));
-        }
-        for (from, id, qpn) in queries {
-            if is_open(qpn) {
-                refusal::explain(CALL, &REASON);
-            }
-            gsi_qp.send(from, &encode(id, &Message::Answer(None)));
-        }
+        replies.iter().for_each(|(to, reply)| gsi_qp.send(*to, reply));
         // A dead NIC receives nothing.
         let _ = gsi_qp.arm();
         true

@@ -3,8 +3,8 @@
 //! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either
 //! end is down. The queue pairs 1 of all rails but rail 0 are members of a multicast group. A query
 //! without an answer asks the group on each of these rails which device has the GID. The device
-//! that has it, or had it before its address changed, answers to the sender, whose query then goes
-//! to the address from which the answer came.
+//! that has it, or had it before its address changed, answers the sender. The query then goes to
+//! the address from which the answer came.
 //!
 //! Any host on the rail can claim the GID, as any host can send from the address of rail 0
 //! (docs/security.md). A false claim does not displace the owner: the query goes to several
@@ -24,22 +24,19 @@ const QUESTION_INTERVAL: u32 = 4;
 
 /// A search of this end.
 #[derive(Clone)]
-pub(super) struct OwnerSearch {
-    gid: Gid,
+pub(in crate::rails) struct OwnerSearch {
+    /// The id of the questions. It must be unpredictable, and another one than the id of the query,
+    /// because all members of the multicast group see it.
+    pub(super) id: u64,
+    pub(super) gid: Gid,
     /// The rails and addresses from which an answer has come, with the GIDs that the devices have
     /// now.
     owners: Vec<(usize, Gid, Gid)>,
 }
 
 impl OwnerSearch {
-    /// Begins a search for the device that has a GID.
-    pub(super) fn new(gid: Gid) -> OwnerSearch {
-        OwnerSearch { gid, owners: Vec::new() }
-    }
-
-    /// Returns the GID.
-    pub(super) fn gid(&self) -> Gid {
-        self.gid
+    pub(super) fn new(id: u64, gid: Gid) -> OwnerSearch {
+        OwnerSearch { id, gid, owners: Vec::new() }
     }
 
     /// Returns the rails and addresses of the devices that claim to have the GID.
@@ -82,7 +79,7 @@ mod tests {
 
     #[test]
     fn claims_are_bounded_and_counted_once() {
-        let mut search = OwnerSearch::new(Gid([1; 16]));
+        let mut search = OwnerSearch::new(5, Gid([1; 16]));
         let gid = Gid([1; 16]);
         search.add_owner(0, Gid([2; 16]), gid);
         assert_eq!(search.owners().count(), 0, "rail 0 is addressed by the GID itself");
@@ -96,7 +93,7 @@ mod tests {
 
     #[test]
     fn answers_without_connection_data_are_rejected() {
-        let mut search = OwnerSearch::new(Gid([1; 16]));
+        let mut search = OwnerSearch::new(5, Gid([1; 16]));
         search.add_owner(1, Gid([2; 16]), Gid([1; 16]));
         assert!(!search.accepts(1, Gid([2; 16]), None));
         assert!(!search.accepts(1, Gid([2; 16]), Some(b"MVQ")));

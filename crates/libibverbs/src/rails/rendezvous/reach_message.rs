@@ -19,31 +19,25 @@ pub(in crate::rails) struct DeviceAddress {
     pub(in crate::rails) gids: Vec<Gid>,
     /// The rails whose ports are up at this device.
     pub(in crate::rails) up: RailMask,
-    /// The first GID, and the former ones.
-    device: DeviceGid,
+    /// The first GID, and the former ones. Programs may know the device by any of these.
+    pub(in crate::rails) device: DeviceGid,
 }
 
 impl DeviceAddress {
-    /// Returns the address of a device with these GIDs, by rail, that had no others before.
+    /// Returns the address of a device that has these GIDs by rail, and no former ones.
     pub(in crate::rails) fn new(gids: Vec<Gid>, up: RailMask) -> DeviceAddress {
         let device = DeviceGid::new(gids[0]);
         DeviceAddress { gids, up, device }
     }
 
-    /// Changes the GIDs.
     pub(in crate::rails) fn set_gids(&mut self, gids: Vec<Gid>) {
         self.device.set(gids[0]);
         self.gids = gids;
     }
 
-    /// Returns whether programs may know the device by this GID: rail 0 has it, or had it.
-    pub(in crate::rails) fn is_at(&self, gid: Gid) -> bool {
-        self.device.includes(gid)
-    }
-
-    /// Returns the GIDs that rail 0 had before.
-    pub(in crate::rails) fn former(&self) -> &[Gid] {
-        self.device.former()
+    /// Returns the first rail whose port is up, or rail 0.
+    pub(in crate::rails) fn first_up(&self) -> usize {
+        (0..self.gids.len()).find(|rail| self.up & 1 << rail != 0).unwrap_or(0)
     }
 }
 

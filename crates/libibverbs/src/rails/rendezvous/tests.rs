@@ -25,7 +25,7 @@ impl Device {
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::new(providers).expect("two NICs form a domain");
         let mut rendezvous =
-            Rendezvous::with_timeout(domain.nics(), Duration::from_secs(30)).expect("queue pair 1 is free");
+            Rendezvous::new(domain.nics(), Duration::from_secs(30)).expect("queue pair 1 is free");
         if let Some(gid) = gid {
             Arc::get_mut(&mut rendezvous).expect("it is not shared yet").device =
                 Mutex::new(DeviceGid::new(gid));
@@ -85,9 +85,7 @@ fn query_reaches_the_owner_when_rail_0_of_either_end_is_down() {
             assert_eq!(bystander.answer_all(Some(&bystander.info())), 0, "only the owner is queried");
         });
         assert_eq!(answer, peer.info());
-        assert!(
-            lock(&local.rendezvous.searches).is_empty() && lock(&local.rendezvous.outstanding).is_empty()
-        );
+        assert!(lock(&local.rendezvous.outstanding).is_empty());
     }
 }
 
@@ -134,7 +132,13 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     let (local, peer, stranger) = (Device::new(None), Device::new(None), Device::new(None));
     let (id, search) = (random_id(), random_id());
     let subject = Subject::Connection(peer.qp.qpn());
-    let mut outstanding = Query::with_search(&local.rendezvous, id, peer.gid(), subject, search);
+    let owners = Some(OwnerSearch::new(search, peer.gid()));
+    let mut outstanding = Query::new(&local.rendezvous, id, vec![peer.gid()], subject, owners);
+    let add_owner = |from| {
+        let mut outstanding = lock(&local.rendezvous.outstanding);
+        let search = outstanding.get_mut(&id).and_then(|query| query.search.as_mut());
+        search.expect("it is outstanding").add_owner(1, from, peer.gid());
+    };
     let info = peer.info().encode();
     let (peer_1, stranger_1) = (peer.info().gids().nth(1), stranger.info().gids().nth(1));
     let [peer_1, stranger_1] = [peer_1, stranger_1].map(|gid| gid.expect("a device has two rails"));
@@ -142,19 +146,11 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     accept(0, peer.gid(), !id);
     accept(0, peer.gid(), search);
     accept(1, peer_1, id); // not found by the search
-    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(
-        1,
-        stranger_1,
-        peer.gid(),
-    );
+    add_owner(stranger_1);
     accept(1, stranger_1, id);
     accept(1, IpAddr::from(Ipv4Addr::LOCALHOST).into(), id);
     assert!(outstanding.poll().is_pending());
-    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(
-        1,
-        peer_1,
-        peer.gid(),
-    );
+    add_owner(peer_1);
     accept(1, peer_1, id);
     assert!(matches!(outstanding.poll(), Poll::Ready(Ok(Some(_)))));
 }

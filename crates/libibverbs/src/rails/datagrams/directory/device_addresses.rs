@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mitra_verbs::Gid;
 
-use super::{ANY_QPN, Destination, Directory, MAX_DESTINATIONS, MAX_PEERS, MAX_QPN, Peer, QpTable};
+use super::{Directory, MAX_DESTINATIONS, MAX_PEERS, Peer, QpTable};
 use crate::rails::rendezvous::DeviceAddress;
 
 impl Directory {
@@ -14,9 +14,9 @@ impl Directory {
     pub(super) fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
         let gid = address.gids[0];
         let from = (rail, address.gids[rail]);
-        let former = address.former().to_vec();
-        // The message comes from an address that has changed. Those from the other rails show that
-        // it is the same device.
+        let former = address.device.former.clone();
+        // A message from a changed address does not prove that the device is the same. Messages
+        // from its unchanged addresses on other rails do.
         let is_unproven = |old: &Peer| old.is_alive(now) && !old.is_at(from) && old.shares_rail(&address);
         if former.iter().filter_map(|gid| self.peers.get(gid)).any(is_unproven) {
             return false;
@@ -24,8 +24,8 @@ impl Directory {
         let mut is_same = false;
         if let Some(peer) = self.peers.get_mut(&gid) {
             is_same = peer.address.gids == address.gids;
-            // Only who has an address of the device may change the others while the device is
-            // alive.
+            // While the device is alive, only a message from one of its addresses changes the
+            // others.
             if !is_same && !peer.is_at(from) && peer.is_alive(now) {
                 return false;
             }
@@ -42,9 +42,9 @@ impl Directory {
         true
     }
 
-    /// Records a device that has other addresses than before, or that was not known. `from` is the
-    /// rail and the address of its message. What is known of the device stays if it has sent from
-    /// an address that it had before.
+    /// Records a new device, or new addresses of a known device. `from` is the rail and the address
+    /// of its message. The other data of a known device stay if `from` is one of its earlier
+    /// addresses.
     fn replace_peer(&mut self, now: Duration, from: (usize, Gid), address: DeviceAddress) {
         let gid = address.gids[0];
         let mut peer = Peer {
@@ -59,7 +59,7 @@ impl Directory {
             next_probe: now,
             tells_left: 0,
         };
-        for known in address.former().iter().chain([&gid]) {
+        for known in address.device.former.iter().chain([&gid]) {
             let is_followed = |old: &Peer| *known == gid || old.is_at(from) || !old.is_alive(now);
             if !self.peers.get(known).is_some_and(is_followed) {
                 continue;
@@ -80,15 +80,14 @@ impl Directory {
         }
         let misses = vec![0; address.gids.len()];
         self.peers.insert(gid, Peer { misses, address, heard: now, ..peer });
-        // Programs that know this GID mean this device.
+        // A program that uses this GID means this device.
         self.renamed.remove(&gid);
     }
 
-    /// Records that a device had another GID before, if a program knows it by that, and no other
-    /// device is alive that has it or had it.
+    /// Records a former GID of a device if a program uses it, and no other live device has it or
+    /// had it.
     fn rename(&mut self, now: Duration, former: Gid, gid: Gid) {
-        let of = |number| Destination { gid: former, qpn: number, own: number };
-        let is_used = self.destinations.range(of(ANY_QPN)..=of(MAX_QPN)).next().is_some();
+        let is_used = self.destinations_at(former).next().is_some();
         let other = self.peers.get(&former).or_else(|| self.peers.get(self.renamed.get(&former)?));
         let is_taken = other.is_some_and(|other| other.address.gids[0] != gid && other.is_alive(now));
         if is_used && !is_taken {

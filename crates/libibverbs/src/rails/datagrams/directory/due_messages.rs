@@ -1,5 +1,4 @@
-//! The messages that a directory sends without having been asked: questions, probes of the rails,
-//! and announcements.
+//! The messages that a directory sends unasked: questions, probes of the rails, and announcements.
 
 use std::time::Duration;
 
@@ -12,14 +11,12 @@ pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(20);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two probes of the rails to a device.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// The number of questions on rail 0 before the group on the other rails is asked, and from one
-/// question of the group to the next.
+/// The group on the other rails is asked with every n-th question on rail 0.
 const QUESTIONS_PER_GROUP: u32 = 4;
 /// The time between two announcements of a queue pair that sends to multicast groups.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Directory {
-    /// Returns the messages that are due.
     pub(in crate::rails::datagrams) fn poll_transmit(&mut self, now: Duration) -> Vec<Outgoing> {
         let mut out = Vec::new();
         if now < self.next_transmit {
@@ -99,7 +96,7 @@ impl Directory {
     /// Announces the queue pairs that send to multicast groups, because their receivers are
     /// unknown.
     fn announce(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
-        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
+        let rail = self.own.first_up();
         if rail == 0 {
             self.announced.clear();
         }

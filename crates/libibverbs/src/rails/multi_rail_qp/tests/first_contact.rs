@@ -78,12 +78,12 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     assert_eq!(b.memory.load(0), 0, "no WRITE was executed");
 }
 
-/// Returns what makes binds of a window in the memory of an end, by `wr_id` and key, and the
+/// Returns a function from `wr_id` and key to a bind of a window in the memory of an end, and the
 /// window's first key.
 fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::WINDOW_BIND;
     let mr = end.pd.register(&end.memory, access).expect("memory can be registered");
-    let mw = end.pd.failover().alloc_mw(WindowType::Type2).expect("the NICs have room");
+    let mw = end.pd.failover.alloc_mw(WindowType::Type2).expect("the NICs have room");
     let (mr, mw) = (mr.primary(), mw.primary());
     let bind = move |wr_id, key| {
         let (rkey, access) = (Key(key), Access::REMOTE_WRITE);
@@ -115,8 +115,8 @@ fn answer_first_question(a: &End, b: &End) -> Vec<(u64, WcStatus)> {
     found
 }
 
-/// The peer has connected and was not driven since, so nothing of it was heard. What is posted now
-/// is not lost.
+/// The peer has connected and was not driven since, so it was not heard. Later messages are not
+/// lost.
 #[test]
 fn messages_to_a_connected_peer_wait_until_it_is_heard() {
     let (a, b) = unheard();
@@ -147,8 +147,7 @@ fn messages_after_the_question_are_not_lost_by_its_answer() {
     assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
 }
 
-/// A bind before the message is executed before the answer, so it is none of the requests that the
-/// answer concerns.
+/// A bind before the message is executed before the answer, so the answer does not concern it.
 #[test]
 fn messages_after_the_question_are_not_lost_for_a_bind_before_it() {
     let (a, b) = unheard();
@@ -214,7 +213,7 @@ fn peer_that_is_being_connected_is_waited_for() {
     assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
 }
 
-/// Nothing of the peer is needed for a bind. One behind a message is executed behind it.
+/// A bind needs nothing of the peer. A bind behind a message is executed behind the message.
 #[test]
 fn binds_do_not_wait_for_the_peer() {
     let (a, b) = unheard();
@@ -244,7 +243,7 @@ fn others_than_the_peer_learn_of_no_connection() {
     for (from, asker, is_told) in [(&a.device, own, true), (&a.device, other, false), (&stranger, own, false)]
     {
         let subject = Subject::Connected { qpn: b.qp.qpn(), asker };
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&b.device), subject);
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&b.device), subject, None);
         let answer = loop {
             b.answer_peers();
             from.domain().rendezvous.poll();

@@ -38,9 +38,9 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     assert_eq!(found, expected);
 }
 
-/// The requester learns of the refusal first and closes its end. The responder learns that before
-/// it has moved, because the message that lets it move and the one about the end arrive together,
-/// and learns of the refusal by the event of its NIC.
+/// The requester learns of the refusal first and closes its end. At the responder, the message that
+/// permits the move and the message about the end arrive together, so the end is seen before the
+/// move. The responder learns of the refusal by the event of its NIC.
 #[test]
 fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_not_moved() {
     let nics = [nic(), nic()];

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use mitra_verbs::QpAttr;
 
 use super::*;
+use crate::rails::multi_rail_domain::LINGER;
 
 /// An end with a shared receive queue of eight receives, and the asynchronous events of its queue
 /// pair.
@@ -38,8 +39,8 @@ fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     (End { device, pd, cq, qp, memory, mr }, srq, events)
 }
 
-/// The sender has seen success, so the messages are not lost when the receiver enters ERR: they
-/// take the receives that are posted then.
+/// The sender has seen success, so the messages outlast ERR at the receiver: they take the receives
+/// that are posted then.
 #[test]
 fn waiting_messages_take_receives_posted_in_err() {
     let (b, srq, events) = end_with_srq();
@@ -63,7 +64,7 @@ fn waiting_messages_take_receives_posted_in_err() {
     assert_eq!(lock(&events).len(), 1);
 }
 
-/// A destroyed queue pair takes no receives that are posted for others.
+/// A destroyed queue pair takes no receives that are posted for other queue pairs.
 #[test]
 fn destroyed_queue_pair_takes_no_shared_receives() {
     let (b, srq, _) = end_with_srq();
@@ -76,7 +77,7 @@ fn destroyed_queue_pair_takes_no_shared_receives() {
     }
     b.device.destroy_qp(Arc::clone(&b.qp));
     srq.post(&[RecvWr::new(1, b.mr.sge(8, 8))]).expect("the queue has room");
-    b.device.close_lingering();
+    b.device.close_ended(LINGER);
     b.qp.drive();
     assert_eq!(srq.queue().len(), 1);
 }

@@ -36,8 +36,7 @@ fn end_with_events() -> (End, Arc<Mutex<Vec<AsyncEvent>>>) {
     (End { device, pd, cq, qp, memory, mr }, events)
 }
 
-/// Requests that have begun end, also one without a completion. Requests that are posted in SQD
-/// wait.
+/// Requests that have begun end, even unsignalled ones. Requests that are posted in SQD wait.
 #[test]
 fn send_queue_drains_and_restarts() {
     let (a, events) = end_with_events();

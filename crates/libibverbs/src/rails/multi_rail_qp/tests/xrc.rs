@@ -105,7 +105,7 @@ fn next_receive(cq: &VirtualCq, a: &End, b: &Receiver) -> u64 {
     wcs[0].wr_id
 }
 
-/// No thread drives the receiver but the one that polls.
+/// Only the thread that polls drives the receiver.
 #[test]
 fn poll_of_a_completion_queue_drives_the_receivers_of_the_domain() {
     let b = Receiver::new();
@@ -149,7 +149,7 @@ fn posted_receive_is_taken_at_once_by_a_message_that_waits() {
     }
 }
 
-/// Two shared receive queues complete in one completion queue, of which one is destroyed.
+/// Two shared receive queues complete in one completion queue, and one of the two is destroyed.
 #[test]
 fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     let b = Receiver::new();
@@ -159,7 +159,7 @@ fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     let (a, _qp) = b.connect();
     [2, 3].into_iter().for_each(|number| b.domain.remove_srq(Srqn::new(number)));
     assert!(own.is_unused() && !shared.is_unused());
-    assert!(b.domain.queues().queue(Srqn::new(2)).is_none(), "messages for it are refused");
+    assert!(b.domain.queues.queue(Srqn::new(2)).is_none(), "messages for it are refused");
     b.post_recv(&srq, 10);
     send(&a, 1, 1);
     assert_eq!(next_receive(&shared, &a, &b), 10);
@@ -186,8 +186,8 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     assert_eq!(b.memory.load(0), 0);
 }
 
-/// All queues and queue pairs of a domain are in one protection domain: that of the first queue,
-/// until there is neither any more.
+/// All queues and queue pairs of an XRC domain are in one protection domain: that of the first
+/// queue, until the XRC domain is empty.
 #[test]
 fn domain_keeps_its_protection_domain_until_it_is_empty() {
     for qp_goes_first in [false, true] {
@@ -195,7 +195,7 @@ fn domain_keeps_its_protection_domain_until_it_is_empty() {
         let (cq, other) = (cq(), alloc_pd(&b.device));
         let add_foreign = || b.try_add_srq(2, &other, &cq).map(drop);
         let _srq = b.add_srq(1, &cq);
-        // `qp` lives on, as a queue pair does that lingers, or that a thread still drives.
+        // `qp` lives on, like a queue pair that lingers or that a thread still drives.
         let qp = b.create_qp();
         assert!(add_foreign().is_err());
         let remove_srq = || b.domain.remove_srq(Srqn::new(1));

@@ -10,7 +10,7 @@ fn changed(end: usize, rail: usize, change: u8) -> Gid {
 impl World {
     /// Changes the addresses of an end on these rails.
     fn change(&mut self, end: usize, rails: &[usize], change: u8) {
-        let mut gids = self.ends[end].own_gids().to_vec();
+        let mut gids = self.ends[end].own.gids.clone();
         rails.iter().for_each(|rail| gids[*rail] = changed(end, *rail, change));
         self.ends[end].set_gids(self.now, &gids);
     }
