@@ -11,7 +11,8 @@ use std::sync::Arc;
 use mitra_failover::{CloseReason, Config as VqpConfig, Domain, VirtualMr, VirtualQp};
 use mitra_verbs::{Access, Buffer};
 
-use super::{Finding, SeedRun};
+use super::SeedRun;
+use super::faults::{schedule_blink, schedule_nap};
 use crate::workload::check_liveness;
 use crate::workload::shared_word::{self, Client, PEER_TIMEOUT, Pace, connect, domain, time_below};
 use crate::{AppContext, Config, DurationRange, HostId, Prng, SimNic, World};
@@ -33,8 +34,7 @@ struct Process {
 impl Process {
     fn new(world: &mut World, name: &str, rails: u8, pace: Pace) -> Process {
         let host = world.add_host(name);
-        let capabilities = world.config().capabilities;
-        let nics: Vec<_> = (0..rails).map(|rail| world.add_nic_with(host, rail, capabilities)).collect();
+        let nics: Vec<_> = (0..rails).map(|rail| world.add_nic(host, rail)).collect();
         let domain = domain(&nics);
         let word = Arc::new(Buffer::new(8));
         let mr = domain.register(&word, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have room");
@@ -147,17 +147,8 @@ impl Ring {
                 0 | 1 if rail % PROCESSES != number => {
                     self.world.after(at, move |w| w.change_address(nic));
                 }
-                0..=3 => {
-                    self.world.after(at, move |w| w.set_link(nic, false));
-                    self.world.after(until, move |w| w.set_link(nic, true));
-                }
-                _ => {
-                    let (host, nap) = (process.host, until - at);
-                    self.world.after(at, move |w| {
-                        let until = w.now() + nap;
-                        w.pause(host, Some(until));
-                    });
-                }
+                0..=3 => schedule_blink(&mut self.world, nic, at, until),
+                _ => schedule_nap(&mut self.world, process.host, at, until - at),
             }
         }
         faults
@@ -203,7 +194,7 @@ impl Ring {
     /// that no vQP closed although a rail was usable.
     fn check(&mut self, result: &mut SeedRun) {
         if let Err(stalled) = self.world.run_until_quiet() {
-            return result.findings.push(Finding::stuck("packets", stalled.state));
+            return result.stuck("packets", stalled.state);
         }
         for (to, process) in self.processes.iter().enumerate() {
             let (mut found, mut increments, mut undecided) = (BTreeSet::<u64>::new(), 0, 0);
@@ -215,7 +206,7 @@ impl Ring {
                 let ends = [&process.lending.borrow()[edge.vqp], &client.vqp];
                 let hosts = [process.host, self.processes[edge.from].host];
                 if let Err(text) = check_liveness(&self.world, hosts, ends) {
-                    result.findings.push(Finding::violation("ended-with-a-good-rail", text));
+                    result.violation("ended-with-a-good-rail", text);
                 }
             }
             let (word, values) = (process.word.load(0), found.len());
@@ -223,7 +214,7 @@ impl Ring {
                 let text = format!(
                     "word {to} is {word} after {increments} increments that found {values} values, and {undecided} undecided ones"
                 );
-                result.findings.push(Finding::violation("increments", text));
+                result.violation("increments", text);
             }
             result.operations += increments + undecided;
         }
@@ -258,21 +249,18 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let closed = ring.close_reasons();
     if !is_done {
         let rails = ring.rails();
-        result
-            .findings
-            .push(Finding::stuck("stuck", format!("work is not done, rails {rails:?}, {closed:?}")));
+        result.stuck("stuck", format!("work is not done, rails {rails:?}, {closed:?}"));
     } else if closed.is_empty() && !ring.run_until_together() {
-        result.findings.push(Finding::stuck("apart", format!("the homes differ: {:?}", ring.rails())));
+        result.stuck("apart", format!("the homes differ: {:?}", ring.rails()));
     }
     if !closed.is_empty() {
-        result.findings.push(Finding::violation("closed", format!("vQPs closed: {closed:?}")));
+        result.violation("closed", format!("vQPs closed: {closed:?}"));
     }
     ring.check(&mut result);
     let epoch = ring.highest_epoch();
     if usize::from(epoch) > EPOCHS_PER_FAULT * (faults + 1) {
-        let text = format!("the homes alternate: {faults} faults, epoch {epoch}");
-        result.findings.push(Finding::violation("epochs", text));
+        result.violation("epochs", format!("the homes alternate: {faults} faults, epoch {epoch}"));
     }
-    result.keep_trace(&ring.world, kept_records);
+    result.keep_trace(&ring.world, kept_records, Vec::new);
     result
 }

@@ -127,9 +127,7 @@ impl Reduction {
 
     /// Returns the reduction that also leaves this out.
     pub(crate) fn and_without(&self, extra: Extra) -> Reduction {
-        let mut reduction = self.clone();
-        reduction.without.push(extra);
-        reduction
+        self.with(|reduction| reduction.without.push(extra))
     }
 }
 
@@ -170,6 +168,12 @@ pub struct Reducible {
     pub run: fn(u64, &Reduction, usize) -> Result<SeedRun, ReductionError>,
     /// Returns reductions that take a little more away by a step, the boldest first.
     pub smaller: fn(u64, &Reduction, ReductionStep) -> Vec<Reduction>,
+}
+
+impl Reducible {
+    pub(super) fn run_whole(&self, seed: u64, kept_records: usize) -> SeedRun {
+        (self.run)(seed, &Reduction::default(), kept_records).expect("the whole world exists")
+    }
 }
 
 /// Joins words by `+`, or writes `none`.

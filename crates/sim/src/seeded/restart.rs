@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{CloseReason, Config as VqpConfig, Domain, VirtualMr};
-use mitra_verbs::{Access, Buffer, Error, LocalAckTimeout, Provider};
+use mitra_verbs::{Access, Buffer, Error, LocalAckTimeout};
 
-use super::{Finding, SeedRun, verdict_findings};
+use super::{Finding, SeedRun, domain, run_phases, verdict_findings};
 use crate::workload::{OpKind, PeerApp, Plan, VqpEndpoint, WorkloadPeer, connect_vqp_in, verify};
 use crate::{Config, HostId, PacketFate, PacketKind, Prng, SimNic, World};
 
@@ -105,27 +105,19 @@ struct RestartWorld {
 
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    let mut result = SeedRun::default();
     let rng = &mut Prng::stream(seed, "restart");
-    let ended = RestartWorld::new(seed, rng, kept_records).and_then(|mut made| {
-        made.run(rng, &mut result)?;
+    let mut result = SeedRun::of(|result| {
+        let mut made = RestartWorld::new(seed, rng, kept_records)?;
+        made.run(rng, result)?;
         let lives = made.new.iter().map(|(life, ..)| life).chain([&made.old]);
         result.operations = lives.flat_map(|life| &life.peers).map(|p| p.borrow().posted() as u64).sum();
-        if kept_records > 0 {
-            result.setup.push(format!("crashes at {:?}, away for {:?}", made.crash_at, made.away));
-        }
-        result.keep_trace(&made.world, kept_records);
+        result.keep_trace(&made.world, kept_records, || {
+            vec![format!("crashes at {:?}, away for {:?}", made.crash_at, made.away)]
+        });
         Ok(())
     });
     result.faults = 1;
-    if let Err(e) = ended {
-        result.findings.push(Finding::violation("connect", e.to_string()));
-    }
     result
-}
-
-fn domain(nics: &[Arc<SimNic>]) -> Result<Arc<Domain>, Error> {
-    Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
 }
 
 impl RestartWorld {
@@ -174,14 +166,9 @@ impl RestartWorld {
                 && survivor.borrow().is_done()
                 && old.borrow().qp.close_reason().is_some()
         };
-        let ended = self.world.run_until(&is_done, Duration::from_millis(200));
-        let ended = ended.or_else(|_| {
-            self.world.heal();
-            self.world.run_until(&is_done, LIVENESS_LIMIT)
-        });
-        if let Err(stalled) = ended {
-            result.findings.push(Finding::stuck("stuck", stalled.state));
-        }
+        let safety = Duration::from_millis(200);
+        let ended = run_phases(&mut self.world, is_done, safety, World::heal, LIVENESS_LIMIT);
+        result.must_reach("stuck", ended);
         self.world.heal();
         // Both programs consume what has arrived, and packets that are held back arrive.
         self.world.run_for(Duration::from_millis(2) + Duration::from_nanos(LONGEST_HOLD));
@@ -218,19 +205,21 @@ impl RestartWorld {
             result.findings.extend(self.old.findings_of(0));
         }
         result.findings.extend(self.old.findings_of(1));
-        let mut found = |checker, text: String| result.findings.push(Finding::violation(checker, text));
         if (0..UNUSED_BYTES / 8).any(|word| unused.load(8 * word) != 0) {
-            found("touched", "memory that no request of the new process names has changed".to_owned());
+            result.violation("touched", "memory that no request of the new process names has changed");
         }
         let reason = self.old.endpoints[0].borrow().qp.close_reason();
         // The last one, if the process crashes in a move that it has not confirmed.
         use CloseReason::{FailedDuringRecovery, PeerExited, PeerUnreachable};
         if !matches!(reason, Some(PeerExited | PeerUnreachable | FailedDuringRecovery)) {
-            found("reason", format!("the old connection ended as {reason:?}, at the restart as {own_end:?}"));
+            result.violation(
+                "reason",
+                format!("the old connection ended as {reason:?}, at the restart as {own_end:?}"),
+            );
         }
         let reasons = new.endpoints.each_ref().map(|end| end.borrow().qp.close_reason());
         if reasons != [None; 2] {
-            found("ended-with-a-good-rail", format!("the new connection ended as {reasons:?}"));
+            result.violation("ended-with-a-good-rail", format!("the new connection ended as {reasons:?}"));
         }
     }
 }

@@ -22,15 +22,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{Domain, Secret};
-use mitra_verbs::{Error, Provider};
+use mitra_verbs::Error;
 
-use super::{FIRST_GENERATION, Finding, Reducible, Reduction, ReductionError, SeedRun};
+use super::{FIRST_GENERATION, Finding, Reducible, Reduction, ReductionError, SeedRun, domain};
 use crate::timeline::NoteKind;
 use crate::workload::{FailoverEndpoint, FailoverQp, OpKind, WorkloadPeer, XrcEnd, exchange_memory};
 use crate::{AppContext, HostId, SimNic, World};
 
 use fault_schedule::{FaultSchedule, LONGEST_HOLD};
 use options::{EndQp, connect_backed, connect_vqps, exchange_windows};
+use reduce::DrawSetup;
 use setup::{Polling, Setup};
 
 /// The time after the last fault within which everything must have ended. It exceeds `peer_timeout`
@@ -69,32 +70,24 @@ struct FailoverWorld<Q> {
 
 /// The smaller worlds.
 pub(super) const REDUCIBLE: Reducible = Reducible {
-    run: run_reduced,
+    run: |seed, reduction, kept_records| run_reduced(Setup::draw, seed, reduction, kept_records),
     smaller: |seed, reduction, step| reduce::smaller(Setup::draw, seed, reduction, step),
 };
 
 /// The smaller worlds of those with a [focus](focus::Focus).
 pub(super) const REDUCIBLE_FOCUSED: Reducible = Reducible {
-    run: run_reduced_focused,
+    run: |seed, reduction, kept_records| run_reduced(Setup::draw_focused, seed, reduction, kept_records),
     smaller: |seed, reduction, step| reduce::smaller(Setup::draw_focused, seed, reduction, step),
 };
 
-/// Runs the world of a seed.
-pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced(seed, &Reduction::default(), kept_records).expect("the whole world exists")
-}
-
-/// Runs the world of a seed with a [focus](focus::Focus).
-pub(super) fn run_focused(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced_focused(seed, &Reduction::default(), kept_records).expect("the whole world exists")
-}
-
-fn run_reduced_focused(
+fn run_reduced(
+    draw_setup: DrawSetup,
     seed: u64,
     reduction: &Reduction,
     kept_records: usize,
 ) -> Result<SeedRun, ReductionError> {
-    let (setup, schedule) = reduce::draw(Setup::draw_focused, seed, reduction)?;
+    let (setup, schedule) = reduce::draw(draw_setup, seed, reduction)?;
+    let seed = if setup.is_first_generation { seed & !FIRST_GENERATION } else { seed };
     Ok(run_setup(seed, setup, schedule, kept_records))
 }
 
@@ -103,11 +96,6 @@ pub(super) fn run_with_limits(seed: u64, kept_records: usize) -> SeedRun {
     let setup = Setup::draw_with_limits(seed);
     let schedule = FaultSchedule::draw(seed, &setup);
     run_setup(seed, setup, schedule, kept_records)
-}
-
-fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> Result<SeedRun, ReductionError> {
-    let (setup, schedule) = reduce::draw(Setup::draw, seed, reduction)?;
-    Ok(run_setup(seed & !FIRST_GENERATION, setup, schedule, kept_records))
 }
 
 fn run_setup(seed: u64, setup: Setup, schedule: FaultSchedule, kept_records: usize) -> SeedRun {
@@ -125,23 +113,17 @@ fn run_world<Q: FailoverQp + 'static>(
     kept_records: usize,
     connect: Connect<Q>,
 ) -> SeedRun {
-    let mut result = SeedRun::default();
-    match FailoverWorld::new(seed, setup, schedule, kept_records, connect) {
-        Ok(mut world) => {
-            world.run(&mut result);
-            if kept_records > 0 {
-                let faults = world.schedule.faults.iter();
-                result.schedule = faults.map(|(at, fault)| format!("{at:?} {fault:?}")).collect();
-                result.setup = world.describe_setup();
-            }
-            result.keep_trace(&world.world, kept_records);
-            if kept_records > 0 {
-                result.trace.extend(world.describe_ends());
-            }
+    SeedRun::of(|result| {
+        let mut world = FailoverWorld::new(seed, setup, schedule, kept_records, connect)?;
+        world.run(result);
+        result.keep_trace(&world.world, kept_records, || world.describe_setup());
+        if kept_records > 0 {
+            let faults = world.schedule.faults.iter();
+            result.schedule = faults.map(|(at, fault)| format!("{at:?} {fault:?}")).collect();
+            result.trace.extend(world.describe_ends());
         }
-        Err(e) => result.findings.push(Finding::violation("connect", e.to_string())),
-    }
-    result
+        Ok(())
+    })
 }
 
 fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<XrcEnd>; 2]>, Error> {
@@ -175,9 +157,6 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 world.delay_completions(nic.id(), flushes, receives);
             }
         }
-        let domain = |nics: &Vec<Arc<SimNic>>| {
-            Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
-        };
         let qps = connect(&setup, [domain(&nics[0])?, domain(&nics[1])?])?;
         let mut connections = Vec::new();
         for (i, [mut a, mut b]) in qps.into_iter().enumerate() {
@@ -305,7 +284,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         if let Err(stalled) = ended {
             let stuck = ends.iter().filter(|end| !end.borrow().peer.is_done());
             let qps: Vec<_> = stuck.map(|end| format!("{:?}", end.borrow().endpoint.qp)).collect();
-            result.findings.push(Finding::stuck("stuck", format!("{}\n{}", qps.join(" "), stalled.state)));
+            result.stuck("stuck", format!("{}\n{}", qps.join(" "), stalled.state));
         }
         self.check_that_messages_are_received(result);
         for ends in self.connections.clone() {
@@ -316,9 +295,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         self.world.run_for(Duration::from_millis(2));
         self.stop.set(true);
         self.world.run_for(LONGEST_HOLD + Duration::from_millis(2)); // held packets arrive
-        if let Err(stalled) = self.world.run_until_quiet() {
-            result.findings.push(Finding::stuck("packets", stalled.state));
-        }
+        result.must_reach("packets", self.world.run_until_quiet());
         for end in &ends {
             end.borrow_mut().peer.sweep();
         }

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     fn reduced(seed: u64, text: &str) -> crate::seeded::SeedRun {
-        run_reduced(seed, &text.parse().unwrap(), 1).unwrap()
+        run_reduced(Setup::draw, seed, &text.parse().unwrap(), 1).unwrap()
     }
 
     /// Returns the first seed with one connection, a few operations of each end, and several
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn reduction_takes_faults_and_operations_away() {
         let seed = seed_with_faults();
-        let whole = run_reduced(seed, &Reduction::default(), 1).unwrap();
+        let whole = run_reduced(Setup::draw, seed, &Reduction::default(), 1).unwrap();
         assert!(whole.schedule.len() > 2 && whole.operations > 8, "{}", whole.operations);
         let one = reduced(seed, "faults=1,operations=4+3,without=noise+pauses");
         assert_eq!((&one.findings, one.operations), (&Vec::new(), 7));
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn reduction_that_a_seed_cannot_have_is_refused() {
         for text in ["faults=99", "rails=0"] {
-            let error = run_reduced(6, &text.parse().unwrap(), 0).unwrap_err().to_string();
+            let error = run_reduced(Setup::draw, 6, &text.parse().unwrap(), 0).unwrap_err().to_string();
             assert!(error.contains("seed 6"), "{error}");
         }
     }

@@ -1,7 +1,7 @@
 //! The programs of a world: clients that make calls, and a server that executes them.
 
 use core::time::Duration;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use mitra_filter::{FilterCore, SenderCore, TableConfig};
 
 use super::Encounters;
 use super::call_record::{CallRecord, body};
-use crate::seeded::{Finding, SeedRun};
+use crate::seeded::{SeedRun, run_phases};
 use crate::{AppContext, Prng, Testbed, World};
 
 /// The record of a world, which its programs share.
@@ -168,53 +168,45 @@ pub(super) fn table_config(rng: &mut Prng, clients: u64) -> TableConfig {
     }
 }
 
-/// Starts a program that takes turns until `stop` is set.
+/// Starts a program.
 pub(super) fn add_app<P: 'static>(
     testbed: &mut Testbed,
     host: usize,
-    stop: &Rc<Cell<bool>>,
     program: Rc<RefCell<P>>,
     step: fn(&mut P, &mut AppContext<'_>),
 ) {
-    let stop = Rc::clone(stop);
-    testbed.world.add_app(testbed.hosts[host], move |ctx: &mut AppContext<'_>| {
-        if stop.get() { ctx.exit() } else { step(&mut program.borrow_mut(), ctx) }
-    });
+    let app = move |ctx: &mut AppContext<'_>| step(&mut program.borrow_mut(), ctx);
+    testbed.world.add_app(testbed.hosts[host], app);
 }
 
 /// Runs a world with faults for the time `noisy`, and then without the faults that `calm` ends,
-/// until all calls have ended. Stops the programs, and returns the result, without the number of
-/// faults.
+/// until all calls have ended. Adds the result.
 pub(super) fn finish<C, S, D, F>(
     world: &mut World,
     callers: &[Rc<RefCell<Caller<C, S>>>],
     server: &RefCell<Server<D, F>>,
     record: &SharedRecord,
-    stop: &Cell<bool>,
     noisy: Duration,
     calm: fn(&mut World),
-) -> (SeedRun, Encounters)
+    result: &mut SeedRun,
+) -> Encounters
 where
     C: Carrier,
     S: SenderCore<Vec<u8>>,
     D: Carrier,
     F: FilterCore<D::Node, Vec<u8>>,
 {
-    let done = || World::programs_are(|| callers.iter().all(|caller| caller.borrow().is_done()));
-    let ended = world.run_until(done(), noisy).or_else(|_| {
-        calm(world);
-        world.run_until(done(), Duration::from_secs(120))
-    });
+    let is_done = World::programs_are(|| callers.iter().all(|caller| caller.borrow().is_done()));
+    let ended = run_phases(world, is_done, noisy, calm, Duration::from_secs(120));
     // Late copies arrive, which must have no effect.
     calm(world);
     world.run_for(Duration::from_millis(5));
-    stop.set(true);
     let (copies, refused, corrupted) = server.borrow().counts();
     let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
     let record = record.take();
     let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
-    let operations = record.calls;
-    let mut findings = record.findings();
-    findings.extend(ended.err().map(|stalled| Finding::stuck("stuck", stalled.state)));
-    (SeedRun { operations, findings, ..SeedRun::default() }, encounters)
+    result.operations = record.calls;
+    result.findings = record.findings();
+    result.must_reach("stuck", ended);
+    encounters
 }

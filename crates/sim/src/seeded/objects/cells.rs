@@ -76,19 +76,18 @@ impl Cells {
 }
 
 impl SharedObject for Cells {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let open = Owner::open(self.announcements, client as u8 + 1, self.publication);
         let open = open.expect("each client has an announcement");
-        vec![Box::new(CellScript {
+        Box::new(CellScript {
             cells: self.cells.clone(),
             shared: Rc::clone(&self.shared),
             state: State::Opening(Execution::new(open.clone())),
             open,
             seen: vec![0; self.cells.len()],
             calls_left: rng.between(10, 60) as u32,
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, _all_finished: bool) -> Vec<Finding> {
@@ -134,7 +133,6 @@ struct CellScript {
     /// The last value of each cell that the client has seen.
     seen: Vec<u32>,
     calls_left: u32,
-    begun: u64,
     rng: Prng,
 }
 
@@ -218,7 +216,6 @@ impl CellScript {
     /// Begins the next call.
     fn begin(&mut self, owner: Owner) {
         self.calls_left -= 1;
-        self.begun += 1;
         let cell = self.rng.index(self.cells.len());
         let call = self.draw(cell);
         let change = match call {
@@ -278,10 +275,6 @@ impl CellScript {
 }
 
 impl Script for CellScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed {
             // The call under way stays undecided.
@@ -305,7 +298,7 @@ impl Script for CellScript {
             State::Idle(owner) => {
                 let owner = owner.clone();
                 self.begin(owner);
-                return Ok(Turn::Running);
+                return Ok(Turn::Begun);
             }
             State::Calling { execution, owner, cell, nth } => {
                 let Some((returned, result)) = execution.poll(path)? else { return Ok(Turn::Running) };

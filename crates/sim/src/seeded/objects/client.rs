@@ -17,6 +17,8 @@ const MAX_REPLACEMENTS: u32 = 3;
 /// What a turn of a script has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
+    /// An operation has begun.
+    Begun,
     /// An operation is under way.
     Running,
     /// An operation has ended. Another script may begin one.
@@ -36,9 +38,6 @@ pub(super) trait Script {
     /// script has lost its operation and its description of the object, and keeps what a program
     /// stores before it begins an operation.
     fn on_new_path(&mut self, has_crashed: bool);
-
-    /// The number of operations that have begun.
-    fn begun(&self) -> u64;
 }
 
 /// A client.
@@ -50,8 +49,8 @@ pub(super) struct Client {
     scripts: Vec<Box<dyn Script>>,
     /// The script whose operation is under way.
     current: usize,
-    /// The operations that the ended scripts began.
-    begun: u64,
+    /// The number of operations that have begun.
+    pub(super) begun: u64,
     /// Crashes that the client's next turn begins with.
     crashes: u32,
     replacements: u32,
@@ -105,9 +104,10 @@ impl Client {
         }
         let turn = self.scripts[self.current].poll(&mut self.session.over(&mut self.vqp));
         match turn {
+            Ok(Turn::Begun) => return self.begun += 1,
             Ok(Turn::Running) => return,
             Ok(Turn::Ended) => {
-                self.begun += self.scripts.swap_remove(self.current).begun();
+                self.scripts.swap_remove(self.current);
                 ctx.mark_active();
             }
             Ok(Turn::Waiting) if self.connector.has_lost_client.get() => self.has_given_up = true,
@@ -154,11 +154,6 @@ impl Client {
         self.error.is_none() && self.scripts.is_empty()
     }
 
-    /// The number of operations that have begun.
-    pub(super) fn begun(&self) -> u64 {
-        self.begun + self.scripts.iter().map(|script| script.begun()).sum::<u64>()
-    }
-
     /// The error that ended the client, if it is another one than the end of the virtual queue pair
     /// or the loss of a NIC.
     pub(super) fn refusal(&self) -> Option<&PathError> {
@@ -173,7 +168,7 @@ impl fmt::Debug for Client {
         f.debug_struct("Client")
             .field("vqp", &self.vqp)
             .field("scripts", &self.scripts.len())
-            .field("begun", &self.begun())
+            .field("begun", &self.begun)
             .field("replacements", &self.replacements)
             .field("error", &self.error)
             .finish()

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use mitra_failover::{CloseReason, Config, Domain, RemoteRegion, Secret, VirtualQp};
 use mitra_verbs::Result;
 
+use crate::workload::virtual_qps;
+
 /// The server's end of a client's virtual queue pair.
 pub(super) type ServerEnd = Rc<RefCell<VirtualQp>>;
 
@@ -33,15 +35,9 @@ pub(super) struct Connector {
 impl Connector {
     /// Connects a client's virtual queue pair with one of the server.
     pub(super) fn connect(&self) -> Result<[VirtualQp; 2]> {
-        let end = |domain| {
-            self.secrets.set(self.secrets.get() + 1);
-            let secret = Secret::fixed([self.secrets.get(), self.seed]);
-            VirtualQp::builder(domain).config(self.config).secret(secret).build()
-        };
-        let (mut a, mut b) = (end(&self.domains[0])?, end(&self.domains[1])?);
-        let infos = [a.local_info(), b.local_info()];
-        a.connect(&infos[1])?;
-        b.connect(&infos[0])?;
+        let secrets = [1, 2].map(|nth| Secret::fixed([self.secrets.get() + nth, self.seed]));
+        self.secrets.set(self.secrets.get() + 2);
+        let [mut a, b] = virtual_qps(self.domains.clone(), self.config, secrets)?;
         a.import(&self.remote)?;
         Ok([a, b])
     }

@@ -53,7 +53,8 @@ impl Record {
     }
 }
 
-/// The counter of a world.
+/// The counter of a world, which its scripts share.
+#[derive(Clone)]
 pub(super) struct Counter {
     word: Word,
     offset: usize,
@@ -73,25 +74,20 @@ impl Counter {
 }
 
 impl SharedObject for Counter {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let requester = client as u8;
         let client = CounterClient::new(self.word, self.layout, requester).expect("a field each");
-        vec![Box::new(CounterScript {
+        Box::new(CounterScript {
+            counter: self.clone(),
             new: client.clone(),
             requester,
-            word: self.word,
-            layout: self.layout,
-            sign: self.sign,
-            record: Rc::clone(&self.record),
-            violations: self.violations.clone(),
             state: State::Idle(client),
             executed: 0,
             contributed: 0,
             under_way: Vec::new(),
             calls_left: rng.between(5, 30),
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
@@ -105,14 +101,10 @@ impl SharedObject for Counter {
 
 /// The operations of one client.
 struct CounterScript {
+    counter: Counter,
     /// The client before its first add.
     new: CounterClient,
     requester: u8,
-    word: Word,
-    layout: CounterLayout,
-    sign: i64,
-    record: Rc<RefCell<Record>>,
-    violations: Violations,
     state: State,
     /// The number and the sum of the adds that were executed, and the adds that are under way. A
     /// crash does not lose them.
@@ -120,7 +112,6 @@ struct CounterScript {
     contributed: i64,
     under_way: Vec<i64>,
     calls_left: u64,
-    begun: u64,
     rng: Prng,
 }
 
@@ -137,16 +128,15 @@ enum State {
 impl CounterScript {
     fn begin(&mut self, client: CounterClient) {
         self.calls_left -= 1;
-        self.begun += 1;
         if self.rng.below(4) == 0 {
-            let at_least = self.record.borrow().executed_sum;
+            let at_least = self.counter.record.borrow().executed_sum;
             self.state = State::Reading(Execution::new(client.read()), client, at_least);
             return;
         }
-        let count = self.rng.between(1, self.layout.max_adds().into());
+        let count = self.rng.between(1, self.counter.layout.max_adds().into());
         self.under_way = (0..count).map(|_| self.rng.between(1, 1000) as i64).collect();
-        self.record.borrow_mut().begun_sum += self.under_way.iter().sum::<i64>();
-        let deltas: Vec<i64> = self.under_way.iter().map(|delta| self.sign * delta).collect();
+        self.counter.record.borrow_mut().begun_sum += self.under_way.iter().sum::<i64>();
+        let deltas: Vec<i64> = self.under_way.iter().map(|delta| self.counter.sign * delta).collect();
         self.state = match client.add_all(&deltas) {
             Ok(add) => State::Adding(Box::new(Execution::new(add))),
             Err((_, error)) => self.broken(error.to_string()),
@@ -154,17 +144,17 @@ impl CounterScript {
     }
 
     fn broken(&self, what: String) -> State {
-        self.violations.add(what);
+        self.counter.violations.add(what);
         State::Broken
     }
 
     /// Records that the first adds under way were executed, and that the others never will be.
     fn end_adds(&mut self, previous: &[Option<i64>]) {
-        let record = &mut *self.record.borrow_mut();
+        let record = &mut *self.counter.record.borrow_mut();
         for (nth, add) in self.under_way.drain(..).enumerate() {
             match previous.get(nth) {
                 Some(before) => {
-                    record.executed.push((before.map(|value| self.sign * value), add));
+                    record.executed.push((before.map(|value| self.counter.sign * value), add));
                     record.executed_sum += add;
                     self.contributed += add;
                     self.executed += 1;
@@ -177,13 +167,13 @@ impl CounterScript {
     /// Goes on after a crash, with the word's content: the field tells how many of the adds were
     /// executed.
     fn restart(&mut self, content: u64) -> State {
-        let field = self.layout.field(content, self.requester);
-        let executed = field.wrapping_sub(self.executed) & u64::from(self.layout.max_adds());
+        let field = self.counter.layout.field(content, self.requester);
+        let executed = field.wrapping_sub(self.executed) & u64::from(self.counter.layout.max_adds());
         if executed > self.under_way.len() as u64 {
             return self.broken(format!("{executed} of {} adds were executed", self.under_way.len()));
         }
         self.end_adds(&vec![None; executed as usize]);
-        match self.new.clone().resume(content, self.sign * self.contributed) {
+        match self.new.clone().resume(content, self.counter.sign * self.contributed) {
             Ok(client) => State::Idle(client),
             Err(error) => self.broken(error.to_string()),
         }
@@ -191,13 +181,9 @@ impl CounterScript {
 }
 
 impl Script for CounterScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed && !matches!(self.state, State::Broken) {
-            self.state = State::Restarting(Execution::new(ReadWord(self.word)));
+            self.state = State::Restarting(Execution::new(ReadWord(self.counter.word)));
             return;
         }
         match &mut self.state {
@@ -214,7 +200,7 @@ impl Script for CounterScript {
             State::Idle(client) => {
                 let client = client.clone();
                 self.begin(client);
-                return Ok(Turn::Running);
+                return Ok(Turn::Begun);
             }
             State::Adding(execution) => {
                 let Some(result) = execution.poll(path)? else { return Ok(Turn::Running) };
@@ -228,9 +214,9 @@ impl Script for CounterScript {
             }
             State::Reading(execution, client, at_least) => {
                 let Some(content) = execution.poll(path)? else { return Ok(Turn::Running) };
-                let (value, at_least) = (self.sign * self.layout.value(content), *at_least);
-                let at_most = self.record.borrow().begun_sum;
-                self.violations.require((at_least..=at_most).contains(&value), || {
+                let (value, at_least) = (self.counter.sign * self.counter.layout.value(content), *at_least);
+                let at_most = self.counter.record.borrow().begun_sum;
+                self.counter.violations.require((at_least..=at_most).contains(&value), || {
                     format!("a read returned {value}, which is not from {at_least} to {at_most}")
                 });
                 self.state = State::Idle(client.clone());

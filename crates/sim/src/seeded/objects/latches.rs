@@ -72,7 +72,8 @@ fn count(participants: &[bool]) -> u32 {
     participants.iter().filter(|&&is_set| is_set).count() as u32
 }
 
-/// The latch of a world.
+/// The latch of a world, which its scripts share.
+#[derive(Clone)]
 pub(super) struct SharedLatch {
     latch: Latch,
     offset: usize,
@@ -92,18 +93,15 @@ impl SharedLatch {
 }
 
 impl SharedObject for SharedLatch {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
-        vec![Box::new(LatchScript {
-            latch: self.latch,
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
+        Box::new(LatchScript {
+            shared: self.clone(),
             participant: client as u8,
-            record: Rc::clone(&self.record),
-            violations: self.violations.clone(),
             identity: 0,
             stage: Stage::Arriving,
             operation: None,
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
@@ -119,15 +117,12 @@ impl SharedObject for SharedLatch {
 
 /// The operations of one participant.
 struct LatchScript {
-    latch: Latch,
+    shared: SharedLatch,
     participant: u8,
-    record: Rc<RefCell<Record>>,
-    violations: Violations,
     /// The identity that is used next. A crash does not lose it.
     identity: u64,
     stage: Stage,
     operation: Option<(Under, Before)>,
-    begun: u64,
     rng: Prng,
 }
 
@@ -155,24 +150,23 @@ enum Ended {
 
 impl LatchScript {
     fn begin(&mut self) -> Under {
-        self.begun += 1;
         let use_number = self.identity as usize;
         match self.stage {
             Stage::Arriving => {
-                self.record.borrow_mut().uses[use_number].begun[usize::from(self.participant)] = true;
-                let arrive = self.latch.arrive(self.participant, self.identity);
+                self.shared.record.borrow_mut().uses[use_number].begun[usize::from(self.participant)] = true;
+                let arrive = self.shared.latch.arrive(self.participant, self.identity);
                 Under::Arrive(Execution::new(arrive.expect("few identities")))
             }
-            Stage::Looking => Under::Look(Execution::new(self.latch.read())),
+            Stage::Looking => Under::Look(Execution::new(self.shared.latch.read())),
             Stage::Resetting => {
-                Under::Reset(Execution::new(self.latch.reset(self.identity).expect("few identities")))
+                Under::Reset(Execution::new(self.shared.latch.reset(self.identity).expect("few identities")))
             }
         }
     }
 
     /// Takes the result of an operation.
     fn end(&mut self, ended: Ended, before: Before) -> Result<(), String> {
-        let record = &mut *self.record.borrow_mut();
+        let record = &mut *self.shared.record.borrow_mut();
         let use_number = self.identity as usize;
         match ended {
             Ended::Arrived(Ok(arrived)) => {
@@ -213,10 +207,6 @@ impl LatchScript {
 }
 
 impl Script for LatchScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed {
             // An arrival may be repeated.
@@ -231,26 +221,26 @@ impl Script for LatchScript {
     }
 
     fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
-        let uses = self.record.borrow().uses.len() as u64;
+        let uses = self.shared.record.borrow().uses.len() as u64;
         let Some((operation, before)) = &mut self.operation else {
             if self.identity == uses {
                 return Ok(Turn::Ended);
             }
-            let before = self.record.borrow().before();
+            let before = self.shared.record.borrow().before();
             self.operation = Some((self.begin(), before));
-            return Ok(Turn::Running);
+            return Ok(Turn::Begun);
         };
         let ended = match operation {
             Under::Arrive(execution) => execution.poll(path)?.map(Ended::Arrived),
             Under::Look(execution) => {
-                execution.poll(path)?.map(|content| Ended::Seen(self.latch.state(content)))
+                execution.poll(path)?.map(|content| Ended::Seen(self.shared.latch.state(content)))
             }
             Under::Reset(execution) => execution.poll(path)?.map(Ended::Reset),
         };
         let (Some(ended), before) = (ended, *before) else { return Ok(Turn::Running) };
         self.operation = None;
         if let Err(what) = self.end(ended, before) {
-            self.violations.add(what);
+            self.shared.violations.add(what);
             self.identity = uses; // a broken latch may never open
             return Ok(Turn::Between);
         }

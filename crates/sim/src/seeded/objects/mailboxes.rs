@@ -50,18 +50,17 @@ impl Mailboxes {
 }
 
 impl SharedObject for Mailboxes {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let Mailbox { base, record, .. } = &self.mailboxes[client];
-        vec![Box::new(MailboxScript {
+        Box::new(MailboxScript {
             base: *base,
             record: Rc::clone(record),
             violations: self.violations.clone(),
             state: State::Idle(MailboxWriter::new(*base)),
             under_way: false,
             messages: rng.between(3, 20),
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn serve(&self, memory: &Buffer, rng: &mut Prng) -> bool {
@@ -108,7 +107,6 @@ struct MailboxScript {
     under_way: bool,
     /// The number of messages to send.
     messages: u64,
-    begun: u64,
     rng: Prng,
 }
 
@@ -127,7 +125,6 @@ impl MailboxScript {
 
     /// Begins to send the message that is under way, or the next one.
     fn begin(&mut self, writer: MailboxWriter) {
-        self.begun += 1;
         let messages = &mut self.record.borrow_mut().messages;
         if !self.under_way {
             let words = self.rng.between(1, MAX_PAYLOAD_WORDS as u64);
@@ -163,10 +160,6 @@ impl MailboxScript {
 }
 
 impl Script for MailboxScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         match &mut self.state {
             State::Broken => {}
@@ -187,7 +180,7 @@ impl Script for MailboxScript {
             State::Idle(writer) => {
                 let writer = writer.clone();
                 self.begin(writer);
-                return Ok(Turn::Running);
+                return Ok(Turn::Begun);
             }
             State::Sending(execution) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),

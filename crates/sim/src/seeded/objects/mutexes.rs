@@ -56,7 +56,8 @@ impl Record {
     }
 }
 
-/// The mutex of a world.
+/// The mutex of a world, which its scripts share.
+#[derive(Clone)]
 pub(super) struct SharedMutex {
     word: Word,
     data: Word,
@@ -75,19 +76,15 @@ impl SharedMutex {
 }
 
 impl SharedObject for SharedMutex {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let owner = NonZeroU16::MIN.saturating_add(client as u16);
-        vec![Box::new(MutexScript {
-            word: self.word,
-            data: self.data,
+        Box::new(MutexScript {
+            mutex: self.clone(),
             owner,
-            record: Rc::clone(&self.record),
-            violations: self.violations.clone(),
             state: State::Free(MutexClient::new(self.word, owner)),
             sections_left: rng.between(2, 12),
             reads_after_crash: rng.bits(),
-            begun: 0,
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
@@ -122,17 +119,13 @@ impl Operation for WriteWord {
 
 /// The operations of one client: it locks, reads the data, writes it, and unlocks.
 struct MutexScript {
-    word: Word,
-    data: Word,
+    mutex: SharedMutex,
     owner: NonZeroU16,
-    record: Rc<RefCell<Record>>,
-    violations: Violations,
     state: State,
     sections_left: u64,
     /// Whether the next life reads the word before it locks, one bit for each crash. A life that
     /// does not read it locks as any other client does.
     reads_after_crash: u64,
-    begun: u64,
 }
 
 enum State {
@@ -149,12 +142,12 @@ enum State {
 
 impl MutexScript {
     fn broken(&self, what: String) -> State {
-        self.violations.add(what);
+        self.mutex.violations.add(what);
         State::Broken
     }
 
     fn enter(&self, held: Held, has_crashed: bool) -> State {
-        State::Reading(Execution::new(ReadWord(self.data)), held, has_crashed)
+        State::Reading(Execution::new(ReadWord(self.mutex.data)), held, has_crashed)
     }
 
     fn on_lock_result(&mut self, result: Result<LockResult, MutexError>) -> (State, Turn) {
@@ -168,7 +161,7 @@ impl MutexScript {
             Err(error) => return (self.broken(error.to_string()), Turn::Between),
         };
         self.sections_left -= 1;
-        let locked = self.record.borrow_mut().on_lock(self.owner, held.number());
+        let locked = self.mutex.record.borrow_mut().on_lock(self.owner, held.number());
         match locked {
             Ok(()) => (self.enter(held, false), Turn::Between),
             Err(what) => (self.broken(what), Turn::Between),
@@ -176,12 +169,12 @@ impl MutexScript {
     }
 
     fn client(&self) -> MutexClient {
-        MutexClient::new(self.word, self.owner)
+        MutexClient::new(self.mutex.word, self.owner)
     }
 
     /// Goes on after a crash, with the word's state.
     fn restart(&mut self, client: MutexClient, state: MutexState) -> State {
-        let restarted = self.record.borrow_mut().on_restart(self.owner, state);
+        let restarted = self.mutex.record.borrow_mut().on_restart(self.owner, state);
         match restarted {
             Ok(false) => State::Free(client),
             Ok(true) => match client.resume(state) {
@@ -193,20 +186,16 @@ impl MutexScript {
     }
 
     fn on_data(&self, content: u64, held: Held, has_crashed: bool) -> State {
-        let last = self.record.borrow().data;
+        let last = self.mutex.record.borrow().data;
         let number = held.number();
         if content != last && !(has_crashed && content == number) {
             return self.broken(format!("holder {number} read {content}, where {last} was written last"));
         }
-        State::Writing(Execution::new(WriteWord(self.data, number)), held)
+        State::Writing(Execution::new(WriteWord(self.mutex.data, number)), held)
     }
 }
 
 impl Script for MutexScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         match &mut self.state {
             State::Broken => {}
@@ -215,7 +204,7 @@ impl Script for MutexScript {
                 let reads = self.reads_after_crash & 1 == 1 || self.sections_left == 0;
                 self.reads_after_crash = self.reads_after_crash.rotate_right(1);
                 self.state = if reads {
-                    State::Restarting(Execution::new(ReadWord(self.word)))
+                    State::Restarting(Execution::new(ReadWord(self.mutex.word)))
                 } else {
                     State::Free(self.client())
                 };
@@ -234,10 +223,8 @@ impl Script for MutexScript {
             State::Broken => return Ok(Turn::Ended),
             State::Free(_) if self.sections_left == 0 => return Ok(Turn::Ended),
             State::Free(client) => {
-                self.begun += 1;
-                let lock = client.clone().lock();
-                self.state = State::Locking(Execution::new(lock));
-                return Ok(Turn::Running);
+                self.state = State::Locking(Execution::new(client.clone().lock()));
+                return Ok(Turn::Begun);
             }
             State::Locking(execution) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),
@@ -257,7 +244,7 @@ impl Script for MutexScript {
             State::Writing(execution, held) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),
                 Some(()) => {
-                    let record = &mut *self.record.borrow_mut();
+                    let record = &mut *self.mutex.record.borrow_mut();
                     record.data = held.number();
                     record.holder = None;
                     State::Unlocking(Execution::new(held.clone().unlock()))

@@ -9,8 +9,8 @@ use crate::Prng;
 
 /// An object that the clients of a world share, with the check of what they see.
 pub(super) trait SharedObject {
-    /// Returns the scripts of a client.
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>>;
+    /// Returns the script of a client.
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script>;
 
     /// Runs one turn of the server's program. Returns whether it found something to do.
     fn serve(&self, _memory: &Buffer, _rng: &mut Prng) -> bool {

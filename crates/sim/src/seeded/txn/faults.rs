@@ -4,8 +4,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::process::{End, Fate};
-use crate::seeded::parts::FaultNumbers;
-use crate::{Failure, Prng, SimNic, World};
+use crate::seeded::faults::{NIC_FAILURES, draw_time, schedule_blink};
+use crate::seeded::parts::Left;
+use crate::{Prng, SimNic, World};
 
 /// The fates that a world has at most.
 const MAX_FATES: u64 = 4;
@@ -30,27 +31,20 @@ impl Faults {
         Faults { rng, rails, timeout, latest, fates: Vec::new(), is_over: false }
     }
 
-    /// Returns a time below 40 µs · 2^`doublings`; short times are as frequent as long ones.
     fn time(&mut self, doublings: u64) -> Duration {
-        let limit = 40_000 << self.rng.below(doublings);
-        Duration::from_nanos(self.rng.between(1_000, limit))
+        draw_time(&mut self.rng, 1_000, 40_000, doublings)
     }
 
     /// Draws the fates of processes.
-    pub(super) fn draw_fates(&mut self, numbers: &mut FaultNumbers<'_>) {
+    pub(super) fn draw_fates(&mut self, left: &mut Left<'_>) {
         for _ in 0..self.rng.below(MAX_FATES + 1) {
             let fate = self.draw_fate();
-            self.fates.push(numbers.keeps_next().then_some(fate));
+            self.fates.push(left.keeps_next_fault().then_some(fate));
         }
     }
 
     /// Schedules failures of links and NICs of these hosts.
-    pub(super) fn schedule(
-        &mut self,
-        world: &mut World,
-        nics: &[Vec<Arc<SimNic>>],
-        numbers: &mut FaultNumbers<'_>,
-    ) {
+    pub(super) fn schedule(&mut self, world: &mut World, nics: &[Vec<Arc<SimNic>>], left: &mut Left<'_>) {
         let loses_nics = self.rng.below(4) == 0;
         let mut at = Duration::ZERO;
         for _ in 0..self.rng.below(8) {
@@ -59,17 +53,16 @@ impl Faults {
             if loses_nics && self.rng.below(2) == 0 {
                 // The last rail stays.
                 let nic = nics[host][self.rng.index(usize::from(self.rails) - 1)].id();
-                let failure = *self.rng.pick(&[Failure::NicDead, Failure::NicHung]);
-                if numbers.keeps_next() {
+                let failure = *self.rng.pick(&NIC_FAILURES);
+                if left.keeps_next_fault() {
                     world.after(at, move |world| world.fail(nic, failure));
                 }
                 continue;
             }
             let nic = nics[host][self.rng.index(self.rails.into())].id();
             let up = at + self.time(10);
-            if numbers.keeps_next() {
-                world.after(at, move |world| world.set_link(nic, false));
-                world.after(up, move |world| world.set_link(nic, true));
+            if left.keeps_next_fault() {
+                schedule_blink(world, nic, at, up);
             }
         }
     }

@@ -23,18 +23,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, Domain};
+use mitra_failover::Config as VqpConfig;
 use mitra_txn::{Inspector, Layout, Life, LifeState, LifeWord, Loader, NodeId, RecordKey, Request, Timing};
 use mitra_txn_rdma::{Answer, Node, NodeConfig, QpKind};
-use mitra_verbs::{AtomicScope, Buffer, LocalAckTimeout, Provider, Time};
+use mitra_verbs::{AtomicScope, Buffer, Error, LocalAckTimeout, Time};
 
 use self::faults::Faults;
 use self::history::{History, execute};
 use self::mail::Mail;
 use self::process::{End, Process, ProcessEvent, Shared, State, token};
 use self::program::{Mix, draw_records, layout};
-use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
-use super::{Extra, Finding, Reduction, SeedRun};
+use super::faults::schedule_nap;
+use super::parts::{Left, Reduced};
+use super::{Finding, SeedRun, domain};
 use crate::{AppContext, Config, DurationRange, Failure, HostId, Prng, SimNic, World};
 
 /// The time in which faults happen.
@@ -44,50 +45,36 @@ const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
 /// The number of processes that are started at most.
 const MAX_PROCESSES: usize = 40;
 
-/// The workload.
 pub(super) struct Transactions;
 
 impl Reduced for Transactions {
-    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-        run_reduced(seed, reduction, kept_records)
+    fn run(seed: u64, left: &mut Left<'_>, kept_records: usize, result: &mut SeedRun) -> Result<(), Error> {
+        let rng = &mut Prng::stream(seed, "seeded transactions");
+        let mut config = world_config(seed, rng);
+        let mut vqp = vqp_config(rng);
+        left.leave_out_noise(&mut config);
+        left.leave_out_log(&mut vqp);
+        let mut world = TransactionWorld::new(seed, config, vqp, rng, left, kept_records)?;
+        world.faults.draw_fates(left);
+        world.run(left);
+        result.faults = left.faults;
+        let committed = world.check();
+        let TransactionWorld { world, shared, processes, setup, .. } = world;
+        let history = &mut *shared.history.borrow_mut();
+        result.operations = shared.requests.get();
+        result.findings = core::mem::take(&mut history.findings);
+        result.keep_trace(&world, kept_records, || {
+            let summary = format!(
+                "{committed} transactions, {} of them untold, {} aborted for good, {} lives, {:?}",
+                history.untold,
+                history.aborts,
+                processes.len(),
+                world.now()
+            );
+            vec![setup, summary]
+        });
+        Ok(())
     }
-}
-
-/// Runs the world of a seed.
-pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced(seed, &Reduction::default(), kept_records).0
-}
-
-fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-    let rng = &mut Prng::stream(seed, "seeded transactions");
-    let mut config = world_config(seed, rng);
-    let mut vqp = vqp_config(rng);
-    let mut parts = Parts { extras: leave_out_noise(&mut config, reduction), ..Parts::default() };
-    parts.extras.extend(vqp.completion_log.then_some(Extra::Log));
-    vqp.completion_log &= !reduction.lacks(Extra::Log);
-    let mut faults = FaultNumbers::new(reduction);
-    let mut world = TransactionWorld::new(seed, config, vqp, rng, reduction, &mut parts, kept_records);
-    world.faults.draw_fates(&mut faults);
-    world.run(parts.connections, &mut faults);
-    parts.faults = faults.drawn();
-    let mut result = SeedRun { faults: faults.kept(), ..SeedRun::default() };
-    world.check();
-    let history = &mut *world.shared.history.borrow_mut();
-    result.operations = world.shared.requests.get();
-    result.findings = core::mem::take(&mut history.findings);
-    result.keep_trace(&world.world, kept_records);
-    if kept_records > 0 {
-        result.setup = world.setup.clone();
-        result.setup.push(format!(
-            "{} transactions, {} of them untold, {} aborted for good, {} lives, {:?}",
-            world.committed,
-            history.untold,
-            history.aborts,
-            world.processes.len(),
-            world.world.now()
-        ));
-    }
-    (result, parts)
 }
 
 /// Draws the configuration of a world, whose NICs keep the promises on which transactions depend.
@@ -129,8 +116,8 @@ struct TransactionWorld {
     processes: Vec<Rc<RefCell<Process>>>,
     /// The processes of each coordinator that were started.
     starts: BTreeMap<u16, u64>,
-    committed: u64,
-    setup: Vec<String>,
+    /// What the seed drew.
+    setup: String,
 }
 
 impl TransactionWorld {
@@ -139,14 +126,13 @@ impl TransactionWorld {
         config: Config,
         vqp: VqpConfig,
         rng: &mut Prng,
-        reduction: &Reduction,
-        parts: &mut Parts,
+        left: &mut Left<'_>,
         kept_records: usize,
-    ) -> TransactionWorld {
+    ) -> Result<TransactionWorld, Error> {
         let (nodes, rails) = (rng.between(2, 3) as u16, rng.between(2, 3) as u8);
         let drawn = rng.between(2, 3) as usize;
-        parts.connections = drawn;
-        let coordinators = reduction.connections.unwrap_or(drawn).min(drawn) as u16;
+        left.parts.connections = drawn;
+        let coordinators = left.reduction.connections.unwrap_or(drawn).min(drawn) as u16;
         let layout = Rc::new(layout(nodes, coordinators, rng.between(2, 4) as u16));
         let records = draw_records(rng);
         let mut world = World::with_trace_len(seed, config, kept_records);
@@ -155,8 +141,8 @@ impl TransactionWorld {
         let mix = Mix::draw(rng);
         let tasks = rng.between(1, 3) as usize;
         let most = rng.between(2, 8) as usize;
-        parts.operations = [most, 0];
-        let programs = reduction.operations_of(0, most);
+        left.parts.operations = [most, 0];
+        let programs = left.reduction.operations_of(0, most);
         let work = (0..coordinators).map(|coordinator| {
             let work_of_task = |task: usize| {
                 let rng = &mut Prng::stream(seed, &format!("transactions {coordinator} {task}"));
@@ -166,7 +152,7 @@ impl TransactionWorld {
             };
             (0..tasks).map(work_of_task).collect()
         });
-        let shared = Shared {
+        let shared = Rc::new(Shared {
             fingerprint: layout.fingerprint(),
             vqp,
             timing: Timing { interval: Duration::from_micros(*rng.pick(&[500, 1_000, 2_000])), timeout },
@@ -177,28 +163,24 @@ impl TransactionWorld {
             stop: Cell::new(false),
             requests: Cell::new(0),
             layout,
-        };
-        let shared = Rc::new(shared);
+        });
         let faults = Faults::new(seed, rails, timeout);
         let mut node_nics = Vec::new();
         let mut memories = Vec::new();
         for number in 0..nodes {
             let host = world.add_host(&format!("n{number}"));
             let nics: Vec<_> = (0..rails).map(|rail| world.add_nic(host, rail)).collect();
-            memories.push(start_node(&mut world, &shared, host, &nics, number, coordinators));
+            memories.push(start_node(&mut world, &shared, host, &nics, number, coordinators)?);
             node_nics.push(nics);
         }
         load(&shared.layout, &records, &memories);
-        let setup = match kept_records {
-            0 => Vec::new(),
-            _ => vec![format!(
-                "{nodes} nodes, {coordinators} coordinators, {rails} rails, {tasks} tasks of {most} programs, {mix:?}, {:?}, {vqp:?}\n{:?}",
-                shared.timing,
-                world.config()
-            )],
-        };
+        let setup = format!(
+            "{nodes} nodes, {coordinators} coordinators, {rails} rails, {tasks} tasks of {most} programs, {mix:?}, {:?}, {vqp:?}\n{:?}",
+            shared.timing,
+            world.config()
+        );
         let (processes, starts) = Default::default();
-        let mut made = TransactionWorld {
+        Ok(TransactionWorld {
             world,
             shared,
             rails,
@@ -208,11 +190,8 @@ impl TransactionWorld {
             faults,
             processes,
             starts,
-            committed: 0,
             setup,
-        };
-        made.setup.retain(|line| !line.is_empty());
-        made
+        })
     }
 
     /// Starts a process of a coordinator, on a host of its own.
@@ -237,15 +216,14 @@ impl TransactionWorld {
     }
 
     /// Runs the world until all work is done and all lives are recovered.
-    /// `drawn` is the number of coordinators of the whole world.
-    fn run(&mut self, drawn: usize, numbers: &mut FaultNumbers<'_>) {
+    fn run(&mut self, left: &mut Left<'_>) {
         let coordinators = self.shared.layout.schema().coordinators;
         (1..=coordinators).for_each(|coordinator| self.start(coordinator));
         // The failures of links and NICs are those of the whole world.
-        (usize::from(coordinators)..drawn).for_each(|_| self.faults.skip_fate());
+        (usize::from(coordinators)..left.parts.connections).for_each(|_| self.faults.skip_fate());
         let of_processes = self.processes.iter().map(|process| process.borrow().nics.clone());
         let nics: Vec<_> = self.node_nics.iter().cloned().chain(of_processes).collect();
-        self.faults.schedule(&mut self.world, &nics, numbers);
+        self.faults.schedule(&mut self.world, &nics, left);
         let safety = self.world.now() + SAFETY_TIME;
         let is_done = self.run_until(safety);
         self.faults.is_over = true;
@@ -258,7 +236,8 @@ impl TransactionWorld {
                 let states: Vec<_> =
                     self.processes.iter().map(|process| process.borrow().describe()).collect();
                 let words = self.words();
-                self.find(Finding::stuck("stuck", format!("{}; {words:?}", states.join(", "))));
+                let stuck = Finding::stuck("stuck", format!("{}; {words:?}", states.join(", ")));
+                self.shared.history.borrow_mut().findings.push(stuck);
             }
         }
         // What was delayed arrives. It must change nothing.
@@ -318,11 +297,7 @@ impl TransactionWorld {
                     (process.host, process.life.coordinator)
                 };
                 if let End::Sleeps(time) = fate.end {
-                    self.world.after(fate.delay, move |world| {
-                        let until = world.now() + time;
-                        world.pause(host, Some(until));
-                    });
-                    return;
+                    return schedule_nap(&mut self.world, host, fate.delay, time);
                 }
                 let process = Rc::clone(&self.processes[id]);
                 self.world.after(fate.delay, move |world| {
@@ -352,13 +327,13 @@ impl TransactionWorld {
     /// recover lives.
     fn needs_process(&self, coordinator: u16) -> bool {
         let runs = |process: &Rc<RefCell<Process>>| process.borrow().state != State::Ended;
-        let is_running = |process: &&Rc<RefCell<Process>>| {
+        let is_running = |process: &Rc<RefCell<Process>>| {
             runs(process) && process.borrow().life.coordinator == coordinator
         };
         let has_work =
             self.shared.work[usize::from(coordinator) - 1].iter().any(|work| !work.borrow().is_empty());
         let is_alone = !self.processes.iter().any(runs);
-        (has_work || is_alone) && !self.processes.iter().any(|process| is_running(&process))
+        (has_work || is_alone) && !self.processes.iter().any(is_running)
     }
 
     fn restart_missing(&mut self) {
@@ -374,32 +349,27 @@ impl TransactionWorld {
         coordinators.map(|coordinator| word(&self.shared.layout, &self.memories[0], coordinator)).collect()
     }
 
-    fn find(&self, finding: Finding) {
-        self.shared.history.borrow_mut().findings.push(finding);
-    }
-
-    /// Checks the history, and what the memory has in the end.
-    fn check(&mut self) {
+    /// Checks the history, and what the memory has in the end. Returns the number of transactions
+    /// that took effect.
+    fn check(&mut self) -> u64 {
         let shared = Rc::clone(&self.shared);
         let history = &mut *shared.history.borrow_mut();
         if !history.findings.is_empty() {
-            return;
+            return 0;
         }
         for coordinator in 1..=shared.layout.schema().coordinators {
             history.read_log(&shared.layout, &self.memories, coordinator);
         }
         let (model, committed) = history.replay(&self.records);
-        self.committed = committed;
         if !history.findings.is_empty() {
-            return;
+            return committed;
         }
         let mut inspector = Inspector::new(Rc::clone(&shared.layout));
         for (coordinator, word) in (1..).zip(self.words()) {
             let mut lives = (0..=word.incarnation()).map(|incarnation| Life { coordinator, incarnation });
-            lives
-                .rfind(|&life| word.is_recovered(life))
-                .into_iter()
-                .for_each(|life| inspector.set_recovered(life));
+            if let Some(life) = lives.rfind(|&life| word.is_recovered(life)) {
+                inspector.set_recovered(life);
+            }
         }
         let mut records = BTreeMap::new();
         while let Some(requests) = inspector.requests() {
@@ -419,11 +389,10 @@ impl TransactionWorld {
             history.find("records", text.unwrap_or_default());
         }
         if let Some((node, at)) = touched(&shared.layout, &self.memories) {
-            history.find(
-                "touched",
-                format!("memory that belongs to nothing has changed at {at} on node {node}"),
-            );
+            let text = format!("memory that belongs to nothing has changed at {at} on node {node}");
+            history.find("touched", text);
         }
+        committed
     }
 }
 
@@ -435,8 +404,7 @@ fn start_node(
     nics: &[Arc<SimNic>],
     number: u16,
     coordinators: u16,
-) -> Arc<Buffer> {
-    let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect());
+) -> Result<Arc<Buffer>, Error> {
     let config = NodeConfig {
         node: NodeId(number),
         bytes: shared.layout.bytes() as usize,
@@ -445,8 +413,7 @@ fn start_node(
         kind: QpKind::Virtual,
         failover: shared.vqp,
     };
-    let node = Node::new(domain.expect("the NICs are new"), config);
-    let mut node = node.expect("the NICs keep what transactions rely on");
+    let mut node = Node::new(domain(nics)?, config).expect("the NICs keep what transactions rely on");
     let memory = Arc::clone(node.memory());
     let shared = Rc::clone(shared);
     world.add_app(host, move |ctx: &mut AppContext<'_>| {
@@ -463,7 +430,7 @@ fn start_node(
         }
         node.poll();
     });
-    memory
+    Ok(memory)
 }
 
 fn load(layout: &Layout, records: &[(RecordKey, Vec<u8>)], memories: &[Arc<Buffer>]) {

@@ -16,6 +16,7 @@ use mitra_verbs::Time;
 use super::history::History;
 use super::mail::{Mail, ProcessId};
 use super::program::Program;
+use crate::seeded::domain;
 use crate::{AppContext, HostId, SimNic};
 
 /// The registered memory of a process for requests to one node: the longest is a slot of the log.
@@ -121,8 +122,7 @@ impl Process {
         coordinator: u16,
         fate: Option<Fate>,
     ) -> Process {
-        let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn mitra_verbs::Provider>).collect();
-        let domain = Domain::new(providers).expect("the NICs are new");
+        let domain = domain(&nics).expect("the NICs are new");
         let nodes = usize::from(shared.layout.schema().nodes);
         Process {
             shared,

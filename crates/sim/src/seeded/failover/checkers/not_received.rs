@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::super::{End, FailoverWorld, Finding, LIVENESS_LIMIT, SeedRun};
+use super::super::{End, FailoverWorld, LIVENESS_LIMIT, SeedRun};
 use crate::World;
 use crate::workload::FailoverQp;
 
@@ -17,9 +17,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 a.has_received_from(&b) && b.has_received_from(&a)
             })
         });
-        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
-            result.findings.push(Finding::stuck("not-received", stalled.state));
-        }
+        result.must_reach("not-received", self.world.run_until(received, LIVENESS_LIMIT));
     }
 
     /// Runs the world until no message waits for a receive.
@@ -28,9 +26,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let received = World::programs_are(move || {
             ends.iter().all(|end| end.borrow().endpoint.qp.waiting_messages() == 0)
         });
-        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
-            result.findings.push(Finding::stuck("not-received", stalled.state));
-        }
+        result.must_reach("not-received", self.world.run_until(received, LIVENESS_LIMIT));
     }
 }
 
