@@ -21,6 +21,7 @@ const FAILURES: u64 = 12;
 /// What the model knows about an operation.
 #[derive(Clone, Debug)]
 struct Known {
+    kind: Kind,
     /// Its bytes.
     len: u64,
     /// The bytes of a WRITE that were executed on rails that have failed.
@@ -60,8 +61,6 @@ struct Model {
     sent: u64,
     carried: VecDeque<Carried>,
     operations: Vec<Known>,
-    kinds: Vec<Kind>,
-    posted: u64,
     findings: Vec<Finding>,
 }
 
@@ -83,7 +82,8 @@ pub(super) fn run(seed: u64, _kept_records: usize) -> SeedRun {
         }
     }
     model.findings.extend(refuse_durably(&mut Prng::stream(seed, "durable ledger")));
-    SeedRun { operations: model.posted, faults: FAILURES, findings: model.findings, ..SeedRun::default() }
+    let operations = model.operations.len() as u64;
+    SeedRun { operations, faults: FAILURES, findings: model.findings, ..SeedRun::default() }
 }
 
 impl Model {
@@ -100,8 +100,6 @@ impl Model {
             sent: 0,
             carried: VecDeque::new(),
             operations: Vec::new(),
-            kinds: Vec::new(),
-            posted: 0,
             findings: Vec::new(),
         }
     }
@@ -127,9 +125,7 @@ impl Model {
         };
         let data = Data::sge(Sge { addr: 0, len: len as u32, key: Key(2) });
         self.ledger.push(SendWr::new(9, op, data), WritePolicy::Strict);
-        self.operations.push(Known { len, executed: 0, times: 0 });
-        self.kinds.push(kind);
-        self.posted += 1;
+        self.operations.push(Known { kind, len, executed: 0, times: 0 });
     }
 
     /// Posts what the ledger allows.
@@ -140,17 +136,18 @@ impl Model {
                 SendOp::Write(at) | SendOp::WriteWithImm(at, _) => at.addr,
                 _ => 0,
             };
-            let (kind, known) = (self.kinds[seq as usize], &self.operations[seq as usize]);
+            let known = &self.operations[seq as usize];
+            let kind = known.kind;
             let packets = if kind == Kind::Atomic { 1 } else { self.mtu.packets(len) };
             let is_rest = begins_at == known.executed && len == known.len - known.executed;
-            let text = (!is_rest || known.times > 0 && kind != Kind::Read).then(|| {
-                format!("operation {seq}, {kind:?}: {len} bytes from {begins_at} on were sent; {known:?}")
-            });
+            if !is_rest || known.times > 0 && kind != Kind::Read {
+                self.found(
+                    "rest",
+                    format!("operation {seq}: {len} bytes from {begins_at} on were sent; {known:?}"),
+                );
+            }
             self.carried.push_back(Carried { seq, kind, first: self.sent, packets, has_entry });
             self.sent += packets + u64::from(has_entry);
-            if let Some(text) = text {
-                self.found("rest", text);
-            }
         }
     }
 
@@ -226,7 +223,7 @@ impl Model {
     fn pop(&mut self) {
         while let Some(completion) = self.ledger.pop() {
             let (seq, outcome) = (completion.seq, completion.outcome);
-            let (kind, times) = (self.kinds[seq as usize], self.operations[seq as usize].times);
+            let Known { kind, times, .. } = self.operations[seq as usize];
             let is_once = times == 1 || kind == Kind::Read && times > 0;
             if outcome == Outcome::Unresolved(UnresolvedError::ValueLost) {
                 self.found("value", format!("the value of operation {seq} is lost"));

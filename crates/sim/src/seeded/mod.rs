@@ -12,6 +12,7 @@ mod faults;
 mod filter;
 mod homes;
 mod ledger;
+mod memory;
 mod objects;
 mod packets;
 mod parts;

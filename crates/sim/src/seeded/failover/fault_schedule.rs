@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::placed;
 use super::setup::Setup;
+use crate::seeded::faults::{NIC_FAILURES, RAIL_FAILURES};
 use crate::{Failure, Operation, PacketFate, PacketKind, Prng, RecoveryPoint, Stage};
 
 /// What fails. `end` is the index of a host.
@@ -62,6 +63,34 @@ pub(super) enum Rail {
     /// The rail that is active at the end when the fault happens. If that rail is the spared one,
     /// its link blinks only.
     Active,
+}
+
+impl Fault {
+    /// A failure of end `target` on a rail, from the beginning on, when the `nth` packet reaches a
+    /// stage at end 1.
+    pub(super) fn at_stage(
+        rail: usize,
+        stage: Stage,
+        nth: u32,
+        target: usize,
+        failure: Failure,
+    ) -> (Duration, Fault) {
+        let (rail, observer, operation, hold) = (Rail::Number(rail), 1, None, None);
+        (Duration::ZERO, Fault::AtStage { rail, observer, stage, operation, nth, target, failure, hold })
+    }
+
+    /// The fate of the `nth` packet of a kind that an end sends on a rail, from the beginning on.
+    pub(super) fn at_sent(
+        rail: usize,
+        end: usize,
+        kind: PacketKind,
+        nth: u32,
+        fate: PacketFate,
+        then: Option<(usize, Failure)>,
+    ) -> (Duration, Fault) {
+        let (rail, arriving) = (Rail::Number(rail), false);
+        (Duration::ZERO, Fault::AtPacket { rail, end, kind, arriving, nth, fate, then })
+    }
 }
 
 /// The faults of a world.
@@ -124,30 +153,19 @@ impl FaultSchedule {
             at += short_or_long(rng, 50_000 * span / 4);
             let rail = draw_rail(rng, rails, spared_rail);
             let end = rng.index(2);
-            let fault = match *rng.pick(&kinds) {
-                Kind::Link => match rail {
-                    Some(rail) => {
-                        let down = (rng.below(4) > 0).then(|| short_or_long(rng, 20_000_000));
-                        Fault::Link { rail, end, down }
-                    }
-                    None => blink(rng, spared_rail, end),
-                },
-                Kind::Nic if rail.is_some() => {
-                    let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
-                    Fault::Nic { rail: rail.unwrap_or(Rail::Active), end, failure }
+            let fault = match (*rng.pick(&kinds), rail) {
+                (Kind::Link, Some(rail)) => {
+                    let down = (rng.below(4) > 0).then(|| short_or_long(rng, 20_000_000));
+                    Fault::Link { rail, end, down }
                 }
-                Kind::OneWay if rail.is_some() => {
+                (Kind::Link, None) => blink(rng, spared_rail, end),
+                (Kind::Nic, Some(rail)) => Fault::Nic { rail, end, failure: *rng.pick(&NIC_FAILURES) },
+                (Kind::OneWay, Some(rail)) => {
                     let (sends, time) = (rng.below(2) == 0, short_or_long(rng, 100_000_000));
-                    Fault::OneWay {
-                        rail: rail.unwrap_or(Rail::Active),
-                        end,
-                        sends,
-                        time,
-                        drop_ppm: ALL_PACKETS,
-                    }
+                    Fault::OneWay { rail, end, sends, time, drop_ppm: ALL_PACKETS }
                 }
-                Kind::AtStage if rail.is_some() => draw_stage(rng, rail.unwrap_or(Rail::Active)),
-                Kind::Nap => {
+                (Kind::AtStage, Some(rail)) => draw_stage(rng, rail),
+                (Kind::Nap, _) => {
                     let left = (setup.vqp.peer_timeout / 2).saturating_sub(naps);
                     let time = short_or_long(rng, 200_000_000).min(left);
                     naps += time;
@@ -177,20 +195,11 @@ impl FaultSchedule {
     /// Returns whether the schedule contains the end of the connection with this index by its
     /// program.
     pub(super) fn has_leave(&self, connection: usize) -> bool {
-        let is_of_it = |abruptly: bool| connection == 0 || !abruptly;
-        self.faults
-            .iter()
-            .any(|(_, fault)| matches!(fault, Fault::Leave { abruptly, .. } if is_of_it(*abruptly)))
+        self.has(|fault| matches!(fault, Fault::Leave { abruptly, .. } if connection == 0 || !abruptly))
     }
 
-    /// Returns whether packets are lost for some time although the links are up.
-    pub(super) fn has_one_way_loss(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::OneWay { .. }))
-    }
-
-    /// Returns whether the address of a NIC may change.
-    pub(super) fn has_address_change(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Address { .. }))
+    pub(super) fn has(&self, is_wanted: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(|(_, fault)| is_wanted(fault))
     }
 
     /// Returns whether a NIC may die or hang.
@@ -251,12 +260,11 @@ fn draw_more(
             faults.push((short_or_long(rng, 20_000 * span), draw_at_packet(rng, setup.rails.len(), spared)));
         }
     }
-    let failures = [Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung];
     if rng.below(4) == 0
         && let Some(second) = draw_rail(rng, setup.rails.len(), spared)
     {
         let nth = 1 + (rng.below(256) >> rng.below(6));
-        let (end, target, failure) = (rng.index(2), rng.index(2), *rng.pick(&failures));
+        let (end, target, failure) = (rng.index(2), rng.index(2), *rng.pick(&RAIL_FAILURES));
         let fault = Fault::InRecovery { first: Rail::Active, end, nth, second, target, failure };
         faults.push((short_or_long(rng, 400_000), fault));
     }
@@ -276,7 +284,7 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
         1 => PacketFate::Lost,
         _ => PacketFate::Held(short_or_long(rng, LONGEST_HOLD.as_nanos() as u64)),
     };
-    let failure = *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]);
+    let failure = *rng.pick(&RAIL_FAILURES);
     let then = (rail.is_some() && rng.below(3) > 0).then(|| (rng.index(2), failure));
     let kind = *rng.pick(&PacketKind::DRAWN);
     let nth = 1 + (rng.below(32) >> rng.below(6)) as u32;
@@ -288,7 +296,7 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
 /// before the program wakes. Only evidence then tells that they were executed. The end is drawn,
 /// unless it is given.
 pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (Duration, Fault) {
-    let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
+    let failure = *rng.pick(&NIC_FAILURES);
     let time = Duration::from_micros(rng.between(100, 3_000));
     let end = end.unwrap_or_else(|| rng.index(2));
     let nap = Fault::Nap { end, time, then: Some((Rail::Active, failure)) };
@@ -344,7 +352,7 @@ fn draw_stage(rng: &mut Prng, rail: Rail) -> Fault {
         operation: None,
         nth: rng.between(1, 40) as u32,
         target: rng.index(2),
-        failure: *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]),
+        failure: *rng.pick(&RAIL_FAILURES),
         hold: (rng.below(2) == 0).then(|| short_or_long(rng, LONGEST_HOLD.as_nanos() as u64)),
     }
 }

@@ -10,6 +10,7 @@ use mitra_verbs::Mtu;
 use super::fault_schedule::{Fault, Rail, short_or_long, sleep_through_completions};
 use super::options::ConnectionOptions;
 use super::setup::{Polling, RailSetup, Setup};
+use crate::seeded::faults::NIC_FAILURES;
 use crate::workload::{OpKind, Plan};
 use crate::world_state::LONGEST_INLINE;
 use crate::{Config, DurationRange, Failure, PacketFate, PacketKind, Prng, Stage};
@@ -127,18 +128,13 @@ impl Focus {
             }
             Focus::LateNewQps => {
                 only(&[OpKind::Write, OpKind::Send, OpKind::FetchAdd]);
-                rails.truncate(2);
-                if let [rail] = &rails[..] {
-                    rails.push(rail.clone());
-                }
+                rails.resize(2, rails[0].clone());
             }
             Focus::UnplacedOnLaterRail => {
                 only(&[OpKind::Write, OpKind::Block, OpKind::FetchAdd]);
                 capabilities.for_each(|nic| nic.write_order = true);
                 world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
-                while rails.len() < 3 {
-                    rails.push(rails[0].clone());
-                }
+                rails.resize(rails.len().max(3), rails[0].clone());
                 for (number, rail) in rails.iter_mut().enumerate() {
                     rail.capabilities.iter_mut().for_each(|nic| nic.ack_after_placement = number == 0);
                 }
@@ -146,9 +142,7 @@ impl Focus {
             Focus::LostResume => {
                 only(&[OpKind::WriteImm]);
                 capabilities.for_each(|nic| nic.psn_query = true);
-                while rails.len() < 3 {
-                    rails.push(rails[0].clone());
-                }
+                rails.resize(rails.len().max(3), rails[0].clone());
             }
             Focus::SavedResults => {
                 only(&[OpKind::FetchAdd, OpKind::CompareSwap]);
@@ -238,24 +232,14 @@ impl Focus {
         }
         let (stage, failure, target) = match self {
             Focus::FencedReads | Focus::UndecidedFence | Focus::SavedResults => {
-                (Stage::Executed, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0)
+                (Stage::Executed, *rng.pick(&NIC_FAILURES), 0)
             }
             Focus::TornBehindError => (Stage::PartlyExecuted, Failure::LinkDown, rng.index(2)),
             Focus::UnplacedMessages => (Stage::NotPlaced, Failure::NicDead, 1),
-            _ => (Stage::PartlyExecuted, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0),
+            _ => (Stage::PartlyExecuted, *rng.pick(&NIC_FAILURES), 0),
         };
         let nth = rng.between(1, if self == Focus::SavedResults { 40 } else { 12 }) as u32;
-        let fault = Fault::AtStage {
-            rail: Rail::Number(0),
-            observer: 1,
-            stage,
-            operation: None,
-            nth,
-            target,
-            failure,
-            hold: None,
-        };
-        let mut faults = vec![(Duration::ZERO, fault)];
+        let mut faults = vec![Fault::at_stage(0, stage, nth, target, failure)];
         if matches!(self, Focus::UndecidedFence | Focus::TornFence) {
             // The completions of the READs are lost with the NIC.
             let time = Duration::from_micros(rng.between(100, 3_000));
@@ -269,18 +253,11 @@ impl Focus {
 /// 1 arrives later.
 fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let nth = rng.between(2, 30) as u32;
-    let at_message = |rail, fate, then| Fault::AtPacket {
-        rail: Rail::Number(rail),
-        end: 1,
-        kind: PacketKind::Control(MessageKind::Placed),
-        arriving: false,
-        nth,
-        fate,
-        then,
-    };
+    let kind = PacketKind::Control(MessageKind::Placed);
     let held = PacketFate::Held(short_or_long(rng, 10_000_000));
-    let lost = at_message(0, PacketFate::Lost, Some((rng.index(2), Failure::LinkDown)));
-    vec![(Duration::ZERO, lost), (Duration::ZERO, at_message(1, held, None))]
+    let then = Some((rng.index(2), Failure::LinkDown));
+    let lost = Fault::at_sent(0, 1, kind, nth, PacketFate::Lost, then);
+    vec![lost, Fault::at_sent(1, 1, kind, nth, held, None)]
 }
 
 /// Draws short failures of whichever rail is active, and the delay of messages about new queue
@@ -293,11 +270,10 @@ fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
         faults.push((at, Fault::Link { rail: Rail::Active, end: rng.index(2), down }));
     }
     for nth in 1..=12 {
-        let (rail, end) = (Rail::Number(rng.index(2)), rng.index(2));
+        let (rail, end) = (rng.index(2), rng.index(2));
         let fate = PacketFate::Held(Duration::from_nanos(rng.between(1_000_000, 60_000_000)));
         let kind = PacketKind::Control(MessageKind::NewQp);
-        let fault = Fault::AtPacket { rail, end, kind, arriving: false, nth, fate, then: None };
-        faults.push((Duration::ZERO, fault));
+        faults.push(Fault::at_sent(rail, end, kind, nth, fate, None));
     }
     faults
 }
@@ -305,49 +281,26 @@ fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
 /// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when it has
 /// acknowledged what is not in memory.
 fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
-    let mut at_stage = |number, stage, failure, most| {
-        let fault = Fault::AtStage {
-            rail: Rail::Number(number),
-            observer: 1,
-            stage,
-            operation: None,
-            nth: rng.between(1, most) as u32,
-            target: 1,
-            failure,
-            hold: None,
-        };
-        (Duration::ZERO, fault)
-    };
+    let [first, second] = [8, 12].map(|most| rng.between(1, most) as u32);
     vec![
-        at_stage(0, Stage::Executed, Failure::LinkDown, 8),
-        at_stage(1, Stage::NotPlaced, Failure::NicDead, 12),
+        Fault::at_stage(0, Stage::Executed, first, 1, Failure::LinkDown),
+        Fault::at_stage(1, Stage::NotPlaced, second, 1, Failure::NicDead),
     ]
 }
 
 /// Draws the failure of rail 0 in a WRITE of the requester, the loss of its Resumes, and the
 /// failure of the next rail when that has acknowledged the rest of the WRITE.
 fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
-    let torn = Fault::AtStage {
-        rail: Rail::Number(0),
-        observer: 1,
-        stage: Stage::PartlyExecuted,
-        operation: None,
-        nth: rng.between(1, 12) as u32,
-        target: rng.index(2),
-        failure: Failure::LinkDown,
-        hold: None,
-    };
-    let at_packet = |rail, kind, arriving, nth, fate, then| {
-        let fault = Fault::AtPacket { rail: Rail::Number(rail), end: 0, kind, arriving, nth, fate, then };
-        (Duration::ZERO, fault)
-    };
-    let mut faults = vec![(Duration::ZERO, torn)];
+    let (nth, target) = (rng.between(1, 12) as u32, rng.index(2));
+    let mut faults = vec![Fault::at_stage(0, Stage::PartlyExecuted, nth, target, Failure::LinkDown)];
     for (rail, nth) in [1, 2].into_iter().flat_map(|rail| (1..=LOST_RESUMES).map(move |nth| (rail, nth))) {
         let resume = PacketKind::Control(MessageKind::Resume);
-        faults.push(at_packet(rail, resume, false, nth, PacketFate::Lost, None));
+        faults.push(Fault::at_sent(rail, 0, resume, nth, PacketFate::Lost, None));
     }
-    let next = Some((rng.index(2), Failure::LinkDown));
-    faults.push(at_packet(1, PacketKind::Ack, true, rng.between(1, 2) as u32, PacketFate::Passes, next));
+    let (then, nth) = (Some((rng.index(2), Failure::LinkDown)), rng.between(1, 2) as u32);
+    let (rail, kind, fate) = (Rail::Number(1), PacketKind::Ack, PacketFate::Passes);
+    let next = Fault::AtPacket { rail, end: 0, kind, arriving: true, nth, fate, then };
+    faults.push((Duration::ZERO, next));
     faults
 }
 
@@ -355,16 +308,7 @@ fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
 /// after.
 fn tear_and_close(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (kind, nth) = (PacketKind::WriteFragment(rng.between(1, 2) as u32), rng.between(1, 4) as u32);
-    let lost = Fault::AtPacket {
-        rail: Rail::Number(0),
-        end: 0,
-        kind,
-        arriving: false,
-        nth,
-        fate: PacketFate::Lost,
-        then: None,
-    };
-    let mut faults = vec![(Duration::ZERO, lost)];
+    let mut faults = vec![Fault::at_sent(0, 0, kind, nth, PacketFate::Lost, None)];
     if rng.below(4) > 0 {
         let leave = Fault::Leave { end: rng.index(2), abruptly: rng.below(2) == 0 };
         faults.push((short_or_long(rng, 10_000_000), leave));

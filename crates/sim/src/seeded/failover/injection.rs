@@ -21,24 +21,17 @@ struct Target<Q> {
     spared_rail: Option<usize>,
 }
 
-impl<Q> Clone for Target<Q> {
-    fn clone(&self) -> Target<Q> {
-        let Target { hosts, nics, ends, spared_rail } = self;
-        Target { hosts: *hosts, nics: nics.clone(), ends: ends.clone(), spared_rail: *spared_rail }
-    }
-}
-
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     /// Schedules the faults.
     pub(super) fn inject_faults(&mut self, hosts: [HostId; 2]) {
-        let target = Target {
+        let target = Rc::new(Target {
             hosts,
             nics: self.nics.each_ref().map(|nics| nics.iter().map(|nic| nic.id()).collect()),
             ends: self.connections[0].clone(),
             spared_rail: self.schedule.spared_rail,
-        };
+        });
         for &(at, fault) in &self.schedule.faults {
-            let (target, count) = (target.clone(), Rc::clone(&self.faults));
+            let (target, count) = (Rc::clone(&target), Rc::clone(&self.faults));
             self.world.after(at, move |world| {
                 if target.inject(world, fault) {
                     count.set(count.get() + 1);
@@ -59,7 +52,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
 
 impl<Q: FailoverQp + 'static> Target<Q> {
     /// Injects a fault. Returns false if it would hit the spared rail.
-    fn inject(&self, world: &mut World, fault: Fault) -> bool {
+    fn inject(self: &Rc<Self>, world: &mut World, fault: Fault) -> bool {
         match fault {
             Fault::Link { rail, end, down } => {
                 let number = self.number(rail, end);
@@ -95,7 +88,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
                 let until = world.now() + time;
                 world.pause(self.hosts[end], Some(until));
                 if let Some((rail, failure)) = then {
-                    let target = self.clone();
+                    let target = Rc::clone(self);
                     world.after(time.saturating_sub(BEFORE_WAKING), move |world| {
                         target.fail(world, rail, end, failure);
                     });

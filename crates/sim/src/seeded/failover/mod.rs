@@ -256,10 +256,9 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     fn confirms_receives(&self, h: usize) -> bool {
         let setup = &self.setup;
         let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());
-        let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
         setup.vqp.durable
             && setup.nics().all(|nic| !nic.ack_after_placement)
-            && (is_plain && is_vqp)
+            && (is_plain && setup.is_vqp())
             && matches!(setup.polling[1 - h], Polling::Always)
             && setup.plans[0][h].mix[OpKind::WriteImm as usize] == 0 // its length may have to wait for the peer
     }

@@ -52,8 +52,7 @@ fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
 
 fn draw_connection(rng: &mut Prng, setup: &mut Setup) {
     setup.vqp.completion_log_interval = *rng.pick(&[1, 1, 2, 3, 8, 64]);
-    let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
-    if is_vqp && rng.below(3) == 0 {
+    if setup.is_vqp() && rng.below(3) == 0 {
         let options = ConnectionOptions::draw_with_log(rng, setup.vqp.completion_log);
         options.shape(&mut setup.vqp);
         setup.options = Some(options);

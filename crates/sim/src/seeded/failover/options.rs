@@ -7,9 +7,10 @@ use std::sync::Arc;
 use mitra_failover::{
     BackedQp, Config as VqpConfig, Domain, Secret, SharedBackup, SharedReceiveQueue, VirtualMr, VirtualQp,
 };
-use mitra_verbs::{Access, Data, Error, Key, RemoteAddr, SendFlags, SendOp, SendWr, WindowBind, WindowType};
+use mitra_verbs::{Access, Error, RemoteAddr, WindowType};
 
 use super::setup::Setup;
+use crate::seeded::memory::window_bind;
 use crate::workload::{FailoverQp, WorkloadPeer, backed_qps_with, shared_backups, virtual_qps_with};
 use crate::{Prng, World};
 
@@ -126,19 +127,8 @@ pub(super) fn exchange_windows<Q: FailoverQp>(
         let domain = Arc::clone(ends[h].domain());
         let mr = domain.register(memory, WorkloadPeer::ACCESS | Access::WINDOW_BIND)?;
         let mw = domain.alloc_mw(window_type)?;
-        let key: Key = mw.primary().rkey.with_consumer_bits(7);
-        let bind = WindowBind {
-            mw: mw.primary().id,
-            rkey: key,
-            mr: mr.primary().id,
-            addr: mr.primary().addr,
-            len: mr.len(),
-            access: Access::REMOTE,
-            zero_based: false,
-        };
-        let mut wr = SendWr::new(0, SendOp::BindWindow(bind), Data::empty());
-        wr.flags.set(SendFlags::SIGNALED, true);
-        ends[h].post_send(wr)?;
+        let key = mw.primary().rkey.with_consumer_bits(7);
+        ends[h].post_send(window_bind(0, &mr, &mw, key))?;
         ends[1 - h].import(&mw.remote(key))?;
         let addr = mr.primary().addr;
         regions.push((mr, RemoteAddr { addr, rkey: key }));

@@ -25,9 +25,7 @@ pub(super) fn cell(seed: u64) -> Option<CoverageCell> {
 /// Adapts what a seed drew to its cell. End 0 is the requester, and rail 0 fails first.
 pub(super) fn shape(cell: CoverageCell, setup: &mut Setup) {
     setup.vqp.preferred_rail = None;
-    if let [rail] = &setup.rails[..] {
-        setup.rails.push(rail.clone());
-    }
+    setup.rails.resize(setup.rails.len().max(2), setup.rails[0].clone());
     if cell.stage == Stage::NotPlaced {
         // Otherwise the NIC would break what it promises.
         setup.rails[0].capabilities[1].ack_after_placement = false;
@@ -63,12 +61,8 @@ pub(super) fn faults(seed: u64, cell: CoverageCell) -> Vec<(Duration, Fault)> {
         if stage == Stage::Acknowledged { rng.between(1, 3) } else { 1 + (rng.below(8) >> rng.below(4)) };
     let nth = nth as u32;
     let at_stage = |target, failure| {
-        let rail = Rail::Number(0);
-        let operation = Some(operation);
-        (
-            Duration::ZERO,
-            Fault::AtStage { rail, observer, stage, operation, nth, target, failure, hold: None },
-        )
+        let (rail, operation, hold) = (Rail::Number(0), Some(operation), None);
+        (Duration::ZERO, Fault::AtStage { rail, observer, stage, operation, nth, target, failure, hold })
     };
     if point == RecoveryPoint::None {
         // A packet is stopped on arrival only by the failure of the NIC at which it arrives, or of

@@ -118,15 +118,11 @@ impl Setup {
             Some(focus) => Setup::draw_with_focus(seed, focus),
             None => Setup::draw(seed),
         };
-        let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
-        match setup.focus.filter(|_| is_vqp) {
-            Some(Focus::UnplacedMessages) => {
-                (setup.vqp.completion_log, setup.vqp.durable) = (true, true);
-            }
-            Some(Focus::UnplacedOnLaterRail) => {
-                (setup.vqp.completion_log, setup.vqp.durable) = (true, false);
-            }
-            _ => {}
+        if setup.is_vqp()
+            && let Some(focus @ (Focus::UnplacedMessages | Focus::UnplacedOnLaterRail)) = setup.focus
+        {
+            setup.vqp.completion_log = true;
+            setup.vqp.durable = focus == Focus::UnplacedMessages;
         }
         setup.limits = Limits::draw(seed, &setup);
         if setup.limits.first_seq > 0 {
@@ -232,6 +228,11 @@ impl Setup {
             limits: Limits::default(),
             is_first_generation,
         }
+    }
+
+    /// Returns whether the connection is one vQP.
+    pub(super) fn is_vqp(&self) -> bool {
+        !self.has_shared_backup && self.xrc_queues.is_none()
     }
 
     /// Returns the configurations of the ends.

@@ -22,27 +22,24 @@ const RECEIVE_LEN: usize = 48;
 /// Runs the world of a seed. `kept_records` is unused but for the description of what was found.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let mut run = SeedRun { operations: STEPS, ..SeedRun::default() };
-    let rng = Prng::stream(seed, "packets");
-    match PacketWorld::new(rng) {
-        Ok(mut world) => {
-            for step in 0..STEPS {
-                let result = world.step();
-                if let Err(finding) = result {
-                    let detail = format!("step {step}: {}", finding.detail);
-                    run.findings.push(Finding { detail, ..finding });
-                    break;
-                }
-                if kept_records > 0 {
-                    run.trace.push(format!("step {step}: {}", world.last));
-                }
-            }
-            run.faults = world.faults;
-        }
-        Err(finding) => run.findings.push(finding),
-    }
+    let ended = run_steps(seed, kept_records, &mut run);
+    run.findings.extend(ended.err());
     let from = run.trace.len().saturating_sub(kept_records);
     run.trace.drain(..from);
     run
+}
+
+fn run_steps(seed: u64, kept_records: usize, run: &mut SeedRun) -> Result<(), Finding> {
+    let mut world = PacketWorld::new(Prng::stream(seed, "packets"))?;
+    for step in 0..STEPS {
+        let result = world.step();
+        run.faults = world.faults;
+        result.map_err(|f| Finding { detail: format!("step {step}: {}", f.detail), ..f })?;
+        if kept_records > 0 {
+            run.trace.push(format!("step {step}: {}", world.last));
+        }
+    }
+    Ok(())
 }
 
 struct PacketWorld {
@@ -166,33 +163,16 @@ impl PacketWorld {
 
     /// Returns a request that a rule forbids, other than by its PSN.
     fn invalid_request(&mut self) -> Request {
-        let mut request = self.valid_request();
-        let bytes = vec![7; 16];
-        match self.rng.below(5) {
-            0 => {
-                request.operation = Operation::Write { bytes, imm: None };
-                request.offset = REGION_LEN - 15;
-            }
-            1 => {
-                request.operation = Operation::Read { len: 16 };
-                request.target = *self.rng.pick(&Target::REFUSED[1..]);
-                request.offset = 0;
-            }
-            2 => {
-                request.operation = Operation::FetchAdd { add: 1 };
-                request.offset = 4;
-            }
-            3 => {
-                request.operation = Operation::Write { bytes, imm: None };
-                (request.offset, request.excess) = (0, 8);
-            }
-            _ => {
-                request.operation = Operation::Write { bytes, imm: None };
-                request.target = *self.rng.pick(&Target::REFUSED);
-                request.offset = 0;
-            }
-        }
-        request
+        let request = self.valid_request();
+        let write = Operation::Write { bytes: vec![7; 16], imm: None };
+        let (operation, target, offset, excess) = match self.rng.below(5) {
+            0 => (write, Target::Open, REGION_LEN - 15, 0),
+            1 => (Operation::Read { len: 16 }, *self.rng.pick(&Target::REFUSED[1..]), 0, 0),
+            2 => (Operation::FetchAdd { add: 1 }, Target::Open, 4, 0),
+            3 => (write, Target::Open, 0, 8),
+            _ => (write, *self.rng.pick(&Target::REFUSED), 0, 0),
+        };
+        Request { target, offset, operation, excess, ..request }
     }
 
     /// Delivers requests and compares everything that they cause with the model.
@@ -300,9 +280,9 @@ impl PacketWorld {
         }
         // The memory that a READ returns is read when its response is sent, after the atomics of
         // the burst.
-        let is_mixed = requests.iter().any(|request| matches!(request.operation, Operation::Read { .. }));
-        if is_mixed {
-            requests.retain(|request| matches!(request.operation, Operation::Read { .. }));
+        let is_read = |request: &Request| matches!(request.operation, Operation::Read { .. });
+        if requests.iter().any(is_read) {
+            requests.retain(is_read);
         }
         let mut psn = self.model.expected;
         for request in &mut requests {

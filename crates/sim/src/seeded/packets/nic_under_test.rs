@@ -2,10 +2,10 @@
 
 use mitra_transport::{Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::{
-    Access, CqId, Gid, Mr, Mtu, PdId, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RegionId, Result,
-    Time, Wc, WcStatus,
+    Access, CqId, Gid, Mr, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RegionId, Result, Time, Wc,
+    WcStatus,
 };
-use mitra_wire::{AtomicEth, ICRC_LEN, Message, Packet, Psn, Reth, Transport};
+use mitra_wire::{AtomicEth, ICRC_LEN, Message, Packet, Psn, Reth, Syndrome, Transport};
 
 use super::responder_model::{Answer, Operation, Position, REGION_LEN, Request, Target};
 use crate::Prng;
@@ -45,13 +45,12 @@ impl NicUnderTest {
         let all = Access::LOCAL_WRITE | Access::REMOTE;
         let rights = [(pd, all), (pd, Access::LOCAL_WRITE | Access::REMOTE_READ), (other, all), (pd, all)];
         let mut memory = VecMemory::default();
-        let mut register = |(i, (pd, access)): (usize, (PdId, Access))| {
+        let mut register = |i: usize| {
+            let (pd, access) = rights[i];
             memory.0.push(vec![0; REGION_LEN + MARGIN]);
             nic.reg_mr(now, pd, RegionId(i as u32), BASE + GAP * i as u64, REGION_LEN as u64, access)
         };
-        let regions = [0, 1, 2, 3].map(|i| register((i, rights[i])));
-        let [a, b, c, d] = regions;
-        let regions = [a?, b?, c?, d?];
+        let regions = [register(0)?, register(1)?, register(2)?, register(3)?];
         nic.dereg_mr(now, regions[3].id)?;
         let (send_cq, recv_cq) = (nic.create_cq(64)?, nic.create_cq(64)?);
         let cap = QpCap { inline: 64, ..QpCap::default() };
@@ -135,10 +134,8 @@ impl NicUnderTest {
             }
             &Operation::FetchAdd { add } => (Message::FetchAdd(atomic(add, 0)), &[][..]),
         };
-        let packet =
-            Packet { ack_req: true, ..Packet::new(Transport::Rc, qpn, request.psn, message, payload) };
-        let packet = Packet { solicited: request.is_solicited(), ..packet };
-        self.deliver(source, &packet);
+        let packet = Packet::new(Transport::Rc, qpn, request.psn, message, payload);
+        self.deliver(source, &Packet { ack_req: true, solicited: request.is_solicited(), ..packet });
     }
 
     /// Takes all packets that the NIC sends now: the answers to requests, and the PSNs of its own
@@ -153,7 +150,6 @@ impl NicUnderTest {
                     others.push("a malformed packet".to_owned());
                     continue;
                 };
-                use mitra_wire::Syndrome;
                 let psn = packet.psn;
                 if let Message::Ack(aeth)
                 | Message::ReadFirst(aeth)

@@ -3,13 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Completion, Outcome, VirtualMr, VirtualMw, VirtualQp};
+use mitra_failover::{Outcome, VirtualMr, VirtualMw, VirtualQp};
 use mitra_verbs::{
     Access, Buffer, Data, Error, Key, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, SgeList, Time, WcStatus,
-    WindowBind,
 };
 
 use super::Revocation;
+use crate::seeded::memory::{read_all, window_bind};
 use crate::{Prng, SimNic, World};
 
 /// The number of requests that are posted at most.
@@ -108,7 +108,6 @@ pub(super) struct Requester {
     kept: Option<RemoteAddr>,
     revoked: Option<RemoteAddr>,
     weights: [u64; 3],
-    completions: Vec<Completion>,
 }
 
 impl Requester {
@@ -134,20 +133,18 @@ impl Requester {
             kept: None,
             revoked: None,
             weights: [0; 3].map(|_| rng.below(3)),
-            completions: Vec::new(),
         })
     }
 
     /// Runs a turn. Returns whether it did something.
     pub(super) fn step(&mut self, now: Time, rng: &mut Prng, is_revoked: bool) -> bool {
-        let mut completions = core::mem::take(&mut self.completions);
+        let mut completions = Vec::new();
         self.vqp.poll(&mut completions);
         let mut is_active = !completions.is_empty();
-        for completion in completions.drain(..) {
+        for completion in completions {
             self.requests[completion.wr_id as usize].outcome = Some(completion.outcome);
             self.in_flight -= 1;
         }
-        self.completions = completions;
         if self.in_flight == 0 {
             self.vqp.resume(); // behind a request whose value is lost
         }
@@ -158,7 +155,7 @@ impl Requester {
             // After `Ok`, no NIC and no recovery writes to the memory. A NIC that is dead was
             // reset.
             self.deregistered =
-                self.vqp.domain().deregister(&self.results_mr).is_ok().then(|| bytes(&self.results));
+                self.vqp.domain().deregister(&self.results_mr).is_ok().then(|| read_all(&self.results));
             is_active = true;
         }
         let is_late = is_revoked || self.deregistered.is_some();
@@ -219,7 +216,7 @@ impl Requester {
 
     /// Returns the first byte of the results that changed after they were deregistered.
     pub(super) fn touched(&self) -> Option<usize> {
-        first_difference(self.deregistered.as_ref()?, &bytes(&self.results))
+        first_difference(self.deregistered.as_ref()?, &read_all(&self.results))
     }
 }
 
@@ -241,7 +238,6 @@ pub(super) struct Responder {
     hung: Vec<Arc<SimNic>>,
     /// Whether one of them still executed requests when the invalidation was complete.
     pub(super) still_grants: bool,
-    completions: Vec<Completion>,
 }
 
 impl Responder {
@@ -275,7 +271,6 @@ impl Responder {
             nics: nics.to_vec(),
             hung: Vec::new(),
             still_grants: false,
-            completions: Vec::new(),
         })
     }
 
@@ -295,20 +290,9 @@ impl Responder {
             to.revoked = Some(self.lent_mr.remote().at(0));
             return Ok(());
         };
-        let primary = self.lent_mr.primary();
-        let bind = WindowBind {
-            mw: mw.primary().id,
-            rkey: *key,
-            mr: primary.id,
-            addr: primary.addr,
-            len: self.lent_mr.len(),
-            access: Access::REMOTE,
-            zero_based: false,
-        };
-        let wr = SendWr::new(INVALIDATION, SendOp::BindWindow(bind), Data::empty());
-        self.vqp.post_send(wr.with_flags(SendFlags::SIGNALED))?;
+        self.vqp.post_send(window_bind(INVALIDATION, &self.lent_mr, mw, *key))?;
         to.vqp.import(&mw.remote(*key))?;
-        to.revoked = Some(RemoteAddr { addr: primary.addr, rkey: *key });
+        to.revoked = Some(RemoteAddr { addr: self.lent_mr.primary().addr, rkey: *key });
         let limit = world.now() + BIND_LIMIT;
         let mut bound = Vec::new();
         world.without_noise(|world| {
@@ -326,23 +310,22 @@ impl Responder {
 
     /// Runs a turn, when the peer has posted this many requests. Returns whether it did something.
     pub(super) fn step(&mut self, posted: usize) -> bool {
-        let mut completions = core::mem::take(&mut self.completions);
+        let mut completions = Vec::new();
         self.vqp.poll(&mut completions);
         let mut is_active = !completions.is_empty();
-        for completion in completions.drain(..) {
+        for completion in completions {
             let is_invalidated = match completion.wr_id {
                 RECEIVE => completion.is_success() && completion.invalidated.is_some(),
                 _ => completion.is_success(),
             };
             if is_invalidated {
                 self.still_grants |= self.hung.iter().any(|nic| nic.hangs_and_executes());
-                self.revoked.get_or_insert_with(|| bytes(&self.lent));
+                self.revoked.get_or_insert_with(|| read_all(&self.lent));
             } else if completion.wr_id == INVALIDATION && self.vqp.close_reason().is_none() {
                 self.vqp.resume();
                 self.has_begun = false; // it was not executed
             }
         }
-        self.completions = completions;
         if !self.has_begun && self.revokes.is_now(posted, &self.vqp) && self.vqp.close_reason().is_none() {
             self.has_begun = true;
             self.revoke();
@@ -365,13 +348,13 @@ impl Responder {
             _ => return,
         };
         if revoked.is_ok() {
-            self.revoked = Some(bytes(&self.lent));
+            self.revoked = Some(read_all(&self.lent));
         }
     }
 
     /// Returns the first byte of the revoked memory that changed after the revocation.
     pub(super) fn touched(&self) -> Option<usize> {
-        first_difference(self.revoked.as_ref()?, &bytes(&self.lent))
+        first_difference(self.revoked.as_ref()?, &read_all(&self.lent))
     }
 
     /// Returns the word of a request.
@@ -387,12 +370,6 @@ impl Responder {
     fn region(&self, revoked: bool) -> &Buffer {
         if revoked { &self.lent } else { &self.kept }
     }
-}
-
-fn bytes(buffer: &Buffer) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len()];
-    buffer.read_at(0, &mut bytes);
-    bytes
 }
 
 fn first_difference(before: &[u8], now: &[u8]) -> Option<usize> {

@@ -11,6 +11,7 @@ use mitra_verbs::Buffer;
 
 use super::program::{Output, Program};
 use crate::seeded::Finding;
+use crate::seeded::memory::read;
 
 /// An attempt of a program that has come to its commit.
 struct Attempt {
@@ -96,12 +97,12 @@ impl History {
     /// effect, though nobody was told.
     pub(super) fn read_log(&mut self, layout: &Layout, memories: &[Arc<Buffer>], coordinator: u16) {
         for slot in layout.log_slots(coordinator) {
-            let read = |at: &mitra_txn::Location| {
-                let mut bytes = vec![0; layout.slot_bytes() as usize];
-                memories[usize::from(at.node.0)].read_at(at.at as usize, &mut bytes);
-                logged_attempt(&bytes).map(LockWord::bits)
+            let attempt_at = |at: &mitra_txn::Location| {
+                let memory = &memories[usize::from(at.node.0)];
+                logged_attempt(&read(memory, at.at as usize, layout.slot_bytes() as usize))
+                    .map(LockWord::bits)
             };
-            let Some(lock) = slot.iter().filter_map(read).max() else { continue };
+            let Some(lock) = slot.iter().filter_map(attempt_at).max() else { continue };
             match self.attempts.get_mut(&lock) {
                 Some(attempt) if attempt.told.is_none() => {
                     attempt.told = Some(u64::MAX);
@@ -180,11 +181,7 @@ pub(super) fn execute(memories: &[Arc<Buffer>], requests: &[Request]) -> Vec<Out
                 memory.write_at(at, bytes);
                 Outcome::Executed(Vec::new())
             }
-            Op::Read(len) => {
-                let mut bytes = vec![0; *len as usize];
-                memory.read_at(at, &mut bytes);
-                Outcome::Executed(bytes)
-            }
+            Op::Read(len) => Outcome::Executed(read(memory, at, *len as usize)),
             &Op::CompareSwap { compare, swap } => {
                 let before = memory.compare_exchange(at, compare, swap).unwrap_or_else(|found| found);
                 Outcome::Executed(before.to_le_bytes().to_vec())

@@ -34,6 +34,7 @@ use self::mail::Mail;
 use self::process::{End, Process, ProcessEvent, Shared, State, token};
 use self::program::{Mix, draw_records, layout};
 use super::faults::schedule_nap;
+use super::memory::read_all;
 use super::parts::{Left, Reduced};
 use super::{Finding, SeedRun, domain};
 use crate::{AppContext, Config, DurationRange, Failure, HostId, Prng, SimNic, World};
@@ -483,10 +484,9 @@ fn touched(layout: &Layout, memories: &[Arc<Buffer>]) -> Option<(usize, usize)> 
             used[usize::from(at.node.0)].push(begin..begin + copies.bytes as usize);
         }
     }
-    for (node, (memory, mut used)) in memories.iter().zip(used).enumerate() {
-        let mut bytes = vec![0; memory.len()];
-        memory.read_at(0, &mut bytes);
-        used.drain(..).for_each(|range| bytes[range].fill(0));
+    for (node, (memory, used)) in memories.iter().zip(used).enumerate() {
+        let mut bytes = read_all(memory);
+        used.into_iter().for_each(|range| bytes[range].fill(0));
         if let Some(at) = bytes.iter().position(|&byte| byte != 0) {
             return Some((node, at));
         }

@@ -2,6 +2,7 @@
 
 use mitra_failover::CloseReason;
 
+use super::super::fault_schedule::Fault;
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;
 use crate::workload::check_liveness;
@@ -18,8 +19,7 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
     // Packets that are lost although the links are up do not count as an isolation of the ends, nor
     // does an address that the peer does not know yet.
     let [a, b] = &connection.ends;
-    if !schedule.has_one_way_loss()
-        && !schedule.has_address_change()
+    if !schedule.has(|fault| matches!(fault, Fault::OneWay { .. } | Fault::Address { .. }))
         && let Err(dead) =
             check_liveness(&connection.world.world, connection.world.hosts, [&a.endpoint.qp, &b.endpoint.qp])
     {
