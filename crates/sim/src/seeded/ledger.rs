@@ -1,8 +1,9 @@
-//! The ledger of a virtual queue pair, without NICs and without data: messages of up to 1 GiB cost
-//! nothing here, so a seed reaches the ends of the PSN space that no world of hosts reaches.
+//! The ledger of a virtual queue pair without NICs and data, so that a message of 1 GiB costs
+//! nothing. Operations in flight come closer to a quarter of the PSN space than in a world of
+//! hosts.
 //!
-//! A model of the rails knows which packets each one executed. After each failure, the ledger must
-//! send exactly the rest of each operation, and give each atomic its own value.
+//! A model knows which packets each rail executed. After each failure, the ledger must send exactly
+//! the rest of each operation, and give each atomic its own value.
 
 use std::collections::VecDeque;
 
@@ -13,29 +14,27 @@ use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SavedResult, SendOp, SendWr, 
 use super::{Finding, SeedRun};
 use crate::Prng;
 
-/// The longest message of the NICs, in bytes.
+/// The longest message, in bytes.
 const LONGEST: u64 = 1 << 30;
-/// The number of rails that fail one after the other.
+/// Rails that fail one after the other.
 const FAILURES: u64 = 12;
 
-/// What the model knows about an operation.
 #[derive(Clone, Debug)]
 struct Known {
     kind: Kind,
-    /// Its bytes.
     len: u64,
-    /// The bytes of a WRITE that were executed on rails that have failed.
+    /// The bytes of a WRITE that earlier rails have executed.
     executed: u64,
-    /// How often it was executed as a whole. A READ may be repeated.
+    /// How often the whole operation was executed. A READ may be repeated.
     times: u32,
 }
 
-/// A request on the rail that carries the operations.
+/// A request on the active rail.
 #[derive(Clone, Debug)]
 struct Carried {
     seq: u64,
     kind: Kind,
-    /// The PSN of the first packet, as a count of packets since the rail was made.
+    /// The number of packets that the rail carried before.
     first: u64,
     packets: u64,
     has_entry: bool,
@@ -50,21 +49,19 @@ enum Kind {
     Atomic,
 }
 
-/// The ledger and the model.
 struct Model {
     ledger: Ledger,
     mtu: Mtu,
     log: bool,
     saved_results: usize,
     first_psn: Psn,
-    /// The packets that were sent on the present rail.
+    /// The packets that were sent on the active rail.
     sent: u64,
     carried: VecDeque<Carried>,
     operations: Vec<Known>,
     findings: Vec<Finding>,
 }
 
-/// Runs the operations of a seed.
 pub(super) fn run(seed: u64, _kept_records: usize) -> SeedRun {
     let rng = &mut Prng::stream(seed, "ledger");
     let mut model = Model::new(rng);
@@ -108,7 +105,6 @@ impl Model {
         self.findings.push(Finding::violation(checker, text));
     }
 
-    /// Draws an operation.
     fn push(&mut self, rng: &mut Prng) {
         if !self.ledger.has_room() {
             return;
@@ -128,7 +124,6 @@ impl Model {
         self.operations.push(Known { kind, len, executed: 0, times: 0 });
     }
 
-    /// Posts what the ledger allows.
     fn post(&mut self) {
         while let Some(posting) = self.ledger.next_posting() {
             let (seq, len, has_entry) = (posting.wr.wr_id, posting.wr.data.len(), posting.log_seq.is_some());
@@ -151,8 +146,7 @@ impl Model {
         }
     }
 
-    /// The responder executes some packets, a part of the completions is polled, and the rail
-    /// fails.
+    /// Lets the responder execute some packets, polls some completions, and fails the rail.
     fn fail(&mut self, rng: &mut Prng) {
         let executed = match rng.below(4) {
             0 => self.sent,
@@ -198,7 +192,7 @@ impl Model {
         self.pop();
     }
 
-    /// Returns what the responder knows when it has executed this number of packets.
+    /// Returns the evidence of a responder that has executed so many packets.
     fn evidence(&self, executed: u64) -> Evidence {
         let whole = || self.carried.iter().filter(|op| op.first + op.packets <= executed);
         let atomics: Vec<_> = whole().filter(|op| op.kind == Kind::Atomic).collect();
@@ -218,8 +212,8 @@ impl Model {
         self.first_psn.add((packets % (1 << 24)) as u32)
     }
 
-    /// Takes the completions. Each operation has succeeded, and was executed once if it has an
-    /// effect.
+    /// Takes the completions. Each operation must have succeeded, and only a READ may have been
+    /// executed more than once.
     fn pop(&mut self) {
         while let Some(completion) = self.ledger.pop() {
             let (seq, outcome) = (completion.seq, completion.outcome);
@@ -236,8 +230,8 @@ impl Model {
     }
 }
 
-/// Has a request refused in mode `durable`, in which the peer has confirmed some of the requests
-/// before it, and confirms more of them later. Only these may succeed.
+/// Has a request refused in mode `durable`. The peer confirms some earlier requests before the
+/// refusal, and some after it. Only confirmed requests may succeed.
 fn refuse_durably(rng: &mut Prng) -> Option<Finding> {
     let mut ledger = Ledger::new(64, 1, true, Mtu::M1024, Psn::new(0));
     ledger.set_durable(true);

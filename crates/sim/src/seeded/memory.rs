@@ -1,9 +1,9 @@
-//! Memory that an end of a world lends, and what is in it.
+//! Memory of an end of a world: windows on it, and its contents.
 
 use mitra_failover::{VirtualMr, VirtualMw};
 use mitra_verbs::{Access, Buffer, Data, Key, SendFlags, SendOp, SendWr, WindowBind};
 
-/// Returns a signalled request that binds a window to a whole region, under this key.
+/// Returns a signalled request that binds a window to a whole region.
 pub(super) fn window_bind(wr_id: u64, mr: &VirtualMr, mw: &VirtualMw, rkey: Key) -> SendWr {
     let (mw, region) = (mw.primary().id, mr.primary());
     let bind = WindowBind {

@@ -1,11 +1,9 @@
-//! Workloads that `mitra sim` runs: one world for each seed, which determines the configuration,
-//! the faults and the schedule.
+//! The workloads that `mitra sim` runs. A seed draws the configuration, the faults and the schedule
+//! of one world.
 //!
 //! A world has two phases. In the *safety phase*, faults happen, and each reported outcome must be
-//! true. Then the faults stop, and the *liveness phase* begins, in which everything that was posted
-//! must finish. Each violated rule is a [`Finding`].
-//!
-//! A new workload is an entry of [`WORKLOADS`].
+//! true. In the *liveness phase*, the faults have stopped, and all posted work must finish. Each
+//! violated rule is a [`Finding`].
 
 mod failover;
 mod faults;
@@ -35,8 +33,8 @@ use crate::{Coverage, SimNic, Stalled, World};
 
 pub use reduction::{Extra, Reducible, Reduction, ReductionError, ReductionStep};
 
-/// A seed with this bit has the world that the workload `failover` drew for it before it drew more,
-/// so that the regression list keeps its worlds.
+/// The bit of a seed for which the workload `failover` draws only what its first version drew, so
+/// that the seeds of the regression list keep their worlds.
 pub const FIRST_GENERATION: u64 = 1 << 63;
 
 /// All workloads, by name.
@@ -134,13 +132,13 @@ pub struct SeededWorkload {
     pub name: &'static str,
     /// What a world contains, in one line.
     pub world: &'static str,
-    /// Runs the world of a seed, and keeps the last records of its trace, as many as the second
-    /// argument says. The results other than the trace do not depend on the second argument.
+    /// Runs the world of a seed. The second argument is the number of trace records to keep, the
+    /// last ones. [`SeedRun`] names the results that depend on it.
     pub run: fn(u64, usize) -> SeedRun,
-    /// Whether failures of NICs and links meet operations in it, so that its runs have a
+    /// Whether NICs and links fail while operations are in flight, so that runs have a
     /// [`Coverage`].
     pub has_coverage: bool,
-    /// Its smaller worlds, with which a failure is shrunk, if it has some.
+    /// The smaller worlds with which a failure is shrunk.
     pub reducible: Option<Reducible>,
 }
 
@@ -151,28 +149,25 @@ pub struct SeedRun {
     pub operations: u64,
     /// The number of injected failures of links, NICs and hosts, not counting noise on packets.
     pub faults: u64,
-    /// The violated rules, the most important first. Empty if the run is correct.
+    /// The violated rules, the most important first.
     pub findings: Vec<Finding>,
-    /// A hash of all events. It depends on the seed, and on whether records are kept. 0 if the
-    /// workload has none.
+    /// A hash of all events, or 0 if the workload has no world. The hash of a seed is another one
+    /// if records are kept.
     pub trace_hash: u64,
-    /// What failures met, if the workload has a world of hosts and NICs.
+    /// The operations that were in flight when NICs and links failed.
     pub coverage: Coverage,
-    /// The faults of the seed, one a line. Empty if no record was to be kept, or the workload does
-    /// not schedule faults.
+    /// The faults of the seed, one a line. Empty if no records are kept.
     pub schedule: Vec<String>,
-    /// What the seed drew. Empty if no record was to be kept.
+    /// What the seed drew. Empty if no records are kept.
     pub setup: Vec<String>,
-    /// The last records of the world's trace, and the state at the end. Empty if no record was to
-    /// be kept.
+    /// The last records of the trace, and the state at the end. Empty if no records are kept.
     pub trace: Vec<String>,
-    /// The last records of the world's trace in a form that can be drawn. Empty if no record was to
-    /// be kept, or the workload has no world of hosts and NICs.
+    /// The last records of the trace in a form that can be drawn. Empty if no records are kept.
     pub timeline: Timeline,
 }
 
 impl SeedRun {
-    /// Runs a world, in which the NICs may refuse a call that must succeed.
+    /// Runs a world. An error of a NIC or a queue pair before the world begins is a finding.
     fn of(run: impl FnOnce(&mut SeedRun) -> Result<(), Error>) -> SeedRun {
         let mut result = SeedRun::default();
         if let Err(error) = run(&mut result) {
@@ -189,12 +184,10 @@ impl SeedRun {
         self.findings.push(Finding::stuck(checker, detail));
     }
 
-    /// Adds a finding if the world has not reached what it must reach.
     fn must_reach(&mut self, checker: &'static str, reached: Result<(), Stalled>) {
         self.findings.extend(reached.err().map(|stalled| Finding::stuck(checker, stalled.state)));
     }
 
-    /// Adds the trace of a world, and a description of what the seed drew.
     fn keep_trace(&mut self, world: &World, kept_records: usize, setup: impl FnOnce() -> Vec<String>) {
         self.trace_hash = world.trace_hash();
         self.coverage = world.coverage();
@@ -211,20 +204,20 @@ impl SeedRun {
 pub struct Finding {
     /// The name of the checker that found it, stable for scripts.
     pub checker: &'static str,
-    /// Whether something that should happen did not happen in the liveness phase. If not, something
-    /// happened that must not happen.
+    /// Whether the finding is about work that did not finish in the liveness phase, and not about
+    /// an event that must not happen.
     pub is_stuck: bool,
-    /// What happened.
+    /// A description, of one or more lines.
     pub detail: String,
 }
 
 impl Finding {
-    /// Creates a finding of a checker for something that must not happen.
+    /// An event that must not happen.
     pub fn violation(checker: &'static str, detail: impl Into<String>) -> Finding {
         Finding { checker, is_stuck: false, detail: detail.into() }
     }
 
-    /// Creates a finding of a checker for something that did not happen.
+    /// Work that did not finish.
     pub fn stuck(checker: &'static str, detail: impl Into<String>) -> Finding {
         Finding { checker, is_stuck: true, detail: detail.into() }
     }
@@ -245,7 +238,6 @@ fn run_phases(
     })
 }
 
-/// Opens the domain of a host with these NICs.
 fn domain(nics: &[Arc<SimNic>]) -> Result<Arc<Domain>, Error> {
     Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
 }

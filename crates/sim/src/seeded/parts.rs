@@ -1,4 +1,4 @@
-//! Smaller worlds of the workloads whose worlds consist of parts of a few kinds.
+//! The parts of a world, and what a [`Reduction`] leaves of them.
 
 use std::panic;
 
@@ -16,25 +16,24 @@ pub(super) trait Reduced {
     /// Any error of a NIC or a queue pair before the world begins.
     fn run(seed: u64, left: &mut Left<'_>, kept_records: usize, result: &mut SeedRun) -> Result<(), Error>;
 
-    /// The smaller worlds.
     const REDUCIBLE: Reducible = Reducible { run: run::<Self>, smaller: smaller::<Self> };
 }
 
-/// How many parts of each kind a world has as the seed draws it.
+/// How many parts of each kind the whole world of a seed has.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Parts {
     pub(super) faults: usize,
     /// Connections, or clients. At least one stays.
     pub(super) connections: usize,
-    /// The operations of each end, in each connection. A workload whose clients have operations
-    /// only counts them as those of the first end.
+    /// The operations of each end, in each connection. Operations of clients are those of end 0.
     pub(super) operations: [usize; 2],
-    /// What can be left out and would change the world.
+    /// What the world has, and a reduction may leave out.
     pub(super) extras: Vec<Extra>,
 }
 
 impl Parts {
-    /// Returns an error if the reduction names parts that the world does not have.
+    /// # Errors
+    /// The reduction names parts that the world does not have.
     pub(super) fn check(&self, seed: u64, reduction: &Reduction) -> Result<(), ReductionError> {
         let number = self.faults;
         if reduction.faults.iter().flatten().any(|&fault| fault >= number) {
@@ -53,7 +52,7 @@ impl Parts {
         }
     }
 
-    /// Returns reductions that take a little more away by a step, the boldest first.
+    /// Returns reductions that take more away by a step, those that take most away first.
     pub(super) fn smaller(&self, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
         match step {
             ReductionStep::Faults => {
@@ -88,12 +87,10 @@ impl Parts {
     }
 }
 
-/// What a reduction leaves of a world.
 pub(super) struct Left<'a> {
     pub(super) reduction: &'a Reduction,
     /// The parts of the whole world that were drawn so far.
     pub(super) parts: Parts,
-    /// The number of faults that are left.
     pub(super) faults: u64,
 }
 
@@ -102,7 +99,7 @@ impl Left<'_> {
         Left { reduction, parts: Parts::default(), faults: 0 }
     }
 
-    /// Numbers the next fault. Returns whether it is left, so that it happens.
+    /// Numbers the next fault. Returns whether the fault is left.
     pub(super) fn keeps_next_fault(&mut self) -> bool {
         let number = self.parts.faults;
         self.parts.faults += 1;
@@ -111,7 +108,6 @@ impl Left<'_> {
         is_kept
     }
 
-    /// Leaves noise and pauses out of a configuration if the reduction does.
     pub(super) fn leave_out_noise(&mut self, config: &mut Config) {
         let silent = config.link.without_noise();
         if self.leaves_out(Extra::Noise, config.link != silent) {
@@ -122,20 +118,19 @@ impl Left<'_> {
         }
     }
 
-    /// Leaves the completion log out of a configuration if the reduction does.
     pub(super) fn leave_out_log(&mut self, vqp: &mut VqpConfig) {
         vqp.completion_log &= !self.leaves_out(Extra::Log, vqp.completion_log);
     }
 
-    /// Returns whether the reduction leaves an extra out, which the whole world may have.
+    /// Records whether the whole world has an extra. Returns whether the reduction leaves the extra
+    /// out.
     fn leaves_out(&mut self, extra: Extra, is_present: bool) -> bool {
         self.parts.extras.extend(is_present.then_some(extra));
         self.reduction.lacks(extra)
     }
 }
 
-/// Returns numbers below `n` from `least` on: first `least`, then those that are nearer and nearer
-/// to `n`.
+/// Returns numbers below `n`: first `least`, and then each halves the distance to `n`.
 pub(super) fn less(n: usize, least: usize) -> impl Iterator<Item = usize> {
     let most = n.saturating_sub(least);
     let steps = (0..usize::BITS).map(move |halvings| most >> halvings).take_while(|&step| step > 0);
@@ -153,7 +148,7 @@ fn run<W: Reduced + ?Sized>(
 }
 
 fn smaller<W: Reduced + ?Sized>(seed: u64, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
-    // A world that panics does not tell its parts, so its failure is not shrunk.
+    // The parts of a world that panics are unknown, so its failure is not shrunk.
     let parts = panic::catch_unwind(|| {
         let whole = Reduction::default();
         let mut left = Left::new(&whole);
@@ -179,8 +174,6 @@ mod tests {
         assert_eq!(less(2, 2).count(), 0);
     }
 
-    /// In each workload, each step of a search can be run and repeated from its text, takes
-    /// something away, and finds nothing in a correct implementation.
     #[test]
     fn smaller_worlds_of_each_workload_run_and_find_nothing() {
         for workload in WORKLOADS {
@@ -201,7 +194,6 @@ mod tests {
         }
     }
 
-    /// What is taken away is not in the world.
     #[test]
     fn reductions_take_faults_and_operations_away() {
         for (name, text) in [

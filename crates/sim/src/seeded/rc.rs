@@ -14,7 +14,7 @@ use crate::rc_flow::{RcFlow, RetryRules};
 use crate::workload::{PeerApp, Plan, RcOptions, WorkloadPeer, connect_rc, verify};
 use crate::{Config, NicId, Prng, Testbed, World};
 
-/// The number of operations that each end posts.
+/// Operations of each end.
 const OPS: usize = 60;
 
 pub(super) struct RcWorld;
@@ -64,7 +64,7 @@ impl Reduced for RcWorld {
             world.run_until_quiet()
         });
         result.must_reach("stuck", ended);
-        // The resumed hosts poll their last completions.
+        // Paused hosts were resumed, and poll their last completions.
         world.run_for(Duration::from_millis(10));
         peers.iter().for_each(|peer| peer.borrow_mut().sweep());
         let failed = endpoints.each_ref().map(|e| e.borrow().failed);
@@ -95,13 +95,13 @@ fn retry_rules(options: &RcOptions, config: &Config) -> RetryRules {
     RetryRules { mtu, retry_cnt, rnr_retry, timeout, tuning: config.tuning }
 }
 
-/// Returns whether a queue pair or its peer has refused a request. The programs post valid requests
-/// only.
+/// Returns whether a queue pair or its peer has refused a request. The programs post only valid
+/// requests.
 fn is_refusal(status: WcStatus) -> bool {
     !matches!(status, WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::Flushed)
 }
 
-/// Schedules link failures that are short enough for the retries of a queue pair, or not.
+/// Schedules link failures. Some outlast the retries of a queue pair.
 fn schedule_flaps(world: &mut World, nics: [NicId; 2], left: &mut Left<'_>) {
     let rng = &mut world.test_rng("flap times");
     let mut at = Duration::ZERO;

@@ -1,10 +1,10 @@
-//! A process that crashes and is started again at the same addresses. The process that survives
-//! connects to the new one by another vQP while its old vQP still posts, and packets of the old
-//! life are held back until the new one runs.
+//! A process that crashes and is started again at the same addresses. The surviving process
+//! connects to the new process by a second vQP while its old vQP still posts. Packets of the old
+//! vQP are held back until the new process runs.
 //!
-//! The operations of the new life have the outcomes that are told, and touch nothing else: no
-//! packet of the old life reaches its memory. The old vQP ends with an error that names the peer,
-//! and what it was told is true for the memory of the process that crashed.
+//! The outcomes on the new vQP are true, and no packet of the old vQP reaches the memory of the new
+//! process. The old vQP ends with an error that names the peer. The outcomes on the old vQP are
+//! true for the memory of the process that crashed.
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -18,14 +18,13 @@ use super::{Finding, SeedRun, domain, run_phases, verdict_findings};
 use crate::workload::{OpKind, PeerApp, Plan, VqpEndpoint, WorkloadPeer, connect_vqp_in, verify};
 use crate::{Config, HostId, PacketFate, PacketKind, Prng, SimNic, World};
 
-/// The time within which everything ends.
+/// The time for the liveness phase.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
-/// The longest time for which a packet is held back.
+/// The longest time for which a packet is held back, in nanoseconds.
 const LONGEST_HOLD: u64 = 80_000_000;
-/// The size of the memory that the new process lends and that no request names.
+/// The size of memory of the new process that no request names.
 const UNUSED_BYTES: usize = 1 << 14;
 
-/// A connection of two processes.
 struct Life {
     plans: [Plan; 2],
     peers: [Rc<RefCell<WorkloadPeer>>; 2],
@@ -55,7 +54,7 @@ impl Life {
         Ok(life)
     }
 
-    /// Returns the findings in what an end was told, as far as the effects show in memory.
+    /// Compares the outcomes that an end was told with the effects in the memory of the other end.
     fn findings_of(&self, end: usize) -> Vec<Finding> {
         let [own, other] = [&self.peers[end], &self.peers[1 - end]].map(|peer| peer.borrow());
         let verdict = verify(&self.plans[end], own.requester_log(), other.responder_log());
@@ -89,7 +88,6 @@ fn draw_vqp(rng: &mut Prng) -> VqpConfig {
     vqp
 }
 
-/// A world of the workload.
 struct RestartWorld {
     world: World,
     hosts: [HostId; 2],
@@ -99,11 +97,10 @@ struct RestartWorld {
     old: Life,
     new: Option<(Life, Arc<Buffer>, VirtualMr)>,
     crash_at: Duration,
-    /// The time from the crash to the start of the new process.
+    /// From the crash to the start of the new process.
     away: Duration,
 }
 
-/// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let rng = &mut Prng::stream(seed, "restart");
     let mut result = SeedRun::of(|result| {
@@ -140,7 +137,7 @@ impl RestartWorld {
         Ok(RestartWorld { world, hosts, nics, survivor, vqp, old, new: None, crash_at, away })
     }
 
-    /// Holds packets of the survivor back, until the new process runs.
+    /// Holds packets of the survivor back. Many arrive only when the new process runs.
     fn hold_packets(&mut self, rng: &mut Prng) {
         for _ in 0..rng.below(6) {
             let nic = rng.pick(&self.nics[0]).id();
@@ -170,13 +167,13 @@ impl RestartWorld {
         let ended = run_phases(&mut self.world, is_done, safety, World::heal, LIVENESS_LIMIT);
         result.must_reach("stuck", ended);
         self.world.heal();
-        // Both programs consume what has arrived, and packets that are held back arrive.
+        // Held packets arrive, and both programs take what has arrived.
         self.world.run_for(Duration::from_millis(2) + Duration::from_nanos(LONGEST_HOLD));
         self.check(own_end, result);
         Ok(())
     }
 
-    /// Starts a new process with NICs at the same addresses, which connects to the survivor.
+    /// Starts a process with NICs at the same addresses, and connects it to the survivor.
     fn restart(&mut self, rng: &mut Prng) -> Result<(), Error> {
         let host = self.hosts[1];
         self.nics[1] = (0..self.nics[0].len()).map(|rail| self.world.add_nic(host, rail as u8)).collect();
@@ -198,7 +195,7 @@ impl RestartWorld {
         for end in [0, 1] {
             result.findings.extend(new.findings_of(end));
         }
-        // What the process had received when it crashed is not in its log.
+        // The log of the process that crashed lacks the messages that it had received last.
         let has_messages =
             [OpKind::Send, OpKind::WriteImm].iter().any(|&kind| self.old.plans[0].mix[kind as usize] > 0);
         if !has_messages {
@@ -209,7 +206,7 @@ impl RestartWorld {
             result.violation("touched", "memory that no request of the new process names has changed");
         }
         let reason = self.old.endpoints[0].borrow().qp.close_reason();
-        // The last one, if the process crashes in a move that it has not confirmed.
+        // `FailedDuringRecovery` if the process crashes in a move that it has not confirmed.
         use CloseReason::{FailedDuringRecovery, PeerExited, PeerUnreachable};
         if !matches!(reason, Some(PeerExited | PeerUnreachable | FailedDuringRecovery)) {
             result.violation(

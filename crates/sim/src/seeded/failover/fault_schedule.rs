@@ -1,4 +1,4 @@
-//! The faults of a world of the failover workload, drawn from its seed.
+//! The faults of a world, drawn from its seed.
 
 use core::time::Duration;
 
@@ -7,22 +7,21 @@ use super::setup::Setup;
 use crate::seeded::faults::{NIC_FAILURES, RAIL_FAILURES};
 use crate::{Failure, Operation, PacketFate, PacketKind, Prng, RecoveryPoint, Stage};
 
-/// What fails. `end` is the index of a host.
+/// A fault. `end`, `target` and `observer` are indices of hosts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Fault {
-    /// The link of one end goes down, and up again after `down`, if it is given.
+    /// The link of one end goes down, and up again after the time `down`.
     Link { rail: Rail, end: usize, down: Option<Duration> },
     /// The NIC of one end dies or hangs.
     Nic { rail: Rail, end: usize, failure: Failure },
-    /// This many packets per million in one direction are lost for this time: of those that the end
-    /// sends, or of those that arrive at it.
+    /// Packets in one direction, sent by the end or arriving at the end, are lost for a time.
     OneWay { rail: Rail, end: usize, sends: bool, time: Duration, drop_ppm: u32 },
     /// The NIC of one end gets another address.
     Address { rail: Rail, end: usize },
-    /// The program of an end does not run for this time. Shortly before it wakes, its NIC may fail.
+    /// The program of an end sleeps for a time. Shortly before the program wakes, its NIC may fail.
     Nap { end: usize, time: Duration, then: Option<(Rail, Failure)> },
-    /// Something fails when the `nth` packet, or the `nth` packet of operations of a kind, reaches
-    /// a stage.
+    /// A link or NIC fails when the `nth` packet, or the `nth` packet of operations of a kind,
+    /// reaches a stage at the observer.
     AtStage {
         rail: Rail,
         observer: usize,
@@ -33,8 +32,8 @@ pub(super) enum Fault {
         failure: Failure,
         hold: Option<Duration>,
     },
-    /// Something happens at the `nth` packet of a kind that the end sends or that arrives there.
-    /// `then` is what fails.
+    /// The `nth` packet of a kind that the end sends, or that arrives there, has a fate. `then` may
+    /// name a link or NIC that fails.
     AtPacket {
         rail: Rail,
         end: usize,
@@ -44,30 +43,27 @@ pub(super) enum Fault {
         fate: PacketFate,
         then: Option<(usize, Failure)>,
     },
-    /// A link goes down. At the `nth` call by which the program of `end` then changes or queries
-    /// one of its NICs, the NIC of `target` on another rail fails: a second failure at this point
-    /// of the recovery.
+    /// The link of `end` goes down. A second failure follows in the recovery: at the `nth` call by
+    /// which the program of `end` changes or queries a NIC, the NIC of `target` on another rail
+    /// fails.
     InRecovery { first: Rail, end: usize, nth: u64, second: Rail, target: usize, failure: Failure },
-    /// Something fails when an end in a recovery has taken the step of this point for the `nth`
+    /// A link or NIC fails when an end in a recovery has taken the step of a point for the `nth`
     /// time.
     AtPoint { point: RecoveryPoint, nth: u32, rail: Rail, target: usize, failure: Failure },
     /// An end shuts its vQP or its shared backup down, or closes the first connection abruptly.
     Leave { end: usize, abruptly: bool },
 }
 
-/// A rail that a fault selects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rail {
-    /// The rail with this number.
     Number(usize),
-    /// The rail that is active at the end when the fault happens. If that rail is the spared one,
-    /// its link blinks only.
+    /// The rail that is active at the end when the fault happens. The link of the spared rail only
+    /// blinks.
     Active,
 }
 
 impl Fault {
-    /// A failure of end `target` on a rail, from the beginning on, when the `nth` packet reaches a
-    /// stage at end 1.
+    /// A failure when the `nth` packet reaches a stage at end 1, counted from the beginning.
     pub(super) fn at_stage(
         rail: usize,
         stage: Stage,
@@ -79,7 +75,7 @@ impl Fault {
         (Duration::ZERO, Fault::AtStage { rail, observer, stage, operation, nth, target, failure, hold })
     }
 
-    /// The fate of the `nth` packet of a kind that an end sends on a rail, from the beginning on.
+    /// The fate of the `nth` packet of a kind that an end sends, counted from the beginning.
     pub(super) fn at_sent(
         rail: usize,
         end: usize,
@@ -93,29 +89,25 @@ impl Fault {
     }
 }
 
-/// The faults of a world.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct FaultSchedule {
-    /// The rail that stays usable at both ends, apart from blinks and noise. While it is, posted
-    /// work must complete.
+    /// The rail that stays usable at both ends, apart from blinks and noise. While there is such a
+    /// rail, posted work must complete.
     pub(super) spared_rail: Option<usize>,
     pub(super) faults: Vec<(Duration, Fault)>,
-    /// When all faults stop.
     pub(super) end: Duration,
 }
 
-/// The longest time for which the spared rail's link is down at once. It is far below
-/// `peer_timeout`.
+/// The longest blink of a link of the spared rail, far below `peer_timeout`.
 pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
 
-/// The rate of a loss of all packets.
+/// In packets per million.
 const ALL_PACKETS: u32 = 1_000_000;
 
 /// The longest time for which a packet is held back.
 pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(60);
 
 impl FaultSchedule {
-    /// Draws a schedule.
     pub(super) fn draw(seed: u64, setup: &Setup) -> FaultSchedule {
         let rng = &mut Prng::stream(seed, "failover faults");
         let rails = setup.rails.len();
@@ -192,8 +184,7 @@ impl FaultSchedule {
         FaultSchedule { spared_rail, faults, end }
     }
 
-    /// Returns whether the schedule contains the end of the connection with this index by its
-    /// program.
+    /// Returns whether a program ends the connection with this index.
     pub(super) fn has_leave(&self, connection: usize) -> bool {
         self.has(|fault| matches!(fault, Fault::Leave { abruptly, .. } if connection == 0 || !abruptly))
     }
@@ -207,7 +198,7 @@ impl FaultSchedule {
         self.failures().any(|(_, failure)| failure != Failure::LinkDown)
     }
 
-    /// Returns whether each NIC that may die or hang is one of this end.
+    /// Returns whether only NICs of this end may die or hang.
     pub(super) fn has_nic_failures_only_at(&self, end: usize) -> bool {
         self.failures().all(|(at, failure)| failure == Failure::LinkDown || at == end)
     }
@@ -241,7 +232,7 @@ enum Kind {
     Blink,
 }
 
-/// Draws the faults that the first generation of worlds does not have.
+/// Draws the faults that worlds of the first generation lack.
 fn draw_more(
     seed: u64,
     setup: &Setup,
@@ -276,7 +267,7 @@ fn draw_more(
     }
 }
 
-/// Draws a fault at a packet. On the spared rail only the packet is lost or late.
+/// Draws a fault at a packet. On the spared rail, only the packet is lost or late.
 fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault {
     let rail = draw_rail(rng, rails, spared);
     let fate = match rng.below(3) {
@@ -292,9 +283,9 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
     Fault::AtPacket { rail, end: rng.index(2), kind, arriving: rng.below(2) == 0, nth, fate, then }
 }
 
-/// Draws a nap in which operations complete and their completions are lost, because the NIC fails
-/// before the program wakes. Only evidence then tells that they were executed. The end is drawn,
-/// unless it is given.
+/// Draws a nap in which operations complete. Their completions are lost with the NIC before the
+/// program wakes, so that only evidence tells which operations were executed. The end is drawn if
+/// it is `None`.
 pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (Duration, Fault) {
     let failure = *rng.pick(&NIC_FAILURES);
     let time = Duration::from_micros(rng.between(100, 3_000));
@@ -303,8 +294,8 @@ pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (
     (short_or_long(rng, 200_000), nap)
 }
 
-/// Draws blinks of whichever rail is active, so close to each other that the next one falls into
-/// the recovery from the one before.
+/// Draws blinks of the active rail that follow so closely that one falls into the recovery from the
+/// previous one.
 fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let mut at = short_or_long(rng, 200_000);
     let blinks = rng.between(2, 6);
@@ -318,8 +309,7 @@ fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     blinks.collect()
 }
 
-/// Draws the kinds of faults that a world has. Some kinds are left out, so that one does not hide
-/// the effects of another.
+/// Draws the kinds of faults that a world has. Fewer kinds hide fewer effects of each other.
 fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
     let all = [Kind::Link, Kind::Link, Kind::Nic, Kind::OneWay, Kind::AtStage, Kind::Nap, Kind::Blink];
     let mut kinds: Vec<Kind> = all.into_iter().filter(|_| rng.below(2) == 0).collect();
@@ -329,7 +319,7 @@ fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
     kinds
 }
 
-/// Draws the rail of a fault. Returns `None` for the spared rail.
+/// Draws a rail. `None` is the spared rail.
 fn draw_rail(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Option<Rail> {
     let rail = rng.index(rails);
     if rng.below(2) == 0 {
@@ -357,7 +347,7 @@ fn draw_stage(rng: &mut Prng, rail: Rail) -> Fault {
     }
 }
 
-/// Draws a time of at most `longest` nanoseconds. Its order of magnitude is drawn first.
+/// Draws a time of at most `longest` nanoseconds, the order of magnitude first.
 pub(super) fn short_or_long(rng: &mut Prng, longest: u64) -> Duration {
     let limit = longest >> rng.below(10);
     Duration::from_nanos(rng.between(1_000, limit.max(2_000)))

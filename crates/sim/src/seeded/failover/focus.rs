@@ -1,5 +1,5 @@
-//! Worlds that combine certain operations with a failure at a certain stage, because independent
-//! draws rarely meet these cases.
+//! Worlds that combine certain operations with a failure at a certain stage. Independent draws
+//! rarely meet these cases.
 
 use core::time::Duration;
 
@@ -15,53 +15,52 @@ use crate::workload::{OpKind, Plan};
 use crate::world_state::LONGEST_INLINE;
 use crate::{Config, DurationRange, Failure, PacketFate, PacketKind, Prng, Stage};
 
-/// One of this many seeds has a focus.
 const SEEDS_PER_FOCUS: u64 = 12;
-/// One of this many seeds of the workload in which every world has a focus has one that is not
-/// drawn with the others.
+/// In the workload `failover-cases`, one of so many seeds has the focus [`Focus::LatePlaced`].
 const SEEDS_PER_LATE_FOCUS: u64 = 8;
 
-/// The case on which a world concentrates. End 0 is the requester, and rail 0 fails.
+/// The case on which a world concentrates. End 0 is the requester. Rail 0 fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Focus {
-    /// READs of a counter, each followed by a fenced atomic that changes it. The requester's NIC
-    /// fails when an atomic is executed, while it places the data of the READ. A repeated READ
+    /// READs of a counter, each followed by a fenced atomic on the counter. The requester's NIC
+    /// fails when an atomic is executed, while the NIC places the data of the READ. A repeated READ
     /// would return the changed counter.
     FencedReads,
     /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link
-    /// fails when such a WRITE is partly executed. It then follows an atomic whose value is lost,
-    /// so it must not be reported as not executed.
+    /// fails when a WRITE behind an atomic whose value is lost is partly executed. The WRITE must
+    /// not be reported as not executed.
     TornBehindError,
-    /// The operations of `FencedReads`, at a responder whose PSN cannot be read: nothing tells
-    /// whether the atomic was executed. A repeated READ would return the changed counter.
+    /// The operations of `FencedReads` at a responder whose PSN cannot be read, so that no evidence
+    /// tells whether the atomic was executed. A repeated READ might return the changed counter.
     UndecidedFence,
     /// READs of memory that a fenced WRITE of several packets overwrites. The requester's NIC fails
-    /// when such a WRITE is partly executed, while its program sleeps. A repeated READ would return
-    /// a part of the new memory.
+    /// while its program sleeps, when a WRITE is partly executed. A repeated READ would return a
+    /// part of the new memory.
     TornFence,
-    /// Atomics, of which as many are in flight as the responder saves results. The requester's NIC
-    /// fails when one is executed, before the program can see the completions of those before it,
-    /// or while the program sleeps. Each value must come from a saved result.
+    /// As many atomics in flight as the responder saves results. The requester's NIC fails when an
+    /// atomic is executed, before the program sees the completions of earlier atomics, or while the
+    /// program sleeps. Each value must come from a saved result.
     SavedResults,
-    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost, and there
-    /// are no retries, so that the queue pairs are replaced. Before the rest of the WRITE is sent,
-    /// the requester may close the connection: the WRITE must not be reported as not executed.
+    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost. Without
+    /// retries, the queue pairs are replaced. The connection may close before the rest of the WRITE
+    /// is sent, and the WRITE must not be reported as not executed.
     TornThenClosed,
-    /// SENDs and WRITEs of a durable connection. A message about what the peer has seen is held
-    /// back on one rail while the other one fails. It arrives after the move, while the programs
-    /// often sleep, and must not confirm the operations of the new epoch.
+    /// SENDs and WRITEs of a durable connection. A message about the operations that the peer has
+    /// seen is held back on one rail while the other rail fails. The message arrives after the
+    /// move, while the programs often sleep, and must not confirm operations of the new epoch.
     LatePlaced,
-    /// WRITEs with immediate of several packets over three rails. The link fails when one is partly
-    /// executed, and each Resume of the requester is lost, until the next rail fails too. Only the
+    /// WRITEs with immediate of several packets over three rails. The link fails when a WRITE is
+    /// partly executed. Each Resume of the requester is lost, until the next rail fails too. Only
     /// evidence then tells the length of the part that was executed first.
     LostResume,
-    /// Messages in mode `durable`, to a NIC that acknowledges one, and dies before it is in memory.
+    /// Messages in mode `durable`. The responder's NIC dies before an acknowledged message is in
+    /// memory.
     UnplacedMessages,
-    /// WRITEs with log entries. The link of rail 0 fails, whose NICs place before they acknowledge,
-    /// and then a NIC of rail 1 dies that has acknowledged a WRITE before it was in memory.
+    /// WRITEs with log entries. The NICs of rail 0 place before they acknowledge. After a failure
+    /// of the link of rail 0, a NIC of rail 1 dies before an acknowledged WRITE is in memory.
     UnplacedOnLaterRail,
-    /// Two rails whose links fail in turn, and messages about the new queue pairs of a rail that
-    /// arrive when the vQP has left that rail once more.
+    /// Two rails whose links fail in turn. Messages about the new queue pairs of a rail arrive when
+    /// the vQP has left that rail again.
     LateNewQps,
 }
 
@@ -73,9 +72,8 @@ impl Focus {
     pub(super) const OF_LIMITS: [Focus; 4] =
         [Focus::LostResume, Focus::UnplacedMessages, Focus::UnplacedOnLaterRail, Focus::LateNewQps];
 
-    /// The cases of the workload in which each world has one, without the one that is drawn before
-    /// these. Worlds of the workload in which few have one draw from the first four, those of the
-    /// first generation from the first two.
+    /// The cases of the workload `failover-cases`, which draws `LatePlaced` separately. The workload
+    /// `failover` draws from the first four, and in the first generation from the first two.
     const ALL: [Focus; 6] = [
         Focus::FencedReads,
         Focus::TornBehindError,
@@ -85,14 +83,14 @@ impl Focus {
         Focus::TornThenClosed,
     ];
 
-    /// Draws the focus of a seed, if it has one.
+    /// Draws a case for the workload `failover`.
     pub(super) fn draw(seed: u64, is_first_generation: bool) -> Option<Focus> {
         let rng = &mut Prng::stream(seed, "failover focus");
         let drawn = &Focus::ALL[..if is_first_generation { 2 } else { 4 }];
         (rng.below(SEEDS_PER_FOCUS) == 0).then(|| *rng.pick(drawn))
     }
 
-    /// Draws the focus of a seed of the workload in which every world has one.
+    /// Draws a case for the workload `failover-cases`.
     pub(super) fn draw_always(seed: u64) -> Focus {
         if Prng::stream(seed, "failover late focus").below(SEEDS_PER_LATE_FOCUS) == 0 {
             return Focus::LatePlaced;
@@ -100,7 +98,7 @@ impl Focus {
         *Prng::stream(seed, "failover focus of every seed").pick(&Focus::ALL)
     }
 
-    /// Adapts what the seed drew: the fabric, the NICs, and the requester's operations.
+    /// Adapts the fabric, the NICs, and the operations of the requester.
     pub(super) fn shape(self, world: &mut Config, rails: &mut Vec<RailSetup>, plan: &mut Plan) {
         let mut only = |kinds: &[OpKind]| *plan = plan.clone().only(kinds);
         let capabilities = rails.iter_mut().flat_map(|rail| &mut rail.capabilities);
@@ -108,16 +106,16 @@ impl Focus {
             Focus::FencedReads | Focus::UndecidedFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (1_000_000, 0);
-                // The NIC still places the data of a READ when the responder executes the atomic
-                // behind it.
+                // The NIC still places the data of a READ when the responder executes the next
+                // atomic.
                 world.memory.chunk_delay = DurationRange::nanos(1, 1_600);
                 capabilities.for_each(|nic| nic.psn_query = self == Focus::FencedReads);
             }
             Focus::TornFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (0, 1_000_000);
-                // The NIC still places the data of a READ when the responder executes the WRITE
-                // behind it.
+                // The NIC still places the data of a READ when the responder executes the next
+                // WRITE.
                 world.memory.chunk_delay = DurationRange::nanos(1, 10_000);
                 capabilities.for_each(|nic| nic.psn_query = true);
             }
@@ -147,8 +145,8 @@ impl Focus {
             Focus::SavedResults => {
                 only(&[OpKind::FetchAdd, OpKind::CompareSwap]);
                 plan.depth = plan.depth.max(16);
-                // The NIC has an answer and sends the next atomic before the program can see the
-                // completion.
+                // The NIC sends the next atomic before the program sees the completion of an
+                // answered one.
                 world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
                 capabilities.for_each(|nic| {
                     (nic.psn_query, nic.saved_results, nic.reset) = (true, true, true);
@@ -174,10 +172,9 @@ impl Focus {
         plan.max_len = plan.max_len.max(8 << 10);
     }
 
-    /// Adapts the configuration of the vQPs.
     pub(super) fn shape_vqp(self, vqp: &mut VqpConfig) {
         match self {
-            // The requester has more atomics to post than results are saved.
+            // The requester has more atomics to post than the responder saves results.
             Focus::SavedResults => vqp.rd_atomic = 1 + vqp.rd_atomic % 4,
             Focus::TornThenClosed => vqp.detector.retry_cnt = 0,
             Focus::LateNewQps => {
@@ -187,11 +184,11 @@ impl Focus {
         }
     }
 
-    /// Adapts a world of the workload in which each world has a focus.
+    /// Adapts the other knobs of a world of the workload `failover-cases` or `failover-limits`.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {
-            // A NIC that fetches data completes what it has begun to place. Inline data needs no
-            // fetch, and the peer reads nothing.
+            // A NIC that fetches data first completes the placement that it has begun. Inline data
+            // needs no fetch, and the peer posts no READs.
             setup.rails.iter_mut().for_each(|rail| rail.mtu = [Mtu::M256; 2]);
             setup.vqp.inline = LONGEST_INLINE;
             setup.plans.truncate(1);
@@ -219,7 +216,6 @@ impl Focus {
         setup.options = Some(options);
     }
 
-    /// Draws the faults.
     pub(super) fn faults(self, rng: &mut Prng) -> Vec<(Duration, Fault)> {
         match self {
             Focus::SavedResults if rng.below(3) == 0 => return vec![sleep_through_completions(rng, Some(0))],
@@ -249,8 +245,8 @@ impl Focus {
     }
 }
 
-/// Draws the loss of a message about what end 1 has seen, with the link of rail 0. The copy on rail
-/// 1 arrives later.
+/// Draws the loss of a message about the operations that end 1 has seen, together with the link of
+/// rail 0. The copy on rail 1 arrives later.
 fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let nth = rng.between(2, 30) as u32;
     let kind = PacketKind::Control(MessageKind::Placed);
@@ -260,8 +256,7 @@ fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     vec![lost, Fault::at_sent(1, 1, kind, nth, held, None)]
 }
 
-/// Draws short failures of whichever rail is active, and the delay of messages about new queue
-/// pairs.
+/// Draws blinks of the active rail, and delays of messages about new queue pairs.
 fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (mut at, mut faults) = (Duration::ZERO, Vec::new());
     for _ in 0..8 {
@@ -278,8 +273,8 @@ fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     faults
 }
 
-/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when it has
-/// acknowledged what is not in memory.
+/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when acknowledged
+/// data is not in memory.
 fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let [first, second] = [8, 12].map(|most| rng.between(1, most) as u32);
     vec![
@@ -288,8 +283,8 @@ fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     ]
 }
 
-/// Draws the failure of rail 0 in a WRITE of the requester, the loss of its Resumes, and the
-/// failure of the next rail when that has acknowledged the rest of the WRITE.
+/// Draws the failure of rail 0 in a WRITE of the requester, the loss of the requester's Resumes,
+/// and the failure of the next rail when the rest of the WRITE is acknowledged.
 fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (nth, target) = (rng.between(1, 12) as u32, rng.index(2));
     let mut faults = vec![Fault::at_stage(0, Stage::PartlyExecuted, nth, target, Failure::LinkDown)];
@@ -304,8 +299,8 @@ fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     faults
 }
 
-/// Draws the loss of a packet of a WRITE of the requester, and the end of the connection shortly
-/// after.
+/// Draws the loss of a packet of a WRITE of the requester, and perhaps the end of the connection
+/// shortly after.
 fn tear_and_close(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (kind, nth) = (PacketKind::WriteFragment(rng.between(1, 2) as u32), rng.between(1, 4) as u32);
     let mut faults = vec![Fault::at_sent(0, 0, kind, nth, PacketFate::Lost, None)];

@@ -9,10 +9,10 @@ use super::{End, FailoverWorld};
 use crate::workload::FailoverQp;
 use crate::{Failure, HostId, NicId, Noise, World};
 
-/// The time before the end of a nap at which a NIC of the sleeping host fails.
+/// How long before the end of a nap a NIC of the sleeping host fails.
 const BEFORE_WAKING: Duration = Duration::from_micros(50);
 
-/// What a fault needs to know when it happens.
+/// The parts of a world that a fault affects when it happens.
 struct Target<Q> {
     hosts: [HostId; 2],
     nics: [Vec<NicId>; 2],
@@ -22,7 +22,6 @@ struct Target<Q> {
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
-    /// Schedules the faults.
     pub(super) fn inject_faults(&mut self, hosts: [HostId; 2]) {
         let target = Rc::new(Target {
             hosts,
@@ -40,7 +39,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         }
     }
 
-    /// Stops all faults. Dead and hung NICs stay so.
+    /// Stops all faults. Dead and hung NICs stay dead and hung.
     pub(super) fn stop_faults(&mut self) {
         self.world.heal();
         for nic in self.nics.iter().flatten() {
@@ -51,7 +50,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
 }
 
 impl<Q: FailoverQp + 'static> Target<Q> {
-    /// Injects a fault. Returns false if it would hit the spared rail.
+    /// Injects a fault. Returns false if the fault would hit the spared rail.
     fn inject(self: &Rc<Self>, world: &mut World, fault: Fault) -> bool {
         match fault {
             Fault::Link { rail, end, down } => {
@@ -103,7 +102,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
             }
             Fault::AtPacket { rail, end, kind, arriving, nth, fate, then } => {
                 let number = self.number(rail, end);
-                // A rail that became the spared one since the draw loses the packet only.
+                // On the spared rail, only the packet is lost. An active rail is known only now.
                 let then = then.filter(|_| Some(number) != self.spared_rail);
                 let targets: Vec<_> =
                     then.iter().map(|&(end, failure)| (self.nics[end][number], failure)).collect();
@@ -136,7 +135,6 @@ impl<Q: FailoverQp + 'static> Target<Q> {
         nic.inspect(|&nic| world.fail(nic, failure)).is_some()
     }
 
-    /// Returns the number of a rail.
     fn number(&self, rail: Rail, end: usize) -> usize {
         match rail {
             Rail::Number(number) => number,
@@ -144,7 +142,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
         }
     }
 
-    /// Returns the NIC of an end on a rail, or `None` on the spared rail.
+    /// Returns the NIC of an end on a rail. `None` on the spared rail.
     fn unspared(&self, rail: Rail, end: usize) -> Option<NicId> {
         let number = self.number(rail, end);
         (Some(number) != self.spared_rail).then(|| self.nics[end][number])

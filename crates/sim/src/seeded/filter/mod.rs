@@ -1,5 +1,5 @@
-//! The RPC of `mitra-filter`: over UD queue pairs, and over virtual queue pairs that send
-//! everything in flight again after a failover.
+//! The RPC of `mitra-filter`: over UD queue pairs, and over virtual queue pairs that repeat all
+//! requests in flight after a failover.
 
 mod call_record;
 mod corrupting_carrier;
@@ -13,9 +13,8 @@ use super::SeedRun;
 use super::parts::{Left, Reduced};
 use crate::{Config, Prng, Testbed, World};
 
-/// The number of calls of each client.
+/// Calls of each client.
 const CALLS: u32 = 24;
-/// The Q_Key of the service.
 const QKEY: u32 = 0x1_1111;
 
 pub(super) struct Filter;
@@ -27,23 +26,21 @@ impl Reduced for Filter {
 }
 
 impl Left<'_> {
-    /// Returns the number of calls that a client makes.
     fn calls_of(&self, client: u8) -> u32 {
         let has_calls = self.reduction.connections.is_none_or(|left| usize::from(client) < left);
         if has_calls { self.reduction.operations_of(0, CALLS as usize) as u32 } else { 0 }
     }
 }
 
-/// What the filter of a world met, besides the result of the world.
+/// How often the filter of a world had to act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Encounters {
     /// Copies that the filter recognized.
     pub(super) copies: u64,
     /// Messages that the filter refused.
     pub(super) refused: u64,
-    /// Messages that a checksum found corrupted, at either end.
+    /// Messages that a checksum showed as corrupted, at either end.
     pub(super) corrupted: u64,
-    /// Calls that ended as unknown.
     pub(super) unknown: u64,
 }
 

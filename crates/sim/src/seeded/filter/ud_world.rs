@@ -20,7 +20,6 @@ use crate::{Prng, Testbed, World};
 type Client = Caller<CorruptingCarrier<UdCarrier>, Sender<Vec<u8>>>;
 type TableServer = Server<UdCarrier, FilterTable<mitra_filter::rpc::UdNode, Vec<u8>>>;
 
-/// Runs a world.
 pub(super) fn run(
     testbed: &mut Testbed,
     rng: &mut Prng,
@@ -59,7 +58,6 @@ pub(super) fn run(
     Ok(finish(world, &callers, &server, &record, noisy, World::heal, result))
 }
 
-/// Schedules restarts of both ends and failures of the link.
 fn schedule_faults(
     testbed: &mut Testbed,
     rng: &mut Prng,
@@ -71,8 +69,7 @@ fn schedule_faults(
     let time = |rng: &mut Prng| draw_time(rng, 1, 100_000, 8);
     for restart in 0..rng.below(4) {
         let caller = Rc::clone(rng.pick(callers));
-        // Most incarnations grow. Some clocks are set back, so the incarnation is lower than an
-        // earlier one, but another.
+        // The clock of some clients was set back, so that the incarnation is a new, lower one.
         let incarnation = if rng.below(3) == 0 { 900 - restart } else { 1_001 + restart };
         let after = time(rng);
         if !left.keeps_next_fault() {

@@ -1,5 +1,4 @@
-//! Clients and a server that are connected by virtual queue pairs under the policy `blanket`, and
-//! one rail fails.
+//! Clients and a server over virtual queue pairs of the policy `blanket`, while one rail fails.
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -21,19 +20,16 @@ use crate::seeded::{SeedRun, domain};
 use crate::workload::virtual_qps;
 use crate::{Prng, Testbed, World};
 
-/// The maximum length of a message.
 const MAX_MESSAGE: usize = 512;
-/// The peer timeout of the vQPs.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of places for connections at the server.
+/// The places for connections at the server.
 const PLACES: usize = 8;
 
 type ClientCarrier = CorruptingCarrier<VqpCarrier>;
-/// A caller, which the world runs and inspects at the end.
 type SharedCaller<S> = Rc<RefCell<Caller<ClientCarrier, S>>>;
 type NewClient = RpcClient<ClientCarrier, BitSender<Vec<u8>>>;
 
-/// Runs a world, in half of the seeds with one bit for each node.
+/// Runs a world. Half of the seeds have a filter of one bit for each node instead of a table.
 pub(super) fn run(
     testbed: &mut Testbed,
     rng: &mut Prng,
@@ -50,7 +46,7 @@ fn client_config(rng: &mut Prng) -> ClientConfig {
     ClientConfig { max_calls: 8, retry_interval: Duration::from_micros(rng.between(100, 20_000)) }
 }
 
-/// Connects a vQP. Returns the ends of the client and of the server.
+/// Returns the ends of the client and of the server.
 fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]> {
     let mut config = Config { policy: Policy::Blanket, send_wrs: 8, recv_wrs: 64, ..Config::default() };
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
@@ -61,7 +57,7 @@ fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]>
     virtual_qps(domains.clone(), config, secrets)
 }
 
-/// Returns a carrier of one vQP that corrupts some messages, and the server's node.
+/// Returns a carrier over one vQP, and the node of the server.
 fn client_carrier(vqp: VirtualQp, rng: &mut Prng, closed: &Rc<Cell<u32>>) -> Result<(ClientCarrier, usize)> {
     let mut carrier = VqpCarrier::new(1, MAX_MESSAGE);
     let connected = carrier.connect(vqp).map_err(|_| Error::Invalid("the carrier refused a vQP"))?;
@@ -107,7 +103,7 @@ fn run_one_bit(
         places.push(place);
     }
     if rng.below(2) == 0 {
-        // A client restarts with another connection, before the rail fails.
+        // Before the rail fails, a client restarts with another connection.
         let index = rng.index(callers.len());
         let (caller, place) = (Rc::clone(&callers[index]), places[index]);
         let (after, mut rng) = (Duration::from_micros(rng.between(1, 300)), Prng::new(rng.bits()));
@@ -149,7 +145,6 @@ fn run_table(
     run_with_failure(testbed, rng, left, &record, &Rc::new(RefCell::new(server)), &callers, result)
 }
 
-/// Runs the programs while a rail fails, and checks the record.
 fn run_with_failure<S, F>(
     testbed: &mut Testbed,
     rng: &mut Prng,
@@ -167,8 +162,8 @@ where
     for caller in callers {
         add_app(testbed, 0, Rc::clone(caller), Caller::step);
     }
-    // The baselines do not come back to a rail, so one rail fails at most. Later than a restart, so
-    // that it has both rails.
+    // With the policy `blanket`, a vQP does not come back to a rail, so one rail fails at most. It
+    // fails after the restart, which needs both rails.
     if rng.below(4) > 0 {
         let rail = rng.index(2);
         let nic = *rng.pick(&testbed.rail(rail));

@@ -1,4 +1,4 @@
-//! A recoverable counter: the scripts of clients, and the check that each add counts once.
+//! A recoverable counter, and the check that each add counts once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::Prng;
 
 const CHECKER: &str = "counter";
 
-/// An add that was executed: the value before it, if the client knows it, and what was added.
+/// An executed add: the previous value, if the client knows it, and the number added.
 type Executed = (Option<i64>, i64);
 
-/// What the clients know. All adds have the same sign, so that the value before an add tells its
-/// place in their order.
+/// What the clients know. All adds have the same sign, so that the previous values of the adds tell
+/// their order.
 #[derive(Default)]
 struct Record {
     executed: Vec<Executed>,
@@ -28,8 +28,7 @@ struct Record {
 }
 
 impl Record {
-    /// Checks that the adds follow one another, and that they sum up to `last`. The sign is
-    /// positive.
+    /// Checks that no two adds overlap, and that the adds sum up to `last`. The sign is positive.
     fn check(&self, last: i64, all_finished: bool) -> Result<(), String> {
         let sums_up = match all_finished {
             true => last == self.executed_sum,
@@ -53,7 +52,6 @@ impl Record {
     }
 }
 
-/// The counter of a world, which its scripts share.
 #[derive(Clone)]
 pub(super) struct Counter {
     word: Word,
@@ -99,15 +97,14 @@ impl SharedObject for Counter {
     }
 }
 
-/// The operations of one client.
 struct CounterScript {
     counter: Counter,
     /// The client before its first add.
     new: CounterClient,
     requester: u8,
     state: State,
-    /// The number and the sum of the adds that were executed, and the adds that are under way. A
-    /// crash does not lose them.
+    /// The number and the sum of the executed adds, and the adds in flight. A crash does not lose
+    /// these three.
     executed: u64,
     contributed: i64,
     under_way: Vec<i64>,
@@ -118,10 +115,9 @@ struct CounterScript {
 enum State {
     Idle(CounterClient),
     Adding(Box<Execution<Add>>),
-    /// The sum that the value cannot be below.
+    /// The number is the least value that the read may return.
     Reading(Execution<ReadWord>, CounterClient, i64),
     Restarting(Execution<ReadWord>),
-    /// The object refused to go on.
     Broken,
 }
 
@@ -148,7 +144,8 @@ impl CounterScript {
         State::Broken
     }
 
-    /// Records that the first adds under way were executed, and that the others never will be.
+    /// Records that the first adds in flight were executed, one for each previous value, and that
+    /// the others never will be.
     fn end_adds(&mut self, previous: &[Option<i64>]) {
         let record = &mut *self.counter.record.borrow_mut();
         for (nth, add) in self.under_way.drain(..).enumerate() {
@@ -164,7 +161,7 @@ impl CounterScript {
         }
     }
 
-    /// Goes on after a crash, with the word's content: the field tells how many of the adds were
+    /// Continues after a crash. The field in the content of the word tells how many adds were
     /// executed.
     fn restart(&mut self, content: u64) -> State {
         let field = self.counter.layout.field(content, self.requester);

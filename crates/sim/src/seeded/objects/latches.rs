@@ -1,5 +1,5 @@
-//! A latch that is used again and again: the scripts of participants, and the check that it opens
-//! once per use, when all have arrived.
+//! A latch that is used several times, and the check that it opens once per use, when all
+//! participants have arrived.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,24 +15,21 @@ use crate::Prng;
 
 const CHECKER: &str = "latch";
 
-/// Which participants have arrived at one identity.
+/// The arrivals at one identity, by participant.
 #[derive(Clone, Default)]
 struct Use {
-    /// Their arrival has begun.
     begun: Vec<bool>,
-    /// Their arrival has ended.
     acknowledged: Vec<bool>,
 }
 
-/// What the participants know.
 struct Record {
     uses: Vec<Use>,
     /// The highest identity that a participant has seen.
     identity: u64,
 }
 
-/// What a participant knew when it began an operation: the identity, and the number of acknowledged
-/// arrivals at it.
+/// The highest identity that was seen when an operation began, and the number of acknowledged
+/// arrivals at this identity.
 #[derive(Clone, Copy)]
 struct Before {
     identity: u64,
@@ -45,7 +42,6 @@ impl Record {
         Before { identity: self.identity, arrived }
     }
 
-    /// Checks the state that an operation returned.
     fn check(&mut self, state: LatchState, before: Before) -> Result<(), String> {
         if state.identity < before.identity {
             return Err(format!("identity {} after {}", state.identity, before.identity));
@@ -72,7 +68,6 @@ fn count(participants: &[bool]) -> u32 {
     participants.iter().filter(|&&is_set| is_set).count() as u32
 }
 
-/// The latch of a world, which its scripts share.
 #[derive(Clone)]
 pub(super) struct SharedLatch {
     latch: Latch,
@@ -115,18 +110,17 @@ impl SharedObject for SharedLatch {
     }
 }
 
-/// The operations of one participant.
 struct LatchScript {
     shared: SharedLatch,
     participant: u8,
-    /// The identity that is used next. A crash does not lose it.
+    /// The identity of the current use. A crash does not lose the identity.
     identity: u64,
     stage: Stage,
     operation: Option<(Under, Before)>,
     rng: Prng,
 }
 
-/// What is done next.
+/// The next operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Arriving,
@@ -134,14 +128,12 @@ enum Stage {
     Resetting,
 }
 
-/// The operation under way.
 enum Under {
     Arrive(Execution<Arrive>),
     Look(Execution<ReadWord>),
     Reset(Execution<Reset>),
 }
 
-/// The result of an operation.
 enum Ended {
     Arrived(Result<Arrived, LatchError>),
     Seen(LatchState),
@@ -164,7 +156,6 @@ impl LatchScript {
         }
     }
 
-    /// Takes the result of an operation.
     fn end(&mut self, ended: Ended, before: Before) -> Result<(), String> {
         let record = &mut *self.shared.record.borrow_mut();
         let use_number = self.identity as usize;
@@ -179,7 +170,7 @@ impl LatchScript {
                 }
                 record.check(state, before)?;
                 record.uses[use_number].acknowledged[usize::from(self.participant)] = true;
-                // Paths are fenced, so that a reset may be tried before the latch is open.
+                // On a fenced path, a reset may be tried before the latch is open.
                 self.stage = if self.rng.below(4) == 0 { Stage::Resetting } else { Stage::Looking };
             }
             Ended::Seen(state) => {
@@ -209,7 +200,7 @@ impl LatchScript {
 impl Script for LatchScript {
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed {
-            // An arrival may be repeated.
+            // A participant may repeat an arrival.
             (self.operation, self.stage) = (None, Stage::Arriving);
         }
         match &mut self.operation {

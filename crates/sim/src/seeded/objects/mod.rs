@@ -1,10 +1,10 @@
 //! Shared objects over virtual queue pairs: several clients of one server, whose links and NICs
 //! fail.
 //!
-//! Each object has a module with the *script* of a client and the check of what all clients saw. A
-//! client runs its scripts over its own virtual queue pair, one operation of a random script after
-//! another. It may crash and come back: the server ends its virtual queue pair, and the scripts
-//! resume over a new one. If a virtual queue pair ends by itself, a new one takes its place.
+//! Each object has a module with the *script* of a client and the check of the results. A client
+//! has one virtual queue pair and one operation in flight, of a script that is drawn. After a crash
+//! of the client, the server closes the virtual queue pair, and the scripts resume over a new one.
+//! A new virtual queue pair also replaces one that ends by itself.
 
 mod cell_history;
 mod cells;
@@ -39,7 +39,6 @@ use super::{Extra, Finding, SeedRun, domain, run_phases};
 use crate::liveness::check_close_reasons;
 use crate::{AppContext, Config, DurationRange, Failure, NicId, Prng, Stage, Testbed, World};
 
-/// The length of the server's memory.
 const MEMORY_BYTES: usize = 4096;
 
 /// The server's memory, from which the objects of a world are allocated.
@@ -50,7 +49,7 @@ struct ObjectMemory {
 }
 
 impl ObjectMemory {
-    /// Allocates bytes for an object, a multiple of 8. Returns their first word and their offset.
+    /// Allocates a multiple of 8 bytes. Returns the first word and its offset.
     fn allocate(&mut self, bytes: usize) -> (Word, usize) {
         let offset = self.used;
         self.used += bytes;
@@ -117,7 +116,7 @@ impl Reduced for Objects {
             result.faults += 1;
         }
         world.disarm_stages();
-        // What was delayed on a failed rail arrives. It must change nothing.
+        // Delayed packets of failed rails arrive. They must change nothing.
         world.heal();
         world.run_for(vqp_config.peer_timeout + Duration::from_millis(50));
         stop.set(true);
@@ -138,7 +137,7 @@ impl Reduced for Objects {
         }
         let all_finished = states.iter().all(|client| client.borrow().has_finished());
         let describe = || states.iter().map(|client| format!("{:?}", client.borrow()));
-        // A new path needs all NICs, because the vQP's builder creates a queue pair on each.
+        // A new path needs all NICs, because the builder of a vQP creates a queue pair on each.
         if !all_finished && !loses_nic && result.findings.is_empty() {
             result.stuck("ended", describe().collect::<String>());
         }
@@ -152,7 +151,6 @@ impl Reduced for Objects {
     }
 }
 
-/// Adds a program that takes turns until `stop` is set.
 fn add_program(
     testbed: &mut Testbed,
     host: usize,
@@ -168,7 +166,7 @@ fn add_program(
     );
 }
 
-/// Allocates the objects of a world: each kind for one seed in two, and at least one.
+/// Allocates the objects of a world: at least one, and each kind in half of the seeds.
 fn draw_objects(
     memory: &mut ObjectMemory,
     clients: usize,
@@ -196,9 +194,9 @@ fn draw_objects(
     objects
 }
 
-/// Draws the configuration of a world. The NICs keep the promises on which the objects depend:
-/// memory has what was acknowledged, in posting order, and the atomics of all clients exclude each
-/// other, because the NICs' do, or because all clients are on one rail at a time.
+/// Draws the configuration of a world. The objects depend on NICs that place data before they
+/// acknowledge it, in posting order. The atomics of all clients exclude each other: the scope of
+/// atomics is global, or all clients are on one rail at a time.
 fn world_config(seed: u64, rng: &mut Prng) -> Config {
     let mut config = Config::swarm(seed);
     config.capabilities.ack_after_placement = true;
@@ -223,7 +221,6 @@ fn vqp_config(rng: &mut Prng) -> VqpConfig {
     config
 }
 
-/// Opens the domains of both hosts, and registers the server's memory.
 fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connector>, ObjectMemory), Error> {
     let domains = [domain(&testbed.nics[0])?, domain(&testbed.nics[1])?];
     domains[1].share_atomics()?;
@@ -260,9 +257,9 @@ fn schedule_faults(testbed: &mut Testbed, rails: u8, left: &mut Left<'_>) -> boo
     loses_nic
 }
 
-/// Schedules, for one seed in two, the death of the NIC on which the objects begin: when it has
-/// executed a random number of requests, before it answers the last one. So the outcome of an
-/// executed operation is unknown. Returns the NIC.
+/// Schedules, in half of the seeds, the death of the server's NIC on the first rail: when the NIC
+/// has executed a random number of requests, before it answers the last one. The outcome of an
+/// executed operation is then unknown. Returns the NIC.
 fn schedule_death_after_execution(testbed: &mut Testbed, left: &mut Left<'_>) -> Option<NicId> {
     let rng = &mut testbed.world.test_rng("object executions");
     let nth = rng.between(1, 150) as u32;
@@ -274,7 +271,7 @@ fn schedule_death_after_execution(testbed: &mut Testbed, left: &mut Left<'_>) ->
     is_armed.then_some(nic)
 }
 
-/// Schedules crashes of clients, for one seed in two.
+/// Schedules crashes of clients, in half of the seeds.
 fn schedule_crashes(testbed: &mut Testbed, clients: &[Rc<RefCell<Client>>], left: &mut Left<'_>) {
     let rng = &mut testbed.world.test_rng("object crashes");
     let crashes = rng.between(0, 3).saturating_sub(1);

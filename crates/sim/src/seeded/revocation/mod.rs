@@ -1,12 +1,10 @@
-//! Memory that is revoked while operations on it are in flight: a region is deregistered at the
-//! responder or at the requester, or a window is invalidated by either end, while links and NICs
-//! fail.
+//! Memory that is revoked while operations on it are in flight and rails fail: either end
+//! deregisters a region or invalidates a window.
 //!
-//! The requester writes to words, and adds to counters, of two regions of the responder: one that
-//! stays, and one that is revoked. When a revocation has returned, or its completion is there,
-//! nothing may touch the memory any more. Each request has the outcome that is true, those that
-//! were posted after the revocation do not succeed, and the connection ends with the request's own
-//! error.
+//! The requester accesses words and counters of two regions of the responder, one of which is
+//! revoked. When the revocation is complete, nothing may change the memory any more. Each outcome
+//! is true, and no request succeeds that was posted after the revocation. The connection ends with
+//! the error of the invalid request.
 
 mod programs;
 
@@ -23,19 +21,18 @@ use super::{SeedRun, domain, run_phases};
 use crate::workload::virtual_qps;
 use crate::{AppContext, Config, Failure, Prng, Testbed, World};
 
-/// The time within which everything ends after the faults.
+/// The time for the liveness phase.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
 
-/// How access to memory ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Revocation {
     /// The responder deregisters the region.
     Deregister,
-    /// The requester deregisters the memory that takes the results of its requests.
+    /// The requester deregisters the memory for the results of its requests.
     DeregisterResults,
-    /// The responder invalidates a window that is bound on its queue pair.
+    /// The responder invalidates a window.
     Invalidate,
-    /// The requester invalidates such a window by a SEND.
+    /// The requester invalidates a window of the responder by a SEND.
     InvalidateBySend,
     /// The responder frees a window.
     Free(WindowType),
@@ -51,7 +48,7 @@ impl Revocation {
         Revocation::Free(WindowType::Type2),
     ];
 
-    /// The type of the window through which the requester accesses the region, if it does.
+    /// The type of the window through which the requester accesses the region.
     fn window(self) -> Option<WindowType> {
         match self {
             Revocation::Deregister | Revocation::DeregisterResults => None,
@@ -60,7 +57,6 @@ impl Revocation {
         }
     }
 
-    /// The error of a request that the revocation makes invalid.
     fn status(self) -> WcStatus {
         match self {
             Revocation::DeregisterResults => WcStatus::LocalProtection,
@@ -69,7 +65,6 @@ impl Revocation {
     }
 }
 
-/// A world of the workload.
 struct RevocationWorld {
     testbed: Testbed,
     revocation: Revocation,
@@ -78,7 +73,6 @@ struct RevocationWorld {
     faults: u64,
 }
 
-/// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     SeedRun::of(|result| {
         let mut world = RevocationWorld::new(seed, kept_records)?;
@@ -152,7 +146,7 @@ impl RevocationWorld {
         });
     }
 
-    /// Schedules failures of all rails but the last, which stays usable.
+    /// Schedules failures. The last rail stays usable.
     fn schedule_faults(&mut self, rng: &mut Prng, rails: usize) {
         let count = rng.below(4);
         for _ in 0..count {
@@ -239,7 +233,6 @@ impl RevocationWorld {
         check_counters(&requester, &responder, result);
     }
 
-    /// Returns what is wrong with the outcome of a request.
     fn check_request(&self, i: usize, request: &Request, responder: &Responder) -> Option<String> {
         let outcome = request.outcome?;
         let is_executed = outcome == Outcome::Success;
@@ -258,7 +251,7 @@ impl RevocationWorld {
     }
 }
 
-/// Checks that each counter has the number of additions that were executed, or may have been.
+/// Checks that each counter has the sum of additions that the outcomes tell.
 fn check_counters(requester: &Requester, responder: &Responder, result: &mut SeedRun) {
     for revoked in [false, true] {
         let adds = requester.requests.iter().filter(|r| r.target == Target::Counter { revoked });

@@ -1,14 +1,13 @@
-//! Transactions over virtual queue pairs: coordinators whose links and NICs fail, which die at any
-//! step, sleep, and wake after they were taken over.
+//! Transactions over virtual queue pairs. Links and NICs fail. Coordinators die at any step, or
+//! sleep and wake after they were taken over.
 //!
-//! Each memory node and each life of a coordinator has a host of its own. The queue pairs, the
-//! rights of lives, the takeovers and the transactions are those of the product. Only the TCP
-//! connections are simulated.
+//! Each memory node and each life of a coordinator has a host of its own. Only the TCP connections
+//! are simulated.
 //!
-//! In the end, every life that has ended is recovered. The transactions that took effect, in a
-//! serial order, must return the same again; the memory has the records that result, the same in
-//! all copies, and no lock. What a coordinator was logging when it died took effect if the log has
-//! it when the life is recovered.
+//! In the end, every life that has ended is recovered. The transactions that took effect return the
+//! same again in a serial order. The memory has the records that result, the same in all copies,
+//! and no lock. An attempt that was being logged when its coordinator died took effect if the log
+//! has the attempt when the life is recovered.
 
 mod faults;
 mod history;
@@ -39,11 +38,10 @@ use super::parts::{Left, Reduced};
 use super::{Finding, SeedRun, domain};
 use crate::{AppContext, Config, DurationRange, Failure, HostId, Prng, SimNic, World};
 
-/// The time in which faults happen.
 const SAFETY_TIME: Duration = Duration::from_millis(150);
-/// The time within which everything ends after the faults.
+/// The time for the liveness phase.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
-/// The number of processes that are started at most.
+/// The maximum number of processes that are started.
 const MAX_PROCESSES: usize = 40;
 
 pub(super) struct Transactions;
@@ -78,7 +76,8 @@ impl Reduced for Transactions {
     }
 }
 
-/// Draws the configuration of a world, whose NICs keep the promises on which transactions depend.
+/// Draws the configuration of a world. Transactions depend on NICs that can be reset, and place
+/// data in order before they acknowledge it.
 fn world_config(seed: u64, rng: &mut Prng) -> Config {
     let mut config = Config::swarm(seed);
     let capabilities = &mut config.capabilities;
@@ -104,20 +103,17 @@ fn vqp_config(rng: &mut Prng) -> VqpConfig {
     config
 }
 
-/// A world of the workload.
 struct TransactionWorld {
     world: World,
     shared: Rc<Shared>,
     rails: u8,
     node_nics: Vec<Vec<Arc<SimNic>>>,
     memories: Vec<Arc<Buffer>>,
-    /// What the store has at first.
     records: Vec<(RecordKey, Vec<u8>)>,
     faults: Faults,
     processes: Vec<Rc<RefCell<Process>>>,
-    /// The processes of each coordinator that were started.
+    /// How many processes of each coordinator were started.
     starts: BTreeMap<u16, u64>,
-    /// What the seed drew.
     setup: String,
 }
 
@@ -195,7 +191,6 @@ impl TransactionWorld {
         })
     }
 
-    /// Starts a process of a coordinator, on a host of its own.
     fn start(&mut self, coordinator: u16) {
         let id = self.processes.len();
         if id == MAX_PROCESSES {
@@ -216,11 +211,10 @@ impl TransactionWorld {
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| process.borrow_mut().step(ctx));
     }
 
-    /// Runs the world until all work is done and all lives are recovered.
     fn run(&mut self, left: &mut Left<'_>) {
         let coordinators = self.shared.layout.schema().coordinators;
         (1..=coordinators).for_each(|coordinator| self.start(coordinator));
-        // The failures of links and NICs are those of the whole world.
+        // A reduction to fewer coordinators does not change the failures of links and NICs.
         (usize::from(coordinators)..left.parts.connections).for_each(|_| self.faults.skip_fate());
         let of_processes = self.processes.iter().map(|process| process.borrow().nics.clone());
         let nics: Vec<_> = self.node_nics.iter().cloned().chain(of_processes).collect();
@@ -241,7 +235,7 @@ impl TransactionWorld {
                 self.shared.history.borrow_mut().findings.push(stuck);
             }
         }
-        // What was delayed arrives. It must change nothing.
+        // Delayed packets arrive. They must change nothing.
         self.world.run_for(Duration::from_millis(25));
         self.shared.stop.set(true);
         self.world.run_for(Duration::from_millis(2));
@@ -314,7 +308,7 @@ impl TransactionWorld {
         }
     }
 
-    /// Starts another process of a coordinator after a time, or not before the faults are over.
+    /// Starts another process of a coordinator after a time, or when the faults are over.
     fn start_later(&mut self, coordinator: u16) {
         if let Some(delay) = self.faults.draw_restart() {
             let shared = Rc::clone(&self.shared);
@@ -324,7 +318,7 @@ impl TransactionWorld {
         }
     }
 
-    /// Whether a coordinator has no process although it has work, or although nobody else could
+    /// Whether a coordinator has no process, although it has work, or no process runs that could
     /// recover lives.
     fn needs_process(&self, coordinator: u16) -> bool {
         let runs = |process: &Rc<RefCell<Process>>| process.borrow().state != State::Ended;
@@ -350,8 +344,7 @@ impl TransactionWorld {
         coordinators.map(|coordinator| word(&self.shared.layout, &self.memories[0], coordinator)).collect()
     }
 
-    /// Checks the history, and what the memory has in the end. Returns the number of transactions
-    /// that took effect.
+    /// Checks the history and the memory. Returns the number of transactions that took effect.
     fn check(&mut self) -> u64 {
         let shared = Rc::clone(&self.shared);
         let history = &mut *shared.history.borrow_mut();
@@ -397,7 +390,6 @@ impl TransactionWorld {
     }
 }
 
-/// Starts a memory node. Returns its memory.
 fn start_node(
     world: &mut World,
     shared: &Rc<Shared>,
@@ -445,12 +437,11 @@ fn load(layout: &Layout, records: &[(RecordKey, Vec<u8>)], memories: &[Arc<Buffe
     execute(memories, &number);
 }
 
-/// The life word of a coordinator on a node.
 fn word(layout: &Layout, memory: &Buffer, coordinator: u16) -> LifeWord {
     LifeWord::from_bits(memory.load(layout.life_line(coordinator) as usize))
 }
 
-/// Whether all lives are recovered, apart from those of processes that run.
+/// Whether all lives are recovered, apart from the lives of running processes.
 fn all_recovered(shared: &Shared, processes: &[Rc<RefCell<Process>>], memory: &Buffer) -> bool {
     (1..=shared.layout.schema().coordinators).all(|coordinator| {
         let word = word(&shared.layout, memory, coordinator);
@@ -463,7 +454,8 @@ fn all_recovered(shared: &Shared, processes: &[Rc<RefCell<Process>>], memory: &B
     })
 }
 
-/// Returns a byte that is not zero, outside of all lines, logs and places.
+/// Returns the node and the offset of a byte that is not zero, outside of all lines, logs and
+/// places of records.
 fn touched(layout: &Layout, memories: &[Arc<Buffer>]) -> Option<(usize, usize)> {
     let store = layout.store_line() as usize;
     let mut used: Vec<Vec<core::ops::Range<usize>>> = vec![vec![store..store + 8]; memories.len()];

@@ -1,5 +1,5 @@
-//! `not-received`: a message that was reported as executed is received, if the receiver does not
-//! close. A message that waits for a receive is received also after the receiver has closed.
+//! `not-received`: a message that was reported as executed is received, unless the receiver closes.
+//! A message that waits for a receive is received even if the receiver closes.
 
 use std::rc::Rc;
 
@@ -31,8 +31,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
 }
 
 impl<Q: FailoverQp> End<Q> {
-    /// Returns whether this end has received all messages that were reported as executed at the
-    /// other end, or has closed.
+    /// Returns whether this end has closed, or has received all messages that the other end reports
+    /// as executed.
     fn has_received_from(&self, other: &End<Q>) -> bool {
         let log = self.peer.responder_log();
         self.endpoint.qp.close_reason().is_some() || log.received.len() >= other.peer.delivered_messages()
