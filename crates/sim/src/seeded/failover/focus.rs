@@ -72,8 +72,9 @@ impl Focus {
     pub(super) const OF_LIMITS: [Focus; 4] =
         [Focus::LostResume, Focus::UnplacedMessages, Focus::UnplacedOnLaterRail, Focus::LateNewQps];
 
-    /// The cases of the workload `failover-cases`, which draws `LatePlaced` separately. The workload
-    /// `failover` draws from the first four, and in the first generation from the first two.
+    /// The cases of the workload `failover-cases`, which draws `LatePlaced` separately. The
+    /// workload `failover` draws from the first four cases, in the first generation from the first
+    /// two.
     const ALL: [Focus; 6] = [
         Focus::FencedReads,
         Focus::TornBehindError,
