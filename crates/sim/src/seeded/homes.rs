@@ -1,6 +1,6 @@
-//! Three processes that are connected in a ring and all share atomics, so that three homes must
-//! agree. The vQPs of a pair may prefer another rail than those of the next pair, and a process may
-//! begin to share after its vQPs were connected.
+//! Three processes in a ring that all share atomics, so that three homes must agree. Two pairs of
+//! processes may prefer different rails. A process may begin to share after its vQPs were
+//! connected.
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -11,16 +11,17 @@ use std::sync::Arc;
 use mitra_failover::{CloseReason, Config as VqpConfig, Domain, VirtualMr, VirtualQp};
 use mitra_verbs::{Access, Buffer};
 
-use super::{Finding, SeedRun};
+use super::SeedRun;
+use super::faults::{schedule_blink, schedule_nap};
 use crate::workload::check_liveness;
 use crate::workload::shared_word::{self, Client, PEER_TIMEOUT, Pace, connect, domain, time_below};
 use crate::{AppContext, Config, DurationRange, HostId, Prng, SimNic, World};
 
 const PROCESSES: usize = 3;
-/// Homes that alternate reach more epochs than this for each fault.
+/// Homes that alternate forever reach more epochs than this for each fault.
 const EPOCHS_PER_FAULT: usize = 6;
 
-/// A process that lends a word, and the ends of the vQPs over which others increment it.
+/// A process that lends a word.
 struct Process {
     host: HostId,
     nics: Vec<Arc<SimNic>>,
@@ -33,8 +34,7 @@ struct Process {
 impl Process {
     fn new(world: &mut World, name: &str, rails: u8, pace: Pace) -> Process {
         let host = world.add_host(name);
-        let capabilities = world.config().capabilities;
-        let nics: Vec<_> = (0..rails).map(|rail| world.add_nic_with(host, rail, capabilities)).collect();
+        let nics: Vec<_> = (0..rails).map(|rail| world.add_nic(host, rail)).collect();
         let domain = domain(&nics);
         let word = Arc::new(Buffer::new(8));
         let mr = domain.register(&word, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have room");
@@ -49,8 +49,8 @@ impl Process {
     }
 }
 
-/// A client, the process on which it runs, and the process whose word it increments, with the
-/// position of the vQP there.
+/// A client on the process `from`, which increments the word of the process `to`. There, the other
+/// end of its vQP has the position `vqp`.
 struct Edge {
     from: usize,
     to: usize,
@@ -65,8 +65,8 @@ struct Ring {
 }
 
 impl Ring {
-    /// A ring with one to `most` vQPs for each direction of each pair. The clients have no work
-    /// yet.
+    /// A ring with one to `most` vQPs in each direction between two processes. The clients have no
+    /// work yet.
     fn set_up(seed: u64, rng: &mut Prng, most: u64, kept_records: usize) -> Ring {
         let mut world = Config::swarm(seed);
         world.link.switched = true;
@@ -118,7 +118,6 @@ impl Ring {
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| client_end.borrow_mut().step(ctx));
     }
 
-    /// Lets the clients of a process's word begin.
     fn lend(&self, to: usize, rng: &mut Prng) {
         for edge in self.edges.iter().filter(|edge| edge.to == to) {
             let mut client = edge.client.borrow_mut();
@@ -127,12 +126,11 @@ impl Ring {
         }
     }
 
-    /// Draws changes of addresses, failures of links that are healed later, and pauses. Returns the
-    /// number of faults.
+    /// Draws changes of addresses, link failures that heal, and pauses. Returns their number.
     ///
-    /// On rail `n`, process `n` modulo [`PROCESSES`] keeps its address, so every two processes have
-    /// a rail on which one of them finds the other. Two processes whose addresses all change before
-    /// either hears of it cannot find each other again.
+    /// On rail `n`, process `n` modulo [`PROCESSES`] keeps its address, so that one of every two
+    /// processes finds the other. Two processes whose addresses all change before either learns a
+    /// new one cannot find each other again.
     fn add_faults(&mut self, rng: &mut Prng) -> usize {
         let faults = rng.between(6, 16) as usize;
         let mut at = Duration::ZERO;
@@ -147,17 +145,8 @@ impl Ring {
                 0 | 1 if rail % PROCESSES != number => {
                     self.world.after(at, move |w| w.change_address(nic));
                 }
-                0..=3 => {
-                    self.world.after(at, move |w| w.set_link(nic, false));
-                    self.world.after(until, move |w| w.set_link(nic, true));
-                }
-                _ => {
-                    let (host, nap) = (process.host, until - at);
-                    self.world.after(at, move |w| {
-                        let until = w.now() + nap;
-                        w.pause(host, Some(until));
-                    });
-                }
+                0..=3 => schedule_blink(&mut self.world, nic, at, until),
+                _ => schedule_nap(&mut self.world, process.host, at, until - at),
             }
         }
         faults
@@ -169,7 +158,7 @@ impl Ring {
         self.world.run_until(done, time).is_ok()
     }
 
-    /// The active rails of both ends of each vQP.
+    /// The active rail of both ends of each vQP.
     fn rails(&self) -> Vec<[usize; 2]> {
         let of = |edge: &Edge| {
             let server = self.processes[edge.to].lending.borrow()[edge.vqp].active_rail();
@@ -189,7 +178,6 @@ impl Ring {
         false
     }
 
-    /// The highest epoch of a vQP.
     fn highest_epoch(&self) -> u16 {
         let reports = self.edges.iter().filter_map(|edge| edge.client.borrow().vqp.last_failover());
         reports.map(|report| report.epoch).max().unwrap_or(0)
@@ -199,11 +187,11 @@ impl Ring {
         self.edges.iter().filter_map(|edge| edge.client.borrow().vqp.close_reason()).collect()
     }
 
-    /// Checks that each increment of each word found another value, that the word counts each, and
-    /// that no vQP closed although a rail was usable.
+    /// Checks that the increments of a word found different values, that the word counts each of
+    /// them, and that no vQP closed although a rail was usable.
     fn check(&mut self, result: &mut SeedRun) {
         if let Err(stalled) = self.world.run_until_quiet() {
-            return result.findings.push(Finding::stuck("packets", stalled.state));
+            return result.stuck("packets", stalled.state);
         }
         for (to, process) in self.processes.iter().enumerate() {
             let (mut found, mut increments, mut undecided) = (BTreeSet::<u64>::new(), 0, 0);
@@ -215,7 +203,7 @@ impl Ring {
                 let ends = [&process.lending.borrow()[edge.vqp], &client.vqp];
                 let hosts = [process.host, self.processes[edge.from].host];
                 if let Err(text) = check_liveness(&self.world, hosts, ends) {
-                    result.findings.push(Finding::violation("ended-with-a-good-rail", text));
+                    result.violation("ended-with-a-good-rail", text);
                 }
             }
             let (word, values) = (process.word.load(0), found.len());
@@ -223,14 +211,13 @@ impl Ring {
                 let text = format!(
                     "word {to} is {word} after {increments} increments that found {values} values, and {undecided} undecided ones"
                 );
-                result.findings.push(Finding::violation("increments", text));
+                result.violation("increments", text);
             }
             result.operations += increments + undecided;
         }
     }
 }
 
-/// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let rng = &mut Prng::stream(seed, "home ring");
     let most = rng.between(1, 8);
@@ -258,21 +245,18 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let closed = ring.close_reasons();
     if !is_done {
         let rails = ring.rails();
-        result
-            .findings
-            .push(Finding::stuck("stuck", format!("work is not done, rails {rails:?}, {closed:?}")));
+        result.stuck("stuck", format!("work is not done, rails {rails:?}, {closed:?}"));
     } else if closed.is_empty() && !ring.run_until_together() {
-        result.findings.push(Finding::stuck("apart", format!("the homes differ: {:?}", ring.rails())));
+        result.stuck("apart", format!("the homes differ: {:?}", ring.rails()));
     }
     if !closed.is_empty() {
-        result.findings.push(Finding::violation("closed", format!("vQPs closed: {closed:?}")));
+        result.violation("closed", format!("vQPs closed: {closed:?}"));
     }
     ring.check(&mut result);
     let epoch = ring.highest_epoch();
     if usize::from(epoch) > EPOCHS_PER_FAULT * (faults + 1) {
-        let text = format!("the homes alternate: {faults} faults, epoch {epoch}");
-        result.findings.push(Finding::violation("epochs", text));
+        result.violation("epochs", format!("the homes alternate: {faults} faults, epoch {epoch}"));
     }
-    result.keep_trace(&ring.world, kept_records);
+    result.keep_trace(&ring.world, kept_records, Vec::new);
     result
 }

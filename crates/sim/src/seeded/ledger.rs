@@ -1,8 +1,9 @@
-//! The ledger of a virtual queue pair, without NICs and without data: messages of up to 1 GiB cost
-//! nothing here, so a seed reaches the ends of the PSN space that no world of hosts reaches.
+//! The ledger of a virtual queue pair without NICs and data, so that a message of 1 GiB costs
+//! nothing. Operations in flight come closer to a quarter of the PSN space than in a world of
+//! hosts.
 //!
-//! A model of the rails knows which packets each one executed. After each failure, the ledger must
-//! send exactly the rest of each operation, and give each atomic its own value.
+//! A model knows which packets each rail executed. After each failure, the ledger must send exactly
+//! the rest of each operation, and give each atomic its own value.
 
 use std::collections::VecDeque;
 
@@ -13,28 +14,27 @@ use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SavedResult, SendOp, SendWr, 
 use super::{Finding, SeedRun};
 use crate::Prng;
 
-/// The longest message of the NICs, in bytes.
+/// The longest message, in bytes.
 const LONGEST: u64 = 1 << 30;
-/// The number of rails that fail one after the other.
+/// Rails that fail one after the other.
 const FAILURES: u64 = 12;
 
-/// What the model knows about an operation.
 #[derive(Clone, Debug)]
 struct Known {
-    /// Its bytes.
+    kind: Kind,
     len: u64,
-    /// The bytes of a WRITE that were executed on rails that have failed.
+    /// The bytes of a WRITE that earlier rails have executed.
     executed: u64,
-    /// How often it was executed as a whole. A READ may be repeated.
+    /// How often the whole operation was executed. A READ may be repeated.
     times: u32,
 }
 
-/// A request on the rail that carries the operations.
+/// A request on the active rail.
 #[derive(Clone, Debug)]
 struct Carried {
     seq: u64,
     kind: Kind,
-    /// The PSN of the first packet, as a count of packets since the rail was made.
+    /// The number of packets that the rail carried before.
     first: u64,
     packets: u64,
     has_entry: bool,
@@ -49,23 +49,19 @@ enum Kind {
     Atomic,
 }
 
-/// The ledger and the model.
 struct Model {
     ledger: Ledger,
     mtu: Mtu,
     log: bool,
     saved_results: usize,
     first_psn: Psn,
-    /// The packets that were sent on the present rail.
+    /// The packets that were sent on the active rail.
     sent: u64,
     carried: VecDeque<Carried>,
     operations: Vec<Known>,
-    kinds: Vec<Kind>,
-    posted: u64,
     findings: Vec<Finding>,
 }
 
-/// Runs the operations of a seed.
 pub(super) fn run(seed: u64, _kept_records: usize) -> SeedRun {
     let rng = &mut Prng::stream(seed, "ledger");
     let mut model = Model::new(rng);
@@ -83,7 +79,8 @@ pub(super) fn run(seed: u64, _kept_records: usize) -> SeedRun {
         }
     }
     model.findings.extend(refuse_durably(&mut Prng::stream(seed, "durable ledger")));
-    SeedRun { operations: model.posted, faults: FAILURES, findings: model.findings, ..SeedRun::default() }
+    let operations = model.operations.len() as u64;
+    SeedRun { operations, faults: FAILURES, findings: model.findings, ..SeedRun::default() }
 }
 
 impl Model {
@@ -100,8 +97,6 @@ impl Model {
             sent: 0,
             carried: VecDeque::new(),
             operations: Vec::new(),
-            kinds: Vec::new(),
-            posted: 0,
             findings: Vec::new(),
         }
     }
@@ -110,7 +105,6 @@ impl Model {
         self.findings.push(Finding::violation(checker, text));
     }
 
-    /// Draws an operation.
     fn push(&mut self, rng: &mut Prng) {
         if !self.ledger.has_room() {
             return;
@@ -127,12 +121,9 @@ impl Model {
         };
         let data = Data::sge(Sge { addr: 0, len: len as u32, key: Key(2) });
         self.ledger.push(SendWr::new(9, op, data), WritePolicy::Strict);
-        self.operations.push(Known { len, executed: 0, times: 0 });
-        self.kinds.push(kind);
-        self.posted += 1;
+        self.operations.push(Known { kind, len, executed: 0, times: 0 });
     }
 
-    /// Posts what the ledger allows.
     fn post(&mut self) {
         while let Some(posting) = self.ledger.next_posting() {
             let (seq, len, has_entry) = (posting.wr.wr_id, posting.wr.data.len(), posting.log_seq.is_some());
@@ -140,22 +131,22 @@ impl Model {
                 SendOp::Write(at) | SendOp::WriteWithImm(at, _) => at.addr,
                 _ => 0,
             };
-            let (kind, known) = (self.kinds[seq as usize], &self.operations[seq as usize]);
+            let known = &self.operations[seq as usize];
+            let kind = known.kind;
             let packets = if kind == Kind::Atomic { 1 } else { self.mtu.packets(len) };
             let is_rest = begins_at == known.executed && len == known.len - known.executed;
-            let text = (!is_rest || known.times > 0 && kind != Kind::Read).then(|| {
-                format!("operation {seq}, {kind:?}: {len} bytes from {begins_at} on were sent; {known:?}")
-            });
+            if !is_rest || known.times > 0 && kind != Kind::Read {
+                self.found(
+                    "rest",
+                    format!("operation {seq}: {len} bytes from {begins_at} on were sent; {known:?}"),
+                );
+            }
             self.carried.push_back(Carried { seq, kind, first: self.sent, packets, has_entry });
             self.sent += packets + u64::from(has_entry);
-            if let Some(text) = text {
-                self.found("rest", text);
-            }
         }
     }
 
-    /// The responder executes some packets, a part of the completions is polled, and the rail
-    /// fails.
+    /// Lets the responder execute some packets, polls some completions, and fails the rail.
     fn fail(&mut self, rng: &mut Prng) {
         let executed = match rng.below(4) {
             0 => self.sent,
@@ -201,7 +192,7 @@ impl Model {
         self.pop();
     }
 
-    /// Returns what the responder knows when it has executed this number of packets.
+    /// Returns the evidence of a responder that has executed so many packets.
     fn evidence(&self, executed: u64) -> Evidence {
         let whole = || self.carried.iter().filter(|op| op.first + op.packets <= executed);
         let atomics: Vec<_> = whole().filter(|op| op.kind == Kind::Atomic).collect();
@@ -221,12 +212,12 @@ impl Model {
         self.first_psn.add((packets % (1 << 24)) as u32)
     }
 
-    /// Takes the completions. Each operation has succeeded, and was executed once if it has an
-    /// effect.
+    /// Takes the completions. Each operation must have succeeded, and only a READ may have been
+    /// executed more than once.
     fn pop(&mut self) {
         while let Some(completion) = self.ledger.pop() {
             let (seq, outcome) = (completion.seq, completion.outcome);
-            let (kind, times) = (self.kinds[seq as usize], self.operations[seq as usize].times);
+            let Known { kind, times, .. } = self.operations[seq as usize];
             let is_once = times == 1 || kind == Kind::Read && times > 0;
             if outcome == Outcome::Unresolved(UnresolvedError::ValueLost) {
                 self.found("value", format!("the value of operation {seq} is lost"));
@@ -239,8 +230,8 @@ impl Model {
     }
 }
 
-/// Has a request refused in mode `durable`, in which the peer has confirmed some of the requests
-/// before it, and confirms more of them later. Only these may succeed.
+/// Has a request refused in mode `durable`. The peer confirms some earlier requests before the
+/// refusal, and some after it. Only confirmed requests may succeed.
 fn refuse_durably(rng: &mut Prng) -> Option<Finding> {
     let mut ledger = Ledger::new(64, 1, true, Mtu::M1024, Psn::new(0));
     ledger.set_durable(true);

@@ -1,16 +1,16 @@
-//! Workloads that `mitra sim` runs: one world for each seed, which determines the configuration,
-//! the faults and the schedule.
+//! The workloads that `mitra sim` runs. A seed draws the configuration, the faults and the schedule
+//! of one world.
 //!
 //! A world has two phases. In the *safety phase*, faults happen, and each reported outcome must be
-//! true. Then the faults stop, and the *liveness phase* begins, in which everything that was posted
-//! must finish. Each violated rule is a [`Finding`].
-//!
-//! A new workload is an entry of [`WORKLOADS`].
+//! true. In the *liveness phase*, the faults have stopped, and all posted work must finish. Each
+//! violated rule is a [`Finding`].
 
 mod failover;
+mod faults;
 mod filter;
 mod homes;
 mod ledger;
+mod memory;
 mod objects;
 mod packets;
 mod parts;
@@ -21,127 +21,109 @@ mod revocation;
 mod txn;
 mod verdict_findings;
 
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_failover::Domain;
+use mitra_verbs::{Error, Provider};
+
 use self::parts::Reduced as _;
 use crate::timeline::Timeline;
-use crate::{Coverage, World};
+use crate::{Coverage, SimNic, Stalled, World};
 
 pub use reduction::{Extra, Reducible, Reduction, ReductionError, ReductionStep};
 
-/// A seed with this bit has the world that the workload `failover` drew for it before it drew more,
-/// so that the regression list keeps its worlds.
+/// The bit of a seed for which the workload `failover` draws only what its first version drew, so
+/// that the seeds of the regression list keep their worlds.
 pub const FIRST_GENERATION: u64 = 1 << 63;
 
 /// All workloads, by name.
 pub const WORKLOADS: &[SeededWorkload] = &[
-    FAILOVER,
-    FAILOVER_CASES,
-    FAILOVER_LIMITS,
-    FILTER,
-    HOMES,
-    LEDGER,
-    OBJECTS,
-    PACKETS,
-    RC,
-    RESTART,
-    REVOCATION,
-    TXN,
+    SeededWorkload {
+        name: "failover",
+        world: "a vQP, or queue pairs with a shared backup, with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
+        run: |seed, kept_records| failover::REDUCIBLE.run_whole(seed, kept_records),
+        has_coverage: true,
+        reducible: Some(failover::REDUCIBLE),
+    },
+    SeededWorkload {
+        name: "failover-cases",
+        world: "the worlds of `failover`, of which each combines certain operations with a failure at a certain stage, because independent draws rarely do",
+        run: |seed, kept_records| failover::REDUCIBLE_FOCUSED.run_whole(seed, kept_records),
+        has_coverage: true,
+        reducible: Some(failover::REDUCIBLE_FOCUSED),
+    },
+    SeededWorkload {
+        name: "failover-limits",
+        world: "the worlds of `failover`, with epochs and sequence numbers that may be used up, and with NICs whose completions are late",
+        run: failover::run_with_limits,
+        has_coverage: true,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "filter",
+        world: "clients and a server of the exactly-once RPC, over UD with random noise, restarts and evictions, or over vQPs of the policy blanket while a rail fails",
+        run: |seed, kept_records| filter::Filter::REDUCIBLE.run_whole(seed, kept_records),
+        has_coverage: true,
+        reducible: Some(filter::Filter::REDUCIBLE),
+    },
+    SeededWorkload {
+        name: "homes",
+        world: "three processes in a ring, each with a word that the others increment by atomics over many vQPs; links, addresses and hosts fail, and the homes must agree",
+        run: homes::run,
+        has_coverage: true,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "ledger",
+        world: "the ledger of a vQP, with messages of up to 1 GiB and without their data; rails fail, and a model knows which packets they executed",
+        run: ledger::run,
+        has_coverage: false,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "objects",
+        world: "1 to 3 clients of shared cells, a counter, a latch, a mutex and mailboxes over vQPs on 2 or 3 rails; links and NICs fail, evidence is lost, clients crash",
+        run: |seed, kept_records| objects::Objects::REDUCIBLE.run_whole(seed, kept_records),
+        has_coverage: true,
+        reducible: Some(objects::Objects::REDUCIBLE),
+    },
+    SeededWorkload {
+        name: "packets",
+        world: "one RC queue pair whose peer sends copies, gaps, refused requests and forgeries; a model of the responder says what each must cause",
+        run: packets::run,
+        has_coverage: false,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "rc",
+        world: "two RC queue pairs over one link with random noise, NIC timing and queue sizes; both ends post operations of all kinds",
+        run: |seed, kept_records| rc::RcWorld::REDUCIBLE.run_whole(seed, kept_records),
+        has_coverage: true,
+        reducible: Some(rc::RcWorld::REDUCIBLE),
+    },
+    SeededWorkload {
+        name: "restart",
+        world: "a process crashes and starts again at the same addresses; packets of its old vQP are held back until the new one runs",
+        run: restart::run,
+        has_coverage: false,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "revocation",
+        world: "a vQP over 2 or 3 rails that fail; a region is deregistered, or a window is invalidated or freed, by either end while requests on it are in flight",
+        run: revocation::run,
+        has_coverage: true,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "txn",
+        world: "2 or 3 coordinators run transactions over vQPs on 2 or 3 memory nodes; links and NICs fail, coordinators and recoverers die, sleep, and wake after they were taken over",
+        run: |seed, kept_records| txn::Transactions::REDUCIBLE.run_whole(seed, kept_records),
+        has_coverage: true,
+        reducible: Some(txn::Transactions::REDUCIBLE),
+    },
 ];
-
-const FAILOVER: SeededWorkload = SeededWorkload {
-    name: "failover",
-    world: "a vQP, or queue pairs with a shared backup, with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
-    run: failover::run,
-    has_coverage: true,
-    reducible: Some(failover::REDUCIBLE),
-};
-
-const FAILOVER_CASES: SeededWorkload = SeededWorkload {
-    name: "failover-cases",
-    world: "the worlds of `failover`, of which each combines certain operations with a failure at a certain stage, because independent draws rarely do",
-    run: failover::run_focused,
-    has_coverage: true,
-    reducible: Some(failover::REDUCIBLE_FOCUSED),
-};
-
-const FAILOVER_LIMITS: SeededWorkload = SeededWorkload {
-    name: "failover-limits",
-    world: "the worlds of `failover`, with epochs and sequence numbers that may be used up, and with NICs whose completions are late",
-    run: failover::run_with_limits,
-    has_coverage: true,
-    reducible: None,
-};
-
-const FILTER: SeededWorkload = SeededWorkload {
-    name: "filter",
-    world: "clients and a server of the exactly-once RPC, over UD with random noise, restarts and evictions, or over vQPs of the policy blanket while a rail fails",
-    run: filter::run,
-    has_coverage: true,
-    reducible: Some(filter::Filter::REDUCIBLE),
-};
-
-const HOMES: SeededWorkload = SeededWorkload {
-    name: "homes",
-    world: "three processes in a ring, each with a word that the others increment by atomics over many vQPs; links, addresses and hosts fail, and the homes must agree",
-    run: homes::run,
-    has_coverage: true,
-    reducible: None,
-};
-
-const LEDGER: SeededWorkload = SeededWorkload {
-    name: "ledger",
-    world: "the ledger of a vQP, with messages of up to 1 GiB and without their data; rails fail, and a model knows which packets they executed",
-    run: ledger::run,
-    has_coverage: false,
-    reducible: None,
-};
-
-const PACKETS: SeededWorkload = SeededWorkload {
-    name: "packets",
-    world: "one RC queue pair whose peer sends copies, gaps, refused requests and forgeries; a model of the responder says what each must cause",
-    run: packets::run,
-    has_coverage: false,
-    reducible: None,
-};
-
-const RC: SeededWorkload = SeededWorkload {
-    name: "rc",
-    world: "two RC queue pairs over one link with random noise, NIC timing and queue sizes; both ends post operations of all kinds",
-    run: rc::run,
-    has_coverage: true,
-    reducible: Some(rc::RcWorld::REDUCIBLE),
-};
-
-const RESTART: SeededWorkload = SeededWorkload {
-    name: "restart",
-    world: "a process crashes and starts again at the same addresses; packets of its old vQP are held back until the new one runs",
-    run: restart::run,
-    has_coverage: false,
-    reducible: None,
-};
-
-const REVOCATION: SeededWorkload = SeededWorkload {
-    name: "revocation",
-    world: "a vQP over 2 or 3 rails that fail; a region is deregistered, or a window is invalidated or freed, by either end while requests on it are in flight",
-    run: revocation::run,
-    has_coverage: true,
-    reducible: None,
-};
-
-const OBJECTS: SeededWorkload = SeededWorkload {
-    name: "objects",
-    world: "1 to 3 clients of shared cells, a counter, a latch, a mutex and mailboxes over vQPs on 2 or 3 rails; links and NICs fail, evidence is lost, clients crash",
-    run: objects::run,
-    has_coverage: true,
-    reducible: Some(objects::Objects::REDUCIBLE),
-};
-
-const TXN: SeededWorkload = SeededWorkload {
-    name: "txn",
-    world: "2 or 3 coordinators run transactions over vQPs on 2 or 3 memory nodes; links and NICs fail, coordinators and recoverers die, sleep, and wake after they were taken over",
-    run: txn::run,
-    has_coverage: true,
-    reducible: Some(txn::Transactions::REDUCIBLE),
-};
 
 /// A workload of `mitra sim`.
 #[derive(Clone, Copy, Debug)]
@@ -150,13 +132,13 @@ pub struct SeededWorkload {
     pub name: &'static str,
     /// What a world contains, in one line.
     pub world: &'static str,
-    /// Runs the world of a seed, and keeps the last records of its trace, as many as the second
-    /// argument says. The results other than the trace do not depend on the second argument.
+    /// Runs the world of a seed. The second argument is the number of trace records to keep, the
+    /// last ones. [`SeedRun`] names the results that depend on it.
     pub run: fn(u64, usize) -> SeedRun,
-    /// Whether failures of NICs and links meet operations in it, so that its runs have a
+    /// Whether NICs and links fail while operations are in flight, so that runs have a
     /// [`Coverage`].
     pub has_coverage: bool,
-    /// Its smaller worlds, with which a failure is shrunk, if it has some.
+    /// The smaller worlds with which a failure is shrunk.
     pub reducible: Option<Reducible>,
 }
 
@@ -167,32 +149,50 @@ pub struct SeedRun {
     pub operations: u64,
     /// The number of injected failures of links, NICs and hosts, not counting noise on packets.
     pub faults: u64,
-    /// The violated rules, the most important first. Empty if the run is correct.
+    /// The violated rules, the most important first.
     pub findings: Vec<Finding>,
-    /// A hash of all events. It depends on the seed, and on whether records are kept. 0 if the
-    /// workload has none.
+    /// A hash of all events, or 0 if the workload has no world. The hash of a seed is another one
+    /// if records are kept.
     pub trace_hash: u64,
-    /// What failures met, if the workload has a world of hosts and NICs.
+    /// The operations that were in flight when NICs and links failed.
     pub coverage: Coverage,
-    /// The faults of the seed, one a line. Empty if no record was to be kept, or the workload does
-    /// not schedule faults.
+    /// The faults of the seed, one a line. Empty if no records are kept.
     pub schedule: Vec<String>,
-    /// What the seed drew. Empty if no record was to be kept.
+    /// What the seed drew. Empty if no records are kept.
     pub setup: Vec<String>,
-    /// The last records of the world's trace, and the state at the end. Empty if no record was to
-    /// be kept.
+    /// The last records of the trace, and the state at the end. Empty if no records are kept.
     pub trace: Vec<String>,
-    /// The last records of the world's trace in a form that can be drawn. Empty if no record was to
-    /// be kept, or the workload has no world of hosts and NICs.
+    /// The last records of the trace in a form that can be drawn. Empty if no records are kept.
     pub timeline: Timeline,
 }
 
 impl SeedRun {
-    /// Adds the trace of a world.
-    fn keep_trace(&mut self, world: &World, kept_records: usize) {
+    /// Runs a world. An error of a NIC or a queue pair before the world begins is a finding.
+    fn of(run: impl FnOnce(&mut SeedRun) -> Result<(), Error>) -> SeedRun {
+        let mut result = SeedRun::default();
+        if let Err(error) = run(&mut result) {
+            result.violation("connect", error.to_string());
+        }
+        result
+    }
+
+    fn violation(&mut self, checker: &'static str, detail: impl Into<String>) {
+        self.findings.push(Finding::violation(checker, detail));
+    }
+
+    fn stuck(&mut self, checker: &'static str, detail: impl Into<String>) {
+        self.findings.push(Finding::stuck(checker, detail));
+    }
+
+    fn must_reach(&mut self, checker: &'static str, reached: Result<(), Stalled>) {
+        self.findings.extend(reached.err().map(|stalled| Finding::stuck(checker, stalled.state)));
+    }
+
+    fn keep_trace(&mut self, world: &World, kept_records: usize, setup: impl FnOnce() -> Vec<String>) {
         self.trace_hash = world.trace_hash();
         self.coverage = world.coverage();
         if kept_records > 0 {
+            self.setup.extend(setup());
             self.trace.extend(world.trace_tail(kept_records));
             self.timeline = world.timeline();
         }
@@ -204,21 +204,40 @@ impl SeedRun {
 pub struct Finding {
     /// The name of the checker that found it, stable for scripts.
     pub checker: &'static str,
-    /// Whether something that should happen did not happen in the liveness phase. If not, something
-    /// happened that must not happen.
+    /// Whether the finding is about work that did not finish in the liveness phase, and not about
+    /// an event that must not happen.
     pub is_stuck: bool,
-    /// What happened.
+    /// A description, of one or more lines.
     pub detail: String,
 }
 
 impl Finding {
-    /// Creates a finding of a checker for something that must not happen.
+    /// An event that must not happen.
     pub fn violation(checker: &'static str, detail: impl Into<String>) -> Finding {
         Finding { checker, is_stuck: false, detail: detail.into() }
     }
 
-    /// Creates a finding of a checker for something that did not happen.
+    /// Work that did not finish.
     pub fn stuck(checker: &'static str, detail: impl Into<String>) -> Finding {
         Finding { checker, is_stuck: true, detail: detail.into() }
     }
+}
+
+/// Runs a world until it is done: for the time `safety`, and then for the time `liveness` without
+/// the faults that `calm` ends.
+fn run_phases(
+    world: &mut World,
+    mut is_done: impl FnMut(&World) -> bool,
+    safety: Duration,
+    calm: fn(&mut World),
+    liveness: Duration,
+) -> Result<(), Stalled> {
+    world.run_until(&mut is_done, safety).or_else(|_| {
+        calm(world);
+        world.run_until(is_done, liveness)
+    })
+}
+
+fn domain(nics: &[Arc<SimNic>]) -> Result<Arc<Domain>, Error> {
+    Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
 }

@@ -1,35 +1,39 @@
-//! Smaller worlds of the workloads whose worlds consist of parts of a few kinds.
+//! The parts of a world, and what a [`Reduction`] leaves of them.
 
 use std::panic;
+
+use mitra_failover::Config as VqpConfig;
+use mitra_verbs::Error;
 
 use super::{Extra, Reducible, Reduction, ReductionError, ReductionStep, SeedRun};
 use crate::Config;
 
-/// A workload that runs what a [`Reduction`] leaves of its worlds.
+/// A workload whose worlds a [`Reduction`] makes smaller.
 pub(super) trait Reduced {
-    /// Runs what the reduction leaves of the world of a seed. Also returns the parts of the whole
-    /// world.
-    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts);
+    /// Runs what the reduction leaves of the world of a seed.
+    ///
+    /// # Errors
+    /// Any error of a NIC or a queue pair before the world begins.
+    fn run(seed: u64, left: &mut Left<'_>, kept_records: usize, result: &mut SeedRun) -> Result<(), Error>;
 
-    /// The smaller worlds.
     const REDUCIBLE: Reducible = Reducible { run: run::<Self>, smaller: smaller::<Self> };
 }
 
-/// How many parts of each kind a world has as the seed draws it.
+/// How many parts of each kind the whole world of a seed has.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Parts {
     pub(super) faults: usize,
     /// Connections, or clients. At least one stays.
     pub(super) connections: usize,
-    /// The operations of each end, in each connection. A workload whose clients have operations
-    /// only counts them as those of the first end.
+    /// The operations of each end, in each connection. Operations of clients are those of end 0.
     pub(super) operations: [usize; 2],
-    /// What can be left out and would change the world.
+    /// What the world has, and a reduction may leave out.
     pub(super) extras: Vec<Extra>,
 }
 
 impl Parts {
-    /// Returns an error if the reduction names parts that the world does not have.
+    /// # Errors
+    /// The reduction names parts that the world does not have.
     pub(super) fn check(&self, seed: u64, reduction: &Reduction) -> Result<(), ReductionError> {
         let number = self.faults;
         if reduction.faults.iter().flatten().any(|&fault| fault >= number) {
@@ -48,7 +52,7 @@ impl Parts {
         }
     }
 
-    /// Returns reductions that take a little more away by a step, the boldest first.
+    /// Returns reductions that take more away by a step, those that take most away first.
     pub(super) fn smaller(&self, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
         match step {
             ReductionStep::Faults => {
@@ -83,55 +87,50 @@ impl Parts {
     }
 }
 
-/// Numbers the faults of a world as they are drawn, and counts those that are left.
-pub(super) struct FaultNumbers<'a> {
-    reduction: &'a Reduction,
-    drawn: usize,
-    kept: u64,
+pub(super) struct Left<'a> {
+    pub(super) reduction: &'a Reduction,
+    /// The parts of the whole world that were drawn so far.
+    pub(super) parts: Parts,
+    pub(super) faults: u64,
 }
 
-impl<'a> FaultNumbers<'a> {
-    pub(super) fn new(reduction: &'a Reduction) -> FaultNumbers<'a> {
-        FaultNumbers { reduction, drawn: 0, kept: 0 }
+impl Left<'_> {
+    pub(super) fn new(reduction: &Reduction) -> Left<'_> {
+        Left { reduction, parts: Parts::default(), faults: 0 }
     }
 
-    /// Numbers the next fault. Returns whether it is left, so that it happens.
-    pub(super) fn keeps_next(&mut self) -> bool {
-        let number = self.drawn;
-        self.drawn += 1;
+    /// Numbers the next fault. Returns whether the fault is left.
+    pub(super) fn keeps_next_fault(&mut self) -> bool {
+        let number = self.parts.faults;
+        self.parts.faults += 1;
         let is_kept = self.reduction.faults.as_ref().is_none_or(|kept| kept.contains(&number));
-        self.kept += u64::from(is_kept);
+        self.faults += u64::from(is_kept);
         is_kept
     }
 
-    /// The number of faults that were drawn.
-    pub(super) fn drawn(&self) -> usize {
-        self.drawn
+    pub(super) fn leave_out_noise(&mut self, config: &mut Config) {
+        let silent = config.link.without_noise();
+        if self.leaves_out(Extra::Noise, config.link != silent) {
+            config.link = silent;
+        }
+        if self.leaves_out(Extra::Pauses, config.host.pause_ppm > 0) {
+            config.host.pause_ppm = 0;
+        }
     }
 
-    /// The number of faults that are left.
-    pub(super) fn kept(&self) -> u64 {
-        self.kept
+    pub(super) fn leave_out_log(&mut self, vqp: &mut VqpConfig) {
+        vqp.completion_log &= !self.leaves_out(Extra::Log, vqp.completion_log);
+    }
+
+    /// Records whether the whole world has an extra. Returns whether the reduction leaves the extra
+    /// out.
+    fn leaves_out(&mut self, extra: Extra, is_present: bool) -> bool {
+        self.parts.extras.extend(is_present.then_some(extra));
+        self.reduction.lacks(extra)
     }
 }
 
-/// Leaves noise and pauses out of a configuration if the reduction does. Returns which of both the
-/// configuration had.
-pub(super) fn leave_out_noise(config: &mut Config, reduction: &Reduction) -> Vec<Extra> {
-    let (link, pauses) = (config.link, config.host.pause_ppm);
-    let silent = link.without_noise();
-    if reduction.lacks(Extra::Noise) {
-        config.link = silent;
-    }
-    if reduction.lacks(Extra::Pauses) {
-        config.host.pause_ppm = 0;
-    }
-    let present = [(Extra::Noise, link != silent), (Extra::Pauses, pauses > 0)];
-    present.into_iter().filter_map(|(extra, is_present)| is_present.then_some(extra)).collect()
-}
-
-/// Returns numbers below `n` from `least` on: first `least`, then those that are nearer and nearer
-/// to `n`.
+/// Returns numbers below `n`: first `least`, and then each halves the distance to `n`.
 pub(super) fn less(n: usize, least: usize) -> impl Iterator<Item = usize> {
     let most = n.saturating_sub(least);
     let steps = (0..usize::BITS).map(move |halvings| most >> halvings).take_while(|&step| step > 0);
@@ -143,14 +142,24 @@ fn run<W: Reduced + ?Sized>(
     reduction: &Reduction,
     kept_records: usize,
 ) -> Result<SeedRun, ReductionError> {
-    let (run, parts) = W::run(seed, reduction, kept_records);
-    parts.check(seed, reduction).map(|()| run)
+    let mut left = Left::new(reduction);
+    let result = run_left::<W>(seed, &mut left, kept_records);
+    left.parts.check(seed, reduction).map(|()| result)
 }
 
 fn smaller<W: Reduced + ?Sized>(seed: u64, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
-    // A world that panics does not tell its parts, so its failure is not shrunk.
-    let parts = panic::catch_unwind(|| W::run(seed, &Reduction::default(), 0).1).unwrap_or_default();
-    parts.smaller(reduction, step)
+    // The parts of a world that panics are unknown, so its failure is not shrunk.
+    let parts = panic::catch_unwind(|| {
+        let whole = Reduction::default();
+        let mut left = Left::new(&whole);
+        run_left::<W>(seed, &mut left, 0);
+        left.parts
+    });
+    parts.unwrap_or_default().smaller(reduction, step)
+}
+
+fn run_left<W: Reduced + ?Sized>(seed: u64, left: &mut Left<'_>, kept_records: usize) -> SeedRun {
+    SeedRun::of(|result| W::run(seed, left, kept_records, result))
 }
 
 #[cfg(test)]
@@ -165,8 +174,6 @@ mod tests {
         assert_eq!(less(2, 2).count(), 0);
     }
 
-    /// In each workload, each step of a search can be run and repeated from its text, takes
-    /// something away, and finds nothing in a correct implementation.
     #[test]
     fn smaller_worlds_of_each_workload_run_and_find_nothing() {
         for workload in WORKLOADS {
@@ -187,7 +194,6 @@ mod tests {
         }
     }
 
-    /// What is taken away is not in the world.
     #[test]
     fn reductions_take_faults_and_operations_away() {
         for (name, text) in [

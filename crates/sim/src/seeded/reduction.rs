@@ -1,4 +1,4 @@
-//! A reduction of the world that a seed draws: the smaller world shows the same failure.
+//! A reduction of the world that a seed draws, to a smaller world with the same failure.
 
 use core::fmt;
 use core::str::FromStr;
@@ -22,7 +22,7 @@ pub enum Extra {
     Log,
     /// The preferred rail.
     Failback,
-    /// Turns that take completions only.
+    /// Turns that only take completions.
     LazyPolls,
     /// Inline data, pieces of local memory, empty and unsignalled operations.
     Shapes,
@@ -43,7 +43,7 @@ pub enum Extra {
 }
 
 impl Extra {
-    /// All, in the order in which a search leaves them out.
+    /// In the order in which a search leaves them out.
     pub const ALL: [Extra; 16] = [
         Extra::Noise,
         Extra::Pauses,
@@ -85,17 +85,17 @@ impl Extra {
     }
 }
 
-/// A reduction of the world that a seed draws. It has a text form, such as
-/// `faults=0+3,operations=4+0,without=noise+log`, which repeats the world together with the seed.
+/// A reduction of the world that a seed draws. A seed and the text of a reduction, such as
+/// `faults=0+3,operations=4+0,without=noise+log`, repeat a world.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Reduction {
-    /// The faults that are left, by their positions in the drawn schedule. `None`: all.
+    /// The positions, in the drawn schedule, of the faults that are left. `None`: all.
     pub faults: Option<Vec<usize>>,
     /// The number of connections that are left.
     pub connections: Option<usize>,
     /// The number of rails that are left.
     pub rails: Option<usize>,
-    /// The number of operations that are left of each end, in each connection.
+    /// The number of operations of each end that are left, in each connection.
     pub operations: Option<[usize; 2]>,
     /// The extras that are left out, without repetition.
     pub without: Vec<Extra>,
@@ -107,7 +107,7 @@ impl Reduction {
         *self == Reduction::default()
     }
 
-    /// Returns this reduction with a change.
+    /// Returns a changed copy.
     #[must_use]
     pub fn with(&self, change: impl FnOnce(&mut Reduction)) -> Reduction {
         let mut reduction = self.clone();
@@ -125,11 +125,8 @@ impl Reduction {
         self.operations.map_or(drawn, |operations| operations[end].min(drawn))
     }
 
-    /// Returns the reduction that also leaves this out.
     pub(crate) fn and_without(&self, extra: Extra) -> Reduction {
-        let mut reduction = self.clone();
-        reduction.without.push(extra);
-        reduction
+        self.with(|reduction| reduction.without.push(extra))
     }
 }
 
@@ -149,7 +146,7 @@ pub enum ReductionStep {
 }
 
 impl ReductionStep {
-    /// All steps, in the order of a search.
+    /// In the order of a search.
     pub const ALL: [ReductionStep; 5] = [
         ReductionStep::Faults,
         ReductionStep::Connections,
@@ -168,11 +165,16 @@ pub struct Reducible {
     /// # Errors
     /// The world of the seed has no such part.
     pub run: fn(u64, &Reduction, usize) -> Result<SeedRun, ReductionError>,
-    /// Returns reductions that take a little more away by a step, the boldest first.
+    /// Returns reductions that take more away by a step, those that take most away first.
     pub smaller: fn(u64, &Reduction, ReductionStep) -> Vec<Reduction>,
 }
 
-/// Joins words by `+`, or writes `none`.
+impl Reducible {
+    pub(super) fn run_whole(&self, seed: u64, kept_records: usize) -> SeedRun {
+        (self.run)(seed, &Reduction::default(), kept_records).expect("the whole world exists")
+    }
+}
+
 fn join(words: impl Iterator<Item = String>) -> String {
     let words: Vec<_> = words.collect();
     if words.is_empty() { "none".to_owned() } else { words.join("+") }
@@ -196,8 +198,7 @@ impl fmt::Display for Reduction {
     }
 }
 
-/// The error of a text that is not a [`Reduction`], or of a reduction that the world of a seed
-/// cannot have.
+/// A text is no [`Reduction`], or the world of a seed cannot have this reduction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReductionError(String);
 

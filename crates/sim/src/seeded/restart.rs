@@ -1,10 +1,10 @@
-//! A process that crashes and is started again at the same addresses. The process that survives
-//! connects to the new one by another vQP while its old vQP still posts, and packets of the old
-//! life are held back until the new one runs.
+//! A process that crashes and is started again at the same addresses. The surviving process
+//! connects to the new process by a second vQP while its old vQP still posts. Packets of the old
+//! vQP are held back until the new process runs.
 //!
-//! The operations of the new life have the outcomes that are told, and touch nothing else: no
-//! packet of the old life reaches its memory. The old vQP ends with an error that names the peer,
-//! and what it was told is true for the memory of the process that crashed.
+//! The outcomes on the new vQP are true, and no packet of the old vQP reaches the memory of the new
+//! process. The old vQP ends with an error that names the peer. The outcomes on the old vQP are
+//! true for the memory of the process that crashed.
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -12,20 +12,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{CloseReason, Config as VqpConfig, Domain, VirtualMr};
-use mitra_verbs::{Access, Buffer, Error, LocalAckTimeout, Provider};
+use mitra_verbs::{Access, Buffer, Error, LocalAckTimeout};
 
-use super::{Finding, SeedRun, verdict_findings};
+use super::{Finding, SeedRun, domain, run_phases, verdict_findings};
 use crate::workload::{OpKind, PeerApp, Plan, VqpEndpoint, WorkloadPeer, connect_vqp_in, verify};
 use crate::{Config, HostId, PacketFate, PacketKind, Prng, SimNic, World};
 
-/// The time within which everything ends.
+/// The time for the liveness phase.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
-/// The longest time for which a packet is held back.
+/// The longest time for which a packet is held back, in nanoseconds.
 const LONGEST_HOLD: u64 = 80_000_000;
-/// The size of the memory that the new process lends and that no request names.
+/// The size of memory of the new process that no request names.
 const UNUSED_BYTES: usize = 1 << 14;
 
-/// A connection of two processes.
 struct Life {
     plans: [Plan; 2],
     peers: [Rc<RefCell<WorkloadPeer>>; 2],
@@ -55,7 +54,7 @@ impl Life {
         Ok(life)
     }
 
-    /// Returns the findings in what an end was told, as far as the effects show in memory.
+    /// Compares the outcomes that an end was told with the effects in the memory of the other end.
     fn findings_of(&self, end: usize) -> Vec<Finding> {
         let [own, other] = [&self.peers[end], &self.peers[1 - end]].map(|peer| peer.borrow());
         let verdict = verify(&self.plans[end], own.requester_log(), other.responder_log());
@@ -89,7 +88,6 @@ fn draw_vqp(rng: &mut Prng) -> VqpConfig {
     vqp
 }
 
-/// A world of the workload.
 struct RestartWorld {
     world: World,
     hosts: [HostId; 2],
@@ -99,33 +97,24 @@ struct RestartWorld {
     old: Life,
     new: Option<(Life, Arc<Buffer>, VirtualMr)>,
     crash_at: Duration,
-    /// The time from the crash to the start of the new process.
+    /// From the crash to the start of the new process.
     away: Duration,
 }
 
-/// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    let mut result = SeedRun::default();
     let rng = &mut Prng::stream(seed, "restart");
-    let ended = RestartWorld::new(seed, rng, kept_records).and_then(|mut made| {
-        made.run(rng, &mut result)?;
+    let mut result = SeedRun::of(|result| {
+        let mut made = RestartWorld::new(seed, rng, kept_records)?;
+        made.run(rng, result)?;
         let lives = made.new.iter().map(|(life, ..)| life).chain([&made.old]);
         result.operations = lives.flat_map(|life| &life.peers).map(|p| p.borrow().posted() as u64).sum();
-        if kept_records > 0 {
-            result.setup.push(format!("crashes at {:?}, away for {:?}", made.crash_at, made.away));
-        }
-        result.keep_trace(&made.world, kept_records);
+        result.keep_trace(&made.world, kept_records, || {
+            vec![format!("crashes at {:?}, away for {:?}", made.crash_at, made.away)]
+        });
         Ok(())
     });
     result.faults = 1;
-    if let Err(e) = ended {
-        result.findings.push(Finding::violation("connect", e.to_string()));
-    }
     result
-}
-
-fn domain(nics: &[Arc<SimNic>]) -> Result<Arc<Domain>, Error> {
-    Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
 }
 
 impl RestartWorld {
@@ -148,7 +137,7 @@ impl RestartWorld {
         Ok(RestartWorld { world, hosts, nics, survivor, vqp, old, new: None, crash_at, away })
     }
 
-    /// Holds packets of the survivor back, until the new process runs.
+    /// Holds packets of the survivor back. Many arrive only when the new process runs.
     fn hold_packets(&mut self, rng: &mut Prng) {
         for _ in 0..rng.below(6) {
             let nic = rng.pick(&self.nics[0]).id();
@@ -174,22 +163,17 @@ impl RestartWorld {
                 && survivor.borrow().is_done()
                 && old.borrow().qp.close_reason().is_some()
         };
-        let ended = self.world.run_until(&is_done, Duration::from_millis(200));
-        let ended = ended.or_else(|_| {
-            self.world.heal();
-            self.world.run_until(&is_done, LIVENESS_LIMIT)
-        });
-        if let Err(stalled) = ended {
-            result.findings.push(Finding::stuck("stuck", stalled.state));
-        }
+        let safety = Duration::from_millis(200);
+        let ended = run_phases(&mut self.world, is_done, safety, World::heal, LIVENESS_LIMIT);
+        result.must_reach("stuck", ended);
         self.world.heal();
-        // Both programs consume what has arrived, and packets that are held back arrive.
+        // Held packets arrive, and both programs take what has arrived.
         self.world.run_for(Duration::from_millis(2) + Duration::from_nanos(LONGEST_HOLD));
         self.check(own_end, result);
         Ok(())
     }
 
-    /// Starts a new process with NICs at the same addresses, which connects to the survivor.
+    /// Starts a process with NICs at the same addresses, and connects it to the survivor.
     fn restart(&mut self, rng: &mut Prng) -> Result<(), Error> {
         let host = self.hosts[1];
         self.nics[1] = (0..self.nics[0].len()).map(|rail| self.world.add_nic(host, rail as u8)).collect();
@@ -211,26 +195,28 @@ impl RestartWorld {
         for end in [0, 1] {
             result.findings.extend(new.findings_of(end));
         }
-        // What the process had received when it crashed is not in its log.
+        // The log of the process that crashed lacks the messages that it had received last.
         let has_messages =
             [OpKind::Send, OpKind::WriteImm].iter().any(|&kind| self.old.plans[0].mix[kind as usize] > 0);
         if !has_messages {
             result.findings.extend(self.old.findings_of(0));
         }
         result.findings.extend(self.old.findings_of(1));
-        let mut found = |checker, text: String| result.findings.push(Finding::violation(checker, text));
         if (0..UNUSED_BYTES / 8).any(|word| unused.load(8 * word) != 0) {
-            found("touched", "memory that no request of the new process names has changed".to_owned());
+            result.violation("touched", "memory that no request of the new process names has changed");
         }
         let reason = self.old.endpoints[0].borrow().qp.close_reason();
-        // The last one, if the process crashes in a move that it has not confirmed.
+        // `FailedDuringRecovery` if the process crashes in a move that it has not confirmed.
         use CloseReason::{FailedDuringRecovery, PeerExited, PeerUnreachable};
         if !matches!(reason, Some(PeerExited | PeerUnreachable | FailedDuringRecovery)) {
-            found("reason", format!("the old connection ended as {reason:?}, at the restart as {own_end:?}"));
+            result.violation(
+                "reason",
+                format!("the old connection ended as {reason:?}, at the restart as {own_end:?}"),
+            );
         }
         let reasons = new.endpoints.each_ref().map(|end| end.borrow().qp.close_reason());
         if reasons != [None; 2] {
-            found("ended-with-a-good-rail", format!("the new connection ended as {reasons:?}"));
+            result.violation("ended-with-a-good-rail", format!("the new connection ended as {reasons:?}"));
         }
     }
 }

@@ -1,9 +1,8 @@
-//! The findings in the verdict of a plan.
+//! The findings of a verdict on a plan.
 
 use super::Finding;
 use crate::workload::Verdict;
 
-/// Returns a finding for each rule that a verdict names as violated.
 pub(super) fn of_verdict(end: &str, verdict: &Verdict) -> Vec<Finding> {
     let total = verdict.total();
     let counts = [

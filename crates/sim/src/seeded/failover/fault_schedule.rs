@@ -1,27 +1,27 @@
-//! The faults of a world of the failover workload, drawn from its seed.
+//! The faults of a world, drawn from its seed.
 
 use core::time::Duration;
 
 use super::placed;
 use super::setup::Setup;
+use crate::seeded::faults::{NIC_FAILURES, RAIL_FAILURES};
 use crate::{Failure, Operation, PacketFate, PacketKind, Prng, RecoveryPoint, Stage};
 
-/// What fails. `end` is the index of a host.
+/// A fault. `end`, `target` and `observer` are indices of hosts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Fault {
-    /// The link of one end goes down, and up again after `down`, if it is given.
+    /// The link of one end goes down, and up again after the time `down`.
     Link { rail: Rail, end: usize, down: Option<Duration> },
     /// The NIC of one end dies or hangs.
     Nic { rail: Rail, end: usize, failure: Failure },
-    /// This many packets per million in one direction are lost for this time: of those that the end
-    /// sends, or of those that arrive at it.
+    /// Packets in one direction, sent by the end or arriving at the end, are lost for a time.
     OneWay { rail: Rail, end: usize, sends: bool, time: Duration, drop_ppm: u32 },
     /// The NIC of one end gets another address.
     Address { rail: Rail, end: usize },
-    /// The program of an end does not run for this time. Shortly before it wakes, its NIC may fail.
+    /// The program of an end sleeps for a time. Shortly before the program wakes, its NIC may fail.
     Nap { end: usize, time: Duration, then: Option<(Rail, Failure)> },
-    /// Something fails when the `nth` packet, or the `nth` packet of operations of a kind, reaches
-    /// a stage.
+    /// A link or NIC fails when the `nth` packet, or the `nth` packet of operations of a kind,
+    /// reaches a stage at the observer.
     AtStage {
         rail: Rail,
         observer: usize,
@@ -32,8 +32,8 @@ pub(super) enum Fault {
         failure: Failure,
         hold: Option<Duration>,
     },
-    /// Something happens at the `nth` packet of a kind that the end sends or that arrives there.
-    /// `then` is what fails.
+    /// The `nth` packet of a kind that the end sends, or that arrives there, has a fate. `then` may
+    /// name a link or NIC that fails.
     AtPacket {
         rail: Rail,
         end: usize,
@@ -43,50 +43,71 @@ pub(super) enum Fault {
         fate: PacketFate,
         then: Option<(usize, Failure)>,
     },
-    /// A link goes down. At the `nth` call by which the program of `end` then changes or queries
-    /// one of its NICs, the NIC of `target` on another rail fails: a second failure at this point
-    /// of the recovery.
+    /// The link of `end` goes down. A second failure follows in the recovery: at the `nth` call by
+    /// which the program of `end` changes or queries a NIC, the NIC of `target` on another rail
+    /// fails.
     InRecovery { first: Rail, end: usize, nth: u64, second: Rail, target: usize, failure: Failure },
-    /// Something fails when an end in a recovery has taken the step of this point for the `nth`
+    /// A link or NIC fails when an end in a recovery has taken the step of a point for the `nth`
     /// time.
     AtPoint { point: RecoveryPoint, nth: u32, rail: Rail, target: usize, failure: Failure },
     /// An end shuts its vQP or its shared backup down, or closes the first connection abruptly.
     Leave { end: usize, abruptly: bool },
 }
 
-/// A rail that a fault selects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rail {
-    /// The rail with this number.
     Number(usize),
-    /// The rail that is active at the end when the fault happens. If that rail is the spared one,
-    /// its link blinks only.
+    /// The rail that is active at the end when the fault happens. The link of the spared rail only
+    /// blinks.
     Active,
 }
 
-/// The faults of a world.
+impl Fault {
+    /// A failure when the `nth` packet reaches a stage at end 1, counted from the beginning.
+    pub(super) fn at_stage(
+        rail: usize,
+        stage: Stage,
+        nth: u32,
+        target: usize,
+        failure: Failure,
+    ) -> (Duration, Fault) {
+        let (rail, observer, operation, hold) = (Rail::Number(rail), 1, None, None);
+        (Duration::ZERO, Fault::AtStage { rail, observer, stage, operation, nth, target, failure, hold })
+    }
+
+    /// The fate of the `nth` packet of a kind that an end sends, counted from the beginning.
+    pub(super) fn at_sent(
+        rail: usize,
+        end: usize,
+        kind: PacketKind,
+        nth: u32,
+        fate: PacketFate,
+        then: Option<(usize, Failure)>,
+    ) -> (Duration, Fault) {
+        let (rail, arriving) = (Rail::Number(rail), false);
+        (Duration::ZERO, Fault::AtPacket { rail, end, kind, arriving, nth, fate, then })
+    }
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct FaultSchedule {
-    /// The rail that stays usable at both ends, apart from blinks and noise. While it is, posted
-    /// work must complete.
+    /// The rail that stays usable at both ends, apart from blinks and noise. While there is such a
+    /// rail, posted work must complete.
     pub(super) spared_rail: Option<usize>,
     pub(super) faults: Vec<(Duration, Fault)>,
-    /// When all faults stop.
     pub(super) end: Duration,
 }
 
-/// The longest time for which the spared rail's link is down at once. It is far below
-/// `peer_timeout`.
+/// The longest blink of a link of the spared rail, far below `peer_timeout`.
 pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
 
-/// The rate of a loss of all packets.
+/// In packets per million.
 const ALL_PACKETS: u32 = 1_000_000;
 
 /// The longest time for which a packet is held back.
 pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(60);
 
 impl FaultSchedule {
-    /// Draws a schedule.
     pub(super) fn draw(seed: u64, setup: &Setup) -> FaultSchedule {
         let rng = &mut Prng::stream(seed, "failover faults");
         let rails = setup.rails.len();
@@ -124,30 +145,19 @@ impl FaultSchedule {
             at += short_or_long(rng, 50_000 * span / 4);
             let rail = draw_rail(rng, rails, spared_rail);
             let end = rng.index(2);
-            let fault = match *rng.pick(&kinds) {
-                Kind::Link => match rail {
-                    Some(rail) => {
-                        let down = (rng.below(4) > 0).then(|| short_or_long(rng, 20_000_000));
-                        Fault::Link { rail, end, down }
-                    }
-                    None => blink(rng, spared_rail, end),
-                },
-                Kind::Nic if rail.is_some() => {
-                    let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
-                    Fault::Nic { rail: rail.unwrap_or(Rail::Active), end, failure }
+            let fault = match (*rng.pick(&kinds), rail) {
+                (Kind::Link, Some(rail)) => {
+                    let down = (rng.below(4) > 0).then(|| short_or_long(rng, 20_000_000));
+                    Fault::Link { rail, end, down }
                 }
-                Kind::OneWay if rail.is_some() => {
+                (Kind::Link, None) => blink(rng, spared_rail, end),
+                (Kind::Nic, Some(rail)) => Fault::Nic { rail, end, failure: *rng.pick(&NIC_FAILURES) },
+                (Kind::OneWay, Some(rail)) => {
                     let (sends, time) = (rng.below(2) == 0, short_or_long(rng, 100_000_000));
-                    Fault::OneWay {
-                        rail: rail.unwrap_or(Rail::Active),
-                        end,
-                        sends,
-                        time,
-                        drop_ppm: ALL_PACKETS,
-                    }
+                    Fault::OneWay { rail, end, sends, time, drop_ppm: ALL_PACKETS }
                 }
-                Kind::AtStage if rail.is_some() => draw_stage(rng, rail.unwrap_or(Rail::Active)),
-                Kind::Nap => {
+                (Kind::AtStage, Some(rail)) => draw_stage(rng, rail),
+                (Kind::Nap, _) => {
                     let left = (setup.vqp.peer_timeout / 2).saturating_sub(naps);
                     let time = short_or_long(rng, 200_000_000).min(left);
                     naps += time;
@@ -174,23 +184,13 @@ impl FaultSchedule {
         FaultSchedule { spared_rail, faults, end }
     }
 
-    /// Returns whether the schedule contains the end of the connection with this index by its
-    /// program.
+    /// Returns whether a program ends the connection with this index.
     pub(super) fn has_leave(&self, connection: usize) -> bool {
-        let is_of_it = |abruptly: bool| connection == 0 || !abruptly;
-        self.faults
-            .iter()
-            .any(|(_, fault)| matches!(fault, Fault::Leave { abruptly, .. } if is_of_it(*abruptly)))
+        self.has(|fault| matches!(fault, Fault::Leave { abruptly, .. } if connection == 0 || !abruptly))
     }
 
-    /// Returns whether packets are lost for some time although the links are up.
-    pub(super) fn has_one_way_loss(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::OneWay { .. }))
-    }
-
-    /// Returns whether the address of a NIC may change.
-    pub(super) fn has_address_change(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Address { .. }))
+    pub(super) fn has(&self, is_wanted: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(|(_, fault)| is_wanted(fault))
     }
 
     /// Returns whether a NIC may die or hang.
@@ -198,7 +198,7 @@ impl FaultSchedule {
         self.failures().any(|(_, failure)| failure != Failure::LinkDown)
     }
 
-    /// Returns whether each NIC that may die or hang is one of this end.
+    /// Returns whether only NICs of this end may die or hang.
     pub(super) fn has_nic_failures_only_at(&self, end: usize) -> bool {
         self.failures().all(|(at, failure)| failure == Failure::LinkDown || at == end)
     }
@@ -232,7 +232,7 @@ enum Kind {
     Blink,
 }
 
-/// Draws the faults that the first generation of worlds does not have.
+/// Draws the faults that worlds of the first generation lack.
 fn draw_more(
     seed: u64,
     setup: &Setup,
@@ -251,12 +251,11 @@ fn draw_more(
             faults.push((short_or_long(rng, 20_000 * span), draw_at_packet(rng, setup.rails.len(), spared)));
         }
     }
-    let failures = [Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung];
     if rng.below(4) == 0
         && let Some(second) = draw_rail(rng, setup.rails.len(), spared)
     {
         let nth = 1 + (rng.below(256) >> rng.below(6));
-        let (end, target, failure) = (rng.index(2), rng.index(2), *rng.pick(&failures));
+        let (end, target, failure) = (rng.index(2), rng.index(2), *rng.pick(&RAIL_FAILURES));
         let fault = Fault::InRecovery { first: Rail::Active, end, nth, second, target, failure };
         faults.push((short_or_long(rng, 400_000), fault));
     }
@@ -268,7 +267,7 @@ fn draw_more(
     }
 }
 
-/// Draws a fault at a packet. On the spared rail only the packet is lost or late.
+/// Draws a fault at a packet. On the spared rail, only the packet is lost or late.
 fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault {
     let rail = draw_rail(rng, rails, spared);
     let fate = match rng.below(3) {
@@ -276,7 +275,7 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
         1 => PacketFate::Lost,
         _ => PacketFate::Held(short_or_long(rng, LONGEST_HOLD.as_nanos() as u64)),
     };
-    let failure = *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]);
+    let failure = *rng.pick(&RAIL_FAILURES);
     let then = (rail.is_some() && rng.below(3) > 0).then(|| (rng.index(2), failure));
     let kind = *rng.pick(&PacketKind::DRAWN);
     let nth = 1 + (rng.below(32) >> rng.below(6)) as u32;
@@ -284,19 +283,19 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
     Fault::AtPacket { rail, end: rng.index(2), kind, arriving: rng.below(2) == 0, nth, fate, then }
 }
 
-/// Draws a nap in which operations complete and their completions are lost, because the NIC fails
-/// before the program wakes. Only evidence then tells that they were executed. The end is drawn,
-/// unless it is given.
+/// Draws a nap in which operations complete. Their completions are lost with the NIC before the
+/// program wakes, so that only evidence tells which operations were executed. The end is drawn if
+/// it is `None`.
 pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (Duration, Fault) {
-    let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
+    let failure = *rng.pick(&NIC_FAILURES);
     let time = Duration::from_micros(rng.between(100, 3_000));
     let end = end.unwrap_or_else(|| rng.index(2));
     let nap = Fault::Nap { end, time, then: Some((Rail::Active, failure)) };
     (short_or_long(rng, 200_000), nap)
 }
 
-/// Draws blinks of whichever rail is active, so close to each other that the next one falls into
-/// the recovery from the one before.
+/// Draws blinks of the active rail that follow so closely that one falls into the recovery from the
+/// previous one.
 fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let mut at = short_or_long(rng, 200_000);
     let blinks = rng.between(2, 6);
@@ -310,8 +309,7 @@ fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     blinks.collect()
 }
 
-/// Draws the kinds of faults that a world has. Some kinds are left out, so that one does not hide
-/// the effects of another.
+/// Draws the kinds of faults that a world has. Fewer kinds hide fewer effects of each other.
 fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
     let all = [Kind::Link, Kind::Link, Kind::Nic, Kind::OneWay, Kind::AtStage, Kind::Nap, Kind::Blink];
     let mut kinds: Vec<Kind> = all.into_iter().filter(|_| rng.below(2) == 0).collect();
@@ -321,7 +319,7 @@ fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
     kinds
 }
 
-/// Draws the rail of a fault. Returns `None` for the spared rail.
+/// Draws a rail. `None` is the spared rail.
 fn draw_rail(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Option<Rail> {
     let rail = rng.index(rails);
     if rng.below(2) == 0 {
@@ -344,12 +342,12 @@ fn draw_stage(rng: &mut Prng, rail: Rail) -> Fault {
         operation: None,
         nth: rng.between(1, 40) as u32,
         target: rng.index(2),
-        failure: *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]),
+        failure: *rng.pick(&RAIL_FAILURES),
         hold: (rng.below(2) == 0).then(|| short_or_long(rng, LONGEST_HOLD.as_nanos() as u64)),
     }
 }
 
-/// Draws a time of at most `longest` nanoseconds. Its order of magnitude is drawn first.
+/// Draws a time of at most `longest` nanoseconds, the order of magnitude first.
 pub(super) fn short_or_long(rng: &mut Prng, longest: u64) -> Duration {
     let limit = longest >> rng.below(10);
     Duration::from_nanos(rng.between(1_000, limit.max(2_000)))

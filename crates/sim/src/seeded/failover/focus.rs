@@ -1,5 +1,5 @@
-//! Worlds that combine certain operations with a failure at a certain stage, because independent
-//! draws rarely meet these cases.
+//! Worlds that combine certain operations with a failure at a certain stage. Independent draws
+//! rarely meet these cases.
 
 use core::time::Duration;
 
@@ -10,57 +10,57 @@ use mitra_verbs::Mtu;
 use super::fault_schedule::{Fault, Rail, short_or_long, sleep_through_completions};
 use super::options::ConnectionOptions;
 use super::setup::{Polling, RailSetup, Setup};
+use crate::seeded::faults::NIC_FAILURES;
 use crate::workload::{OpKind, Plan};
 use crate::world_state::LONGEST_INLINE;
 use crate::{Config, DurationRange, Failure, PacketFate, PacketKind, Prng, Stage};
 
-/// One of this many seeds has a focus.
 const SEEDS_PER_FOCUS: u64 = 12;
-/// One of this many seeds of the workload in which every world has a focus has one that is not
-/// drawn with the others.
+/// In the workload `failover-cases`, one of so many seeds has the focus [`Focus::LatePlaced`].
 const SEEDS_PER_LATE_FOCUS: u64 = 8;
 
-/// The case on which a world concentrates. End 0 is the requester, and rail 0 fails.
+/// The case on which a world concentrates. End 0 is the requester. Rail 0 fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Focus {
-    /// READs of a counter, each followed by a fenced atomic that changes it. The requester's NIC
-    /// fails when an atomic is executed, while it places the data of the READ. A repeated READ
+    /// READs of a counter, each followed by a fenced atomic on the counter. The requester's NIC
+    /// fails when an atomic is executed, while the NIC places the data of the READ. A repeated READ
     /// would return the changed counter.
     FencedReads,
     /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link
-    /// fails when such a WRITE is partly executed. It then follows an atomic whose value is lost,
-    /// so it must not be reported as not executed.
+    /// fails when a WRITE behind an atomic whose value is lost is partly executed. The WRITE must
+    /// not be reported as not executed.
     TornBehindError,
-    /// The operations of `FencedReads`, at a responder whose PSN cannot be read: nothing tells
-    /// whether the atomic was executed. A repeated READ would return the changed counter.
+    /// The operations of `FencedReads` at a responder whose PSN cannot be read, so that no evidence
+    /// tells whether the atomic was executed. A repeated READ might return the changed counter.
     UndecidedFence,
     /// READs of memory that a fenced WRITE of several packets overwrites. The requester's NIC fails
-    /// when such a WRITE is partly executed, while its program sleeps. A repeated READ would return
-    /// a part of the new memory.
+    /// while its program sleeps, when a WRITE is partly executed. A repeated READ would return a
+    /// part of the new memory.
     TornFence,
-    /// Atomics, of which as many are in flight as the responder saves results. The requester's NIC
-    /// fails when one is executed, before the program can see the completions of those before it,
-    /// or while the program sleeps. Each value must come from a saved result.
+    /// As many atomics in flight as the responder saves results. The requester's NIC fails when an
+    /// atomic is executed, before the program sees the completions of earlier atomics, or while the
+    /// program sleeps. Each value must come from a saved result.
     SavedResults,
-    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost, and there
-    /// are no retries, so that the queue pairs are replaced. Before the rest of the WRITE is sent,
-    /// the requester may close the connection: the WRITE must not be reported as not executed.
+    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost. Without
+    /// retries, the queue pairs are replaced. The connection may close before the rest of the WRITE
+    /// is sent, and the WRITE must not be reported as not executed.
     TornThenClosed,
-    /// SENDs and WRITEs of a durable connection. A message about what the peer has seen is held
-    /// back on one rail while the other one fails. It arrives after the move, while the programs
-    /// often sleep, and must not confirm the operations of the new epoch.
+    /// SENDs and WRITEs of a durable connection. A message about the operations that the peer has
+    /// seen is held back on one rail while the other rail fails. The message arrives after the
+    /// move, while the programs often sleep, and must not confirm operations of the new epoch.
     LatePlaced,
-    /// WRITEs with immediate of several packets over three rails. The link fails when one is partly
-    /// executed, and each Resume of the requester is lost, until the next rail fails too. Only the
+    /// WRITEs with immediate of several packets over three rails. The link fails when a WRITE is
+    /// partly executed. Each Resume of the requester is lost, until the next rail fails too. Only
     /// evidence then tells the length of the part that was executed first.
     LostResume,
-    /// Messages in mode `durable`, to a NIC that acknowledges one, and dies before it is in memory.
+    /// Messages in mode `durable`. The responder's NIC dies before an acknowledged message is in
+    /// memory.
     UnplacedMessages,
-    /// WRITEs with log entries. The link of rail 0 fails, whose NICs place before they acknowledge,
-    /// and then a NIC of rail 1 dies that has acknowledged a WRITE before it was in memory.
+    /// WRITEs with log entries. The NICs of rail 0 place before they acknowledge. After a failure
+    /// of the link of rail 0, a NIC of rail 1 dies before an acknowledged WRITE is in memory.
     UnplacedOnLaterRail,
-    /// Two rails whose links fail in turn, and messages about the new queue pairs of a rail that
-    /// arrive when the vQP has left that rail once more.
+    /// Two rails whose links fail in turn. Messages about the new queue pairs of a rail arrive when
+    /// the vQP has left that rail again.
     LateNewQps,
 }
 
@@ -72,9 +72,9 @@ impl Focus {
     pub(super) const OF_LIMITS: [Focus; 4] =
         [Focus::LostResume, Focus::UnplacedMessages, Focus::UnplacedOnLaterRail, Focus::LateNewQps];
 
-    /// The cases of the workload in which each world has one, without the one that is drawn before
-    /// these. Worlds of the workload in which few have one draw from the first four, those of the
-    /// first generation from the first two.
+    /// The cases of the workload `failover-cases`, which draws `LatePlaced` separately. The
+    /// workload `failover` draws from the first four cases, in the first generation from the first
+    /// two.
     const ALL: [Focus; 6] = [
         Focus::FencedReads,
         Focus::TornBehindError,
@@ -84,14 +84,14 @@ impl Focus {
         Focus::TornThenClosed,
     ];
 
-    /// Draws the focus of a seed, if it has one.
+    /// Draws a case for the workload `failover`.
     pub(super) fn draw(seed: u64, is_first_generation: bool) -> Option<Focus> {
         let rng = &mut Prng::stream(seed, "failover focus");
         let drawn = &Focus::ALL[..if is_first_generation { 2 } else { 4 }];
         (rng.below(SEEDS_PER_FOCUS) == 0).then(|| *rng.pick(drawn))
     }
 
-    /// Draws the focus of a seed of the workload in which every world has one.
+    /// Draws a case for the workload `failover-cases`.
     pub(super) fn draw_always(seed: u64) -> Focus {
         if Prng::stream(seed, "failover late focus").below(SEEDS_PER_LATE_FOCUS) == 0 {
             return Focus::LatePlaced;
@@ -99,7 +99,7 @@ impl Focus {
         *Prng::stream(seed, "failover focus of every seed").pick(&Focus::ALL)
     }
 
-    /// Adapts what the seed drew: the fabric, the NICs, and the requester's operations.
+    /// Adapts the fabric, the NICs, and the operations of the requester.
     pub(super) fn shape(self, world: &mut Config, rails: &mut Vec<RailSetup>, plan: &mut Plan) {
         let mut only = |kinds: &[OpKind]| *plan = plan.clone().only(kinds);
         let capabilities = rails.iter_mut().flat_map(|rail| &mut rail.capabilities);
@@ -107,16 +107,16 @@ impl Focus {
             Focus::FencedReads | Focus::UndecidedFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (1_000_000, 0);
-                // The NIC still places the data of a READ when the responder executes the atomic
-                // behind it.
+                // The NIC still places the data of a READ when the responder executes the next
+                // atomic.
                 world.memory.chunk_delay = DurationRange::nanos(1, 1_600);
                 capabilities.for_each(|nic| nic.psn_query = self == Focus::FencedReads);
             }
             Focus::TornFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (0, 1_000_000);
-                // The NIC still places the data of a READ when the responder executes the WRITE
-                // behind it.
+                // The NIC still places the data of a READ when the responder executes the next
+                // WRITE.
                 world.memory.chunk_delay = DurationRange::nanos(1, 10_000);
                 capabilities.for_each(|nic| nic.psn_query = true);
             }
@@ -127,18 +127,13 @@ impl Focus {
             }
             Focus::LateNewQps => {
                 only(&[OpKind::Write, OpKind::Send, OpKind::FetchAdd]);
-                rails.truncate(2);
-                if let [rail] = &rails[..] {
-                    rails.push(rail.clone());
-                }
+                rails.resize(2, rails[0].clone());
             }
             Focus::UnplacedOnLaterRail => {
                 only(&[OpKind::Write, OpKind::Block, OpKind::FetchAdd]);
                 capabilities.for_each(|nic| nic.write_order = true);
                 world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
-                while rails.len() < 3 {
-                    rails.push(rails[0].clone());
-                }
+                rails.resize(rails.len().max(3), rails[0].clone());
                 for (number, rail) in rails.iter_mut().enumerate() {
                     rail.capabilities.iter_mut().for_each(|nic| nic.ack_after_placement = number == 0);
                 }
@@ -146,15 +141,13 @@ impl Focus {
             Focus::LostResume => {
                 only(&[OpKind::WriteImm]);
                 capabilities.for_each(|nic| nic.psn_query = true);
-                while rails.len() < 3 {
-                    rails.push(rails[0].clone());
-                }
+                rails.resize(rails.len().max(3), rails[0].clone());
             }
             Focus::SavedResults => {
                 only(&[OpKind::FetchAdd, OpKind::CompareSwap]);
                 plan.depth = plan.depth.max(16);
-                // The NIC has an answer and sends the next atomic before the program can see the
-                // completion.
+                // The NIC sends the next atomic before the program sees the completion of an
+                // answered one.
                 world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
                 capabilities.for_each(|nic| {
                     (nic.psn_query, nic.saved_results, nic.reset) = (true, true, true);
@@ -180,10 +173,9 @@ impl Focus {
         plan.max_len = plan.max_len.max(8 << 10);
     }
 
-    /// Adapts the configuration of the vQPs.
     pub(super) fn shape_vqp(self, vqp: &mut VqpConfig) {
         match self {
-            // The requester has more atomics to post than results are saved.
+            // The requester has more atomics to post than the responder saves results.
             Focus::SavedResults => vqp.rd_atomic = 1 + vqp.rd_atomic % 4,
             Focus::TornThenClosed => vqp.detector.retry_cnt = 0,
             Focus::LateNewQps => {
@@ -193,11 +185,11 @@ impl Focus {
         }
     }
 
-    /// Adapts a world of the workload in which each world has a focus.
+    /// Adapts the other knobs of a world of the workload `failover-cases` or `failover-limits`.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {
-            // A NIC that fetches data completes what it has begun to place. Inline data needs no
-            // fetch, and the peer reads nothing.
+            // A NIC that fetches data first completes the placement that it has begun. Inline data
+            // needs no fetch, and the peer posts no READs.
             setup.rails.iter_mut().for_each(|rail| rail.mtu = [Mtu::M256; 2]);
             setup.vqp.inline = LONGEST_INLINE;
             setup.plans.truncate(1);
@@ -225,7 +217,6 @@ impl Focus {
         setup.options = Some(options);
     }
 
-    /// Draws the faults.
     pub(super) fn faults(self, rng: &mut Prng) -> Vec<(Duration, Fault)> {
         match self {
             Focus::SavedResults if rng.below(3) == 0 => return vec![sleep_through_completions(rng, Some(0))],
@@ -238,24 +229,14 @@ impl Focus {
         }
         let (stage, failure, target) = match self {
             Focus::FencedReads | Focus::UndecidedFence | Focus::SavedResults => {
-                (Stage::Executed, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0)
+                (Stage::Executed, *rng.pick(&NIC_FAILURES), 0)
             }
             Focus::TornBehindError => (Stage::PartlyExecuted, Failure::LinkDown, rng.index(2)),
             Focus::UnplacedMessages => (Stage::NotPlaced, Failure::NicDead, 1),
-            _ => (Stage::PartlyExecuted, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0),
+            _ => (Stage::PartlyExecuted, *rng.pick(&NIC_FAILURES), 0),
         };
         let nth = rng.between(1, if self == Focus::SavedResults { 40 } else { 12 }) as u32;
-        let fault = Fault::AtStage {
-            rail: Rail::Number(0),
-            observer: 1,
-            stage,
-            operation: None,
-            nth,
-            target,
-            failure,
-            hold: None,
-        };
-        let mut faults = vec![(Duration::ZERO, fault)];
+        let mut faults = vec![Fault::at_stage(0, stage, nth, target, failure)];
         if matches!(self, Focus::UndecidedFence | Focus::TornFence) {
             // The completions of the READs are lost with the NIC.
             let time = Duration::from_micros(rng.between(100, 3_000));
@@ -265,26 +246,18 @@ impl Focus {
     }
 }
 
-/// Draws the loss of a message about what end 1 has seen, with the link of rail 0. The copy on rail
-/// 1 arrives later.
+/// Draws the loss of a message about the operations that end 1 has seen, together with the link of
+/// rail 0. The copy on rail 1 arrives later.
 fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let nth = rng.between(2, 30) as u32;
-    let at_message = |rail, fate, then| Fault::AtPacket {
-        rail: Rail::Number(rail),
-        end: 1,
-        kind: PacketKind::Control(MessageKind::Placed),
-        arriving: false,
-        nth,
-        fate,
-        then,
-    };
+    let kind = PacketKind::Control(MessageKind::Placed);
     let held = PacketFate::Held(short_or_long(rng, 10_000_000));
-    let lost = at_message(0, PacketFate::Lost, Some((rng.index(2), Failure::LinkDown)));
-    vec![(Duration::ZERO, lost), (Duration::ZERO, at_message(1, held, None))]
+    let then = Some((rng.index(2), Failure::LinkDown));
+    let lost = Fault::at_sent(0, 1, kind, nth, PacketFate::Lost, then);
+    vec![lost, Fault::at_sent(1, 1, kind, nth, held, None)]
 }
 
-/// Draws short failures of whichever rail is active, and the delay of messages about new queue
-/// pairs.
+/// Draws blinks of the active rail, and delays of messages about new queue pairs.
 fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (mut at, mut faults) = (Duration::ZERO, Vec::new());
     for _ in 0..8 {
@@ -293,78 +266,45 @@ fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
         faults.push((at, Fault::Link { rail: Rail::Active, end: rng.index(2), down }));
     }
     for nth in 1..=12 {
-        let (rail, end) = (Rail::Number(rng.index(2)), rng.index(2));
+        let (rail, end) = (rng.index(2), rng.index(2));
         let fate = PacketFate::Held(Duration::from_nanos(rng.between(1_000_000, 60_000_000)));
         let kind = PacketKind::Control(MessageKind::NewQp);
-        let fault = Fault::AtPacket { rail, end, kind, arriving: false, nth, fate, then: None };
-        faults.push((Duration::ZERO, fault));
+        faults.push(Fault::at_sent(rail, end, kind, nth, fate, None));
     }
     faults
 }
 
-/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when it has
-/// acknowledged what is not in memory.
+/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when acknowledged
+/// data is not in memory.
 fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
-    let mut at_stage = |number, stage, failure, most| {
-        let fault = Fault::AtStage {
-            rail: Rail::Number(number),
-            observer: 1,
-            stage,
-            operation: None,
-            nth: rng.between(1, most) as u32,
-            target: 1,
-            failure,
-            hold: None,
-        };
-        (Duration::ZERO, fault)
-    };
+    let [first, second] = [8, 12].map(|most| rng.between(1, most) as u32);
     vec![
-        at_stage(0, Stage::Executed, Failure::LinkDown, 8),
-        at_stage(1, Stage::NotPlaced, Failure::NicDead, 12),
+        Fault::at_stage(0, Stage::Executed, first, 1, Failure::LinkDown),
+        Fault::at_stage(1, Stage::NotPlaced, second, 1, Failure::NicDead),
     ]
 }
 
-/// Draws the failure of rail 0 in a WRITE of the requester, the loss of its Resumes, and the
-/// failure of the next rail when that has acknowledged the rest of the WRITE.
+/// Draws the failure of rail 0 in a WRITE of the requester, the loss of the requester's Resumes,
+/// and the failure of the next rail when the rest of the WRITE is acknowledged.
 fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
-    let torn = Fault::AtStage {
-        rail: Rail::Number(0),
-        observer: 1,
-        stage: Stage::PartlyExecuted,
-        operation: None,
-        nth: rng.between(1, 12) as u32,
-        target: rng.index(2),
-        failure: Failure::LinkDown,
-        hold: None,
-    };
-    let at_packet = |rail, kind, arriving, nth, fate, then| {
-        let fault = Fault::AtPacket { rail: Rail::Number(rail), end: 0, kind, arriving, nth, fate, then };
-        (Duration::ZERO, fault)
-    };
-    let mut faults = vec![(Duration::ZERO, torn)];
+    let (nth, target) = (rng.between(1, 12) as u32, rng.index(2));
+    let mut faults = vec![Fault::at_stage(0, Stage::PartlyExecuted, nth, target, Failure::LinkDown)];
     for (rail, nth) in [1, 2].into_iter().flat_map(|rail| (1..=LOST_RESUMES).map(move |nth| (rail, nth))) {
         let resume = PacketKind::Control(MessageKind::Resume);
-        faults.push(at_packet(rail, resume, false, nth, PacketFate::Lost, None));
+        faults.push(Fault::at_sent(rail, 0, resume, nth, PacketFate::Lost, None));
     }
-    let next = Some((rng.index(2), Failure::LinkDown));
-    faults.push(at_packet(1, PacketKind::Ack, true, rng.between(1, 2) as u32, PacketFate::Passes, next));
+    let (then, nth) = (Some((rng.index(2), Failure::LinkDown)), rng.between(1, 2) as u32);
+    let (rail, kind, fate) = (Rail::Number(1), PacketKind::Ack, PacketFate::Passes);
+    let next = Fault::AtPacket { rail, end: 0, kind, arriving: true, nth, fate, then };
+    faults.push((Duration::ZERO, next));
     faults
 }
 
-/// Draws the loss of a packet of a WRITE of the requester, and the end of the connection shortly
-/// after.
+/// Draws the loss of a packet of a WRITE of the requester, and perhaps the end of the connection
+/// shortly after.
 fn tear_and_close(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (kind, nth) = (PacketKind::WriteFragment(rng.between(1, 2) as u32), rng.between(1, 4) as u32);
-    let lost = Fault::AtPacket {
-        rail: Rail::Number(0),
-        end: 0,
-        kind,
-        arriving: false,
-        nth,
-        fate: PacketFate::Lost,
-        then: None,
-    };
-    let mut faults = vec![(Duration::ZERO, lost)];
+    let mut faults = vec![Fault::at_sent(0, 0, kind, nth, PacketFate::Lost, None)];
     if rng.below(4) > 0 {
         let leave = Fault::Leave { end: rng.index(2), abruptly: rng.below(2) == 0 };
         faults.push((short_or_long(rng, 10_000_000), leave));

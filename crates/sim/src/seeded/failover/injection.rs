@@ -9,10 +9,10 @@ use super::{End, FailoverWorld};
 use crate::workload::FailoverQp;
 use crate::{Failure, HostId, NicId, Noise, World};
 
-/// The time before the end of a nap at which a NIC of the sleeping host fails.
+/// How long before the end of a nap a NIC of the sleeping host fails.
 const BEFORE_WAKING: Duration = Duration::from_micros(50);
 
-/// What a fault needs to know when it happens.
+/// The parts of a world that a fault affects when it happens.
 struct Target<Q> {
     hosts: [HostId; 2],
     nics: [Vec<NicId>; 2],
@@ -21,24 +21,16 @@ struct Target<Q> {
     spared_rail: Option<usize>,
 }
 
-impl<Q> Clone for Target<Q> {
-    fn clone(&self) -> Target<Q> {
-        let Target { hosts, nics, ends, spared_rail } = self;
-        Target { hosts: *hosts, nics: nics.clone(), ends: ends.clone(), spared_rail: *spared_rail }
-    }
-}
-
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
-    /// Schedules the faults.
     pub(super) fn inject_faults(&mut self, hosts: [HostId; 2]) {
-        let target = Target {
+        let target = Rc::new(Target {
             hosts,
             nics: self.nics.each_ref().map(|nics| nics.iter().map(|nic| nic.id()).collect()),
             ends: self.connections[0].clone(),
             spared_rail: self.schedule.spared_rail,
-        };
+        });
         for &(at, fault) in &self.schedule.faults {
-            let (target, count) = (target.clone(), Rc::clone(&self.faults));
+            let (target, count) = (Rc::clone(&target), Rc::clone(&self.faults));
             self.world.after(at, move |world| {
                 if target.inject(world, fault) {
                     count.set(count.get() + 1);
@@ -47,7 +39,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         }
     }
 
-    /// Stops all faults. Dead and hung NICs stay so.
+    /// Stops all faults. Dead and hung NICs stay dead and hung.
     pub(super) fn stop_faults(&mut self) {
         self.world.heal();
         for nic in self.nics.iter().flatten() {
@@ -58,8 +50,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
 }
 
 impl<Q: FailoverQp + 'static> Target<Q> {
-    /// Injects a fault. Returns false if it would hit the spared rail.
-    fn inject(&self, world: &mut World, fault: Fault) -> bool {
+    /// Injects a fault. Returns false if the fault would hit the spared rail.
+    fn inject(self: &Rc<Self>, world: &mut World, fault: Fault) -> bool {
         match fault {
             Fault::Link { rail, end, down } => {
                 let number = self.number(rail, end);
@@ -95,7 +87,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
                 let until = world.now() + time;
                 world.pause(self.hosts[end], Some(until));
                 if let Some((rail, failure)) = then {
-                    let target = self.clone();
+                    let target = Rc::clone(self);
                     world.after(time.saturating_sub(BEFORE_WAKING), move |world| {
                         target.fail(world, rail, end, failure);
                     });
@@ -110,7 +102,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
             }
             Fault::AtPacket { rail, end, kind, arriving, nth, fate, then } => {
                 let number = self.number(rail, end);
-                // A rail that became the spared one since the draw loses the packet only.
+                // On the spared rail, only the packet is lost. An active rail is known only now.
                 let then = then.filter(|_| Some(number) != self.spared_rail);
                 let targets: Vec<_> =
                     then.iter().map(|&(end, failure)| (self.nics[end][number], failure)).collect();
@@ -143,7 +135,6 @@ impl<Q: FailoverQp + 'static> Target<Q> {
         nic.inspect(|&nic| world.fail(nic, failure)).is_some()
     }
 
-    /// Returns the number of a rail.
     fn number(&self, rail: Rail, end: usize) -> usize {
         match rail {
             Rail::Number(number) => number,
@@ -151,7 +142,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
         }
     }
 
-    /// Returns the NIC of an end on a rail, or `None` on the spared rail.
+    /// Returns the NIC of an end on a rail. `None` on the spared rail.
     fn unspared(&self, rail: Rail, end: usize) -> Option<NicId> {
         let number = self.number(rail, end);
         (Some(number) != self.spared_rail).then(|| self.nics[end][number])

@@ -1,5 +1,5 @@
-//! What the workload `failover-limits` draws in addition to that of `failover`: epochs and sequence
-//! numbers close to their last ones, and NICs whose completions are late.
+//! The knobs of the workload `failover-limits`: epochs and sequence numbers close to the last, and
+//! NICs whose completions are late.
 
 use super::focus::Focus;
 use super::setup::Setup;
@@ -8,18 +8,15 @@ use crate::{DurationRange, Prng};
 /// The number of operations that a vQP can number.
 const OPERATIONS: u64 = 1 << 48;
 
-/// One of this many seeds concentrates on a case.
+/// One of so many seeds concentrates on a case.
 const SEEDS_PER_FOCUS: u64 = 2;
 
-/// The numbers with which connections begin, and what their NICs do.
+/// The first numbers of connections, and delays of completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
-    /// The epoch of the first binding.
     pub(super) first_epoch: u16,
-    /// The sequence number of the first operation of an end.
     pub(super) first_seq: u64,
-    /// The times by which the completions of a queue pair that was moved to ERR are late, and the
-    /// completions of receives.
+    /// The delays of the completions of a queue pair that was moved to ERR, and of receives.
     pub(super) late_completions: Option<[DurationRange; 2]>,
 }
 
@@ -30,18 +27,17 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Draws the case on which the world of a seed concentrates, if it does.
     pub(super) fn draw_focus(seed: u64) -> Option<Focus> {
         let rng = &mut Prng::stream(seed, "failover limits focus");
         (rng.below(SEEDS_PER_FOCUS) == 0).then(|| *rng.pick(&Focus::OF_LIMITS))
     }
 
-    /// Draws the numbers of a world whose other knobs are drawn.
+    /// Draws the limits for a setup.
     pub(super) fn draw(seed: u64, setup: &Setup) -> Limits {
         let rng = &mut Prng::stream(seed, "failover limits");
         let mut limits = Limits::default();
-        // One of the two queue pairs of an XRC end could use up its epochs, and the program of that
-        // end then stops serving the other one.
+        // If one queue pair of an XRC end used up its epochs, the program would stop serving the
+        // other queue pair of the end.
         if rng.below(2) == 0 && setup.xrc_queues.is_none() {
             let left = 1 << rng.below(6);
             limits.first_epoch = u16::MAX - rng.below(left) as u16;
@@ -57,18 +53,17 @@ impl Limits {
         limits
     }
 
-    /// Returns whether the epochs may be used up.
     pub(super) fn may_use_up_epochs(&self) -> bool {
         self.first_epoch > 1
     }
 
-    /// Returns whether an end that has posted this many operations has no number for the next one.
-    /// A bind of a window, and the header of an XRC message, are operations too.
+    /// Returns whether an end that has posted so many operations may have no number for the next
+    /// one. A bind of a window and the header of an XRC message are operations too.
     pub(super) fn has_used_up_numbers(&self, posted: usize) -> bool {
         self.first_seq + 2 * posted as u64 + 2 >= OPERATIONS
     }
 
-    /// Returns whether an end that has posted this many operations has posted more than it can
+    /// Returns whether an end that has posted so many operations has posted more than it can
     /// number.
     pub(super) fn has_too_many(&self, posted: usize) -> bool {
         self.first_seq + posted as u64 > OPERATIONS

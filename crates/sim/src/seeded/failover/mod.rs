@@ -2,8 +2,8 @@
 //!
 //! Two processes post operations to each other over one to eight rails: over one vQP, over two XRC
 //! connections, or over one to eight queue pairs with a shared backup. In the safety phase, links,
-//! NICs and hosts fail. Then all links come up, noise stops, the programs run, and they post the
-//! operations that they held back.
+//! NICs and hosts fail. In the liveness phase, all links are up, no packet is lost, and the
+//! programs post the operations that they held back.
 
 mod checkers;
 mod fault_schedule;
@@ -22,40 +22,37 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{Domain, Secret};
-use mitra_verbs::{Error, Provider};
+use mitra_verbs::Error;
 
-use super::{FIRST_GENERATION, Finding, Reducible, Reduction, ReductionError, SeedRun};
+use super::{FIRST_GENERATION, Finding, Reducible, Reduction, ReductionError, SeedRun, domain};
 use crate::timeline::NoteKind;
 use crate::workload::{FailoverEndpoint, FailoverQp, OpKind, WorkloadPeer, XrcEnd, exchange_memory};
 use crate::{AppContext, HostId, SimNic, World};
 
 use fault_schedule::{FaultSchedule, LONGEST_HOLD};
 use options::{EndQp, connect_backed, connect_vqps, exchange_windows};
+use reduce::DrawSetup;
 use setup::{Polling, Setup};
 
-/// The time after the last fault within which everything must have ended. It exceeds `peer_timeout`
-/// and all retries of a queue pair many times.
+/// The time for the liveness phase. It exceeds `peer_timeout` and all retries of a queue pair many
+/// times.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
 
-/// One end of the world.
 struct End<Q> {
     peer: WorkloadPeer,
     endpoint: FailoverEndpoint<Q>,
-    /// The operations that ended so far, for the check that each success has its effect at once.
+    /// The number of operations whose outcome was compared with memory.
     checked: usize,
-    /// Operations whose success was reported before their effect was in memory.
+    /// Descriptions of operations whose success was reported before their effect was in memory.
     early: Vec<String>,
-    /// The first list of a vQP that was longer than its configuration allows.
+    /// Describes the first list of a vQP that was longer than its configuration allows.
     too_long: Option<String>,
 }
 
-/// The ends of a connection.
 type Ends<Q> = [Rc<RefCell<End<Q>>>; 2];
 
-/// Makes the connections of a world.
 type Connect<Q> = fn(&Setup, [Arc<Domain>; 2]) -> Result<Vec<[EndQp<Q>; 2]>, Error>;
 
-/// A world of the workload.
 struct FailoverWorld<Q> {
     world: World,
     hosts: [HostId; 2],
@@ -67,47 +64,33 @@ struct FailoverWorld<Q> {
     faults: Rc<Cell<u64>>,
 }
 
-/// The smaller worlds.
 pub(super) const REDUCIBLE: Reducible = Reducible {
-    run: run_reduced,
+    run: |seed, reduction, kept_records| run_reduced(Setup::draw, seed, reduction, kept_records),
     smaller: |seed, reduction, step| reduce::smaller(Setup::draw, seed, reduction, step),
 };
 
-/// The smaller worlds of those with a [focus](focus::Focus).
+/// The smaller worlds with a [focus](focus::Focus).
 pub(super) const REDUCIBLE_FOCUSED: Reducible = Reducible {
-    run: run_reduced_focused,
+    run: |seed, reduction, kept_records| run_reduced(Setup::draw_focused, seed, reduction, kept_records),
     smaller: |seed, reduction, step| reduce::smaller(Setup::draw_focused, seed, reduction, step),
 };
 
-/// Runs the world of a seed.
-pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced(seed, &Reduction::default(), kept_records).expect("the whole world exists")
-}
-
-/// Runs the world of a seed with a [focus](focus::Focus).
-pub(super) fn run_focused(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced_focused(seed, &Reduction::default(), kept_records).expect("the whole world exists")
-}
-
-fn run_reduced_focused(
+fn run_reduced(
+    draw_setup: DrawSetup,
     seed: u64,
     reduction: &Reduction,
     kept_records: usize,
 ) -> Result<SeedRun, ReductionError> {
-    let (setup, schedule) = reduce::draw(Setup::draw_focused, seed, reduction)?;
+    let (setup, schedule) = reduce::draw(draw_setup, seed, reduction)?;
+    let seed = if setup.is_first_generation { seed & !FIRST_GENERATION } else { seed };
     Ok(run_setup(seed, setup, schedule, kept_records))
 }
 
-/// Runs the world of a seed with [limits](limits::Limits).
+/// Runs a world with [limits](limits::Limits).
 pub(super) fn run_with_limits(seed: u64, kept_records: usize) -> SeedRun {
     let setup = Setup::draw_with_limits(seed);
     let schedule = FaultSchedule::draw(seed, &setup);
     run_setup(seed, setup, schedule, kept_records)
-}
-
-fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> Result<SeedRun, ReductionError> {
-    let (setup, schedule) = reduce::draw(Setup::draw, seed, reduction)?;
-    Ok(run_setup(seed & !FIRST_GENERATION, setup, schedule, kept_records))
 }
 
 fn run_setup(seed: u64, setup: Setup, schedule: FaultSchedule, kept_records: usize) -> SeedRun {
@@ -125,23 +108,17 @@ fn run_world<Q: FailoverQp + 'static>(
     kept_records: usize,
     connect: Connect<Q>,
 ) -> SeedRun {
-    let mut result = SeedRun::default();
-    match FailoverWorld::new(seed, setup, schedule, kept_records, connect) {
-        Ok(mut world) => {
-            world.run(&mut result);
-            if kept_records > 0 {
-                let faults = world.schedule.faults.iter();
-                result.schedule = faults.map(|(at, fault)| format!("{at:?} {fault:?}")).collect();
-                result.setup = world.describe_setup();
-            }
-            result.keep_trace(&world.world, kept_records);
-            if kept_records > 0 {
-                result.trace.extend(world.describe_ends());
-            }
+    SeedRun::of(|result| {
+        let mut world = FailoverWorld::new(seed, setup, schedule, kept_records, connect)?;
+        world.run(result);
+        result.keep_trace(&world.world, kept_records, || world.describe_setup());
+        if kept_records > 0 {
+            let faults = world.schedule.faults.iter();
+            result.schedule = faults.map(|(at, fault)| format!("{at:?} {fault:?}")).collect();
+            result.trace.extend(world.describe_ends());
         }
-        Err(e) => result.findings.push(Finding::violation("connect", e.to_string())),
-    }
-    result
+        Ok(())
+    })
 }
 
 fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<XrcEnd>; 2]>, Error> {
@@ -175,9 +152,6 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 world.delay_completions(nic.id(), flushes, receives);
             }
         }
-        let domain = |nics: &Vec<Arc<SimNic>>| {
-            Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
-        };
         let qps = connect(&setup, [domain(&nics[0])?, domain(&nics[1])?])?;
         let mut connections = Vec::new();
         for (i, [mut a, mut b]) in qps.into_iter().enumerate() {
@@ -226,13 +200,12 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         Ok(made)
     }
 
-    /// Adds the program of an end.
     fn add_program(&mut self, ends: &Ends<Q>, h: usize, host: HostId) {
         let [own, other] = [Rc::clone(&ends[h]), Rc::clone(&ends[1 - h])];
         let stop = Rc::clone(&self.stop);
         let polling = self.setup.polling[h];
         let rails = self.setup.rails.len();
-        // Elsewhere, the responder may acknowledge data that is not in memory yet.
+        // Other responders may acknowledge data that is not in memory yet.
         let checks_effects = self.setup.vqp.durable || self.setup.nics().all(|nic| nic.ack_after_placement);
         let confirms_receives = self.confirms_receives(h);
         let mut last_poll = mitra_verbs::Time::ZERO;
@@ -271,16 +244,15 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         });
     }
 
-    /// Returns whether the messages of an end succeed only when the program of the other end has
-    /// received them: the connection is durable on every rail, and what a queue pair receives, its
-    /// program receives at once.
+    /// Returns whether a message of an end succeeds only when the program of the other end has
+    /// received the message: the connection is durable on every rail, and the other program polls
+    /// in every turn.
     fn confirms_receives(&self, h: usize) -> bool {
         let setup = &self.setup;
         let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());
-        let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
         setup.vqp.durable
             && setup.nics().all(|nic| !nic.ack_after_placement)
-            && (is_plain && is_vqp)
+            && (is_plain && setup.is_vqp())
             && matches!(setup.polling[1 - h], Polling::Always)
             && setup.plans[0][h].mix[OpKind::WriteImm as usize] == 0 // its length may have to wait for the peer
     }
@@ -288,8 +260,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     fn run(&mut self, result: &mut SeedRun) {
         let ends: Vec<_> = self.connections.iter().flatten().map(Rc::clone).collect();
         let done = || World::programs_are(|| ends.iter().all(|end| end.borrow().peer.is_done()));
-        // The safety phase. It ends when the faults have happened and all operations that are not
-        // held back have ended, or at its limit.
+        // The safety phase ends at its limit, or when the faults have happened and all operations
+        // that are not held back have ended.
         let limit = self.schedule.end + Duration::from_millis(50);
         let faults_end = self.schedule.end;
         let mut programs_are_done = done();
@@ -305,20 +277,18 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         if let Err(stalled) = ended {
             let stuck = ends.iter().filter(|end| !end.borrow().peer.is_done());
             let qps: Vec<_> = stuck.map(|end| format!("{:?}", end.borrow().endpoint.qp)).collect();
-            result.findings.push(Finding::stuck("stuck", format!("{}\n{}", qps.join(" "), stalled.state)));
+            result.stuck("stuck", format!("{}\n{}", qps.join(" "), stalled.state));
         }
         self.check_that_messages_are_received(result);
         for ends in self.connections.clone() {
             self.check_that_both_ends_close(ends, result);
         }
         self.check_that_waiting_messages_are_received(result);
-        // Both programs consume what has arrived.
+        // Both programs take what has arrived.
         self.world.run_for(Duration::from_millis(2));
         self.stop.set(true);
         self.world.run_for(LONGEST_HOLD + Duration::from_millis(2)); // held packets arrive
-        if let Err(stalled) = self.world.run_until_quiet() {
-            result.findings.push(Finding::stuck("packets", stalled.state));
-        }
+        result.must_reach("packets", self.world.run_until_quiet());
         for end in &ends {
             end.borrow_mut().peer.sweep();
         }
@@ -327,7 +297,6 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         (0..self.connections.len()).for_each(|connection| self.check(connection, result));
     }
 
-    /// Describes what the seed drew.
     fn describe_setup(&self) -> Vec<String> {
         let Setup { rails, vqp, plans, polling, held_back, focus, .. } = &self.setup;
         let mut lines = vec![format!("{:?}", self.world.config())];
@@ -346,7 +315,6 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         lines
     }
 
-    /// Describes the ends of the connections.
     fn describe_ends(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for end in self.connections.iter().flatten() {
@@ -367,7 +335,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     }
 }
 
-/// How far an end is, for the time line.
+/// The progress of an end, for the time line.
 #[derive(Clone, Copy)]
 struct Progress {
     posted: usize,
@@ -386,7 +354,6 @@ impl<Q: FailoverQp> End<Q> {
         }
     }
 
-    /// Writes what changed in a turn into the trace.
     fn note_progress(&self, before: Progress, ctx: &mut AppContext<'_>) {
         let now = self.progress();
         if now.posted > before.posted {
@@ -405,8 +372,8 @@ impl<Q: FailoverQp> End<Q> {
         }
     }
 
-    /// Checks that the other end has received all messages that were reported as executed. An end
-    /// that has closed may have received more than its program has taken.
+    /// Checks that the other end has received all messages that were reported as executed. The
+    /// program of a closed end may not have taken all messages that were received.
     fn check_receives(&mut self, other: &End<Q>, h: usize) {
         let is_closed = |end: &End<Q>| end.endpoint.qp.close_reason().is_some();
         let (executed, received) =
@@ -419,8 +386,8 @@ impl<Q: FailoverQp> End<Q> {
         }
     }
 
-    /// Checks that the operations that were reported as successful since the last call have their
-    /// effect in the memory of the other end.
+    /// Checks that the operations that succeeded since the last call have their effect in the
+    /// memory of the other end.
     fn check_effects(&mut self, other: &WorkloadPeer, h: usize) {
         let records = &self.peer.requester_log().records;
         while let Some(record) = records.get(self.checked)

@@ -1,6 +1,6 @@
-//! The options that a seed draws in addition to those of the first generation of worlds: evidence
-//! options, failback, shared receive queues and windows of vQPs, PSNs next to their wrap on any
-//! rail, and how programs name their memory and read that of their peer.
+//! The knobs that worlds of the first generation lack: evidence options, failback, shared receive
+//! queues and windows of vQPs, PSNs next to their wrap on any rail, the shape of operations, and
+//! detectors.
 
 use core::time::Duration;
 
@@ -10,7 +10,6 @@ use super::options::ConnectionOptions;
 use super::setup::{LARGE, Setup, seed_of_first_word};
 use crate::Prng;
 
-/// Draws these knobs.
 pub(super) fn draw(seed: u64, setup: &mut Setup) {
     let rng = &mut Prng::stream(seed, "failover more knobs");
     draw_connection(rng, setup);
@@ -22,9 +21,9 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
     }
 }
 
-/// For one of six seeds, draws ends without heartbeats, whose messages wait for receives without
-/// limit, in mode `durable` if the connection has one. Their NICs may acknowledge what is not in
-/// memory yet, and may not be reset. For another one, draws other detectors for the second end.
+/// In one of six seeds, draws ends without heartbeats, whose messages wait for receives without
+/// limit, most often in mode `durable`. Some of their NICs acknowledge data that is not in memory
+/// yet, or cannot be reset. In another sixth, draws other detectors for the second end.
 fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
     match rng.below(6) {
         0 => {
@@ -52,8 +51,7 @@ fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
 
 fn draw_connection(rng: &mut Prng, setup: &mut Setup) {
     setup.vqp.completion_log_interval = *rng.pick(&[1, 1, 2, 3, 8, 64]);
-    let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
-    if is_vqp && rng.below(3) == 0 {
+    if setup.is_vqp() && rng.below(3) == 0 {
         let options = ConnectionOptions::draw_with_log(rng, setup.vqp.completion_log);
         options.shape(&mut setup.vqp);
         setup.options = Some(options);
@@ -70,8 +68,8 @@ fn draw_failback(rng: &mut Prng, setup: &mut Setup) {
 fn draw_plans(rng: &mut Prng, setup: &mut Setup) {
     let inline = setup.vqp.inline as usize;
     for plan in setup.plans.iter_mut().flatten() {
-        // Each turn compares all words of the first incomplete areas, which would take most of the
-        // time of a run with large ones.
+        // Each turn compares all words of the first incomplete areas. Large areas would take most
+        // of the time of a run.
         plan.imm_by_word = rng.below(3) == 0 && plan.max_len < LARGE && !plan.consumes_late;
         plan.empty_block_ppm = *rng.pick(&[0, 0, 100_000]);
         plan.inline_limit = (rng.below(2) == 0).then_some(inline);
@@ -79,8 +77,8 @@ fn draw_plans(rng: &mut Prng, setup: &mut Setup) {
     }
 }
 
-/// For a third of the seeds, makes the first PSN of each end be close to the wrap to 0, on a rail
-/// other than rail 0 or on the queue pair that replaces one.
+/// In a third of the seeds, draws a first PSN of each end close to the wrap to 0, on any rail or on
+/// the queue pair that replaces one.
 fn draw_psn(rng: &mut Prng, setup: &mut Setup) {
     if rng.below(3) != 0 {
         return;

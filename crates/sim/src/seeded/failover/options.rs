@@ -7,23 +7,23 @@ use std::sync::Arc;
 use mitra_failover::{
     BackedQp, Config as VqpConfig, Domain, Secret, SharedBackup, SharedReceiveQueue, VirtualMr, VirtualQp,
 };
-use mitra_verbs::{Access, Data, Error, Key, RemoteAddr, SendFlags, SendOp, SendWr, WindowBind, WindowType};
+use mitra_verbs::{Access, Error, RemoteAddr, WindowType};
 
 use super::setup::Setup;
+use crate::seeded::memory::window_bind;
 use crate::workload::{FailoverQp, WorkloadPeer, backed_qps_with, shared_backups, virtual_qps_with};
 use crate::{Prng, World};
 
-/// The time within which the windows are bound when a world begins.
+/// The time in which the windows must be bound.
 const BIND_LIMIT: Duration = Duration::from_secs(20);
 
-/// The options that a seed draws for vQPs, or for queue pairs with a shared backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ConnectionOptions {
     pub(super) completion_log: bool,
     pub(super) durable: bool,
     /// Whether each end takes receives from a shared receive queue.
     pub(super) shared_receives: [bool; 2],
-    /// The type of the windows through which the ends access each other's memory, if they do.
+    /// The type of the windows through which the ends access each other's memory.
     pub(super) windows: Option<WindowType>,
 }
 
@@ -33,7 +33,6 @@ impl ConnectionOptions {
         ConnectionOptions::draw_with_log(rng, completion_log)
     }
 
-    /// Draws the options other than the completion log.
     pub(super) fn draw_with_log(rng: &mut Prng, completion_log: bool) -> ConnectionOptions {
         ConnectionOptions {
             completion_log,
@@ -43,7 +42,6 @@ impl ConnectionOptions {
         }
     }
 
-    /// Adapts the configuration of the queue pairs.
     pub(super) fn shape(self, vqp: &mut VqpConfig) {
         (vqp.completion_log, vqp.durable) = (self.completion_log, self.durable);
         if self.shared_receives != [false; 2] {
@@ -52,17 +50,15 @@ impl ConnectionOptions {
     }
 }
 
-/// An end of a connection, with its shared receive queue and its shared backup if it has them.
+/// An end of a connection.
 pub(super) struct EndQp<Q> {
     pub qp: Q,
     pub shared_receives: Option<Arc<SharedReceiveQueue>>,
     pub backup: Option<Arc<SharedBackup>>,
 }
 
-/// Makes the connection of a world whose ends have a vQP.
-///
 /// # Errors
-/// Returns the error of the first call to a NIC or a queue pair that failed.
+/// Any error of a NIC or a queue pair.
 pub(super) fn connect_vqps(
     setup: &Setup,
     domains: [Arc<Domain>; 2],
@@ -80,16 +76,14 @@ pub(super) fn connect_vqps(
     Ok(vec![[end(a, queue_a), end(b, queue_b)]])
 }
 
-/// Makes the shared receive queues of the ends of one connection, for those that have one.
+/// Makes the shared receive queues of the ends of one connection.
 fn make_queues(setup: &Setup, domains: &[Arc<Domain>; 2]) -> [Option<Arc<SharedReceiveQueue>>; 2] {
     let has_queue = setup.options.map_or([false; 2], |options| options.shared_receives);
     [0, 1].map(|h: usize| has_queue[h].then(|| SharedReceiveQueue::new(&domains[h], setup.vqp.recv_wrs)))
 }
 
-/// Makes the connections of a world whose ends have a shared backup.
-///
 /// # Errors
-/// Returns the error of the first call to a NIC or a queue pair that failed.
+/// Any error of a NIC or a queue pair.
 pub(super) fn connect_backed(
     setup: &Setup,
     domains: [Arc<Domain>; 2],
@@ -108,12 +102,11 @@ pub(super) fn connect_backed(
     queues.into_iter().map(connect).collect()
 }
 
-/// Registers the memory of two peers on all rails, and gives each end access to that of the other
-/// through a window.
+/// Registers the memory of two peers on all rails, and gives each end access through a window to
+/// the memory of the other end.
 ///
 /// # Errors
-/// Returns the error of the first call to a NIC or a queue pair that failed; [`Error::Invalid`] if
-/// a window is not bound in time.
+/// Any error of a NIC or a queue pair; [`Error::Invalid`] if a window is not bound in time.
 pub(super) fn exchange_windows<Q: FailoverQp>(
     world: &mut World,
     mut ends: [&mut Q; 2],
@@ -126,26 +119,15 @@ pub(super) fn exchange_windows<Q: FailoverQp>(
         let domain = Arc::clone(ends[h].domain());
         let mr = domain.register(memory, WorkloadPeer::ACCESS | Access::WINDOW_BIND)?;
         let mw = domain.alloc_mw(window_type)?;
-        let key: Key = mw.primary().rkey.with_consumer_bits(7);
-        let bind = WindowBind {
-            mw: mw.primary().id,
-            rkey: key,
-            mr: mr.primary().id,
-            addr: mr.primary().addr,
-            len: mr.len(),
-            access: Access::REMOTE,
-            zero_based: false,
-        };
-        let mut wr = SendWr::new(0, SendOp::BindWindow(bind), Data::empty());
-        wr.flags.set(SendFlags::SIGNALED, true);
-        ends[h].post_send(wr)?;
+        let key = mw.primary().rkey.with_consumer_bits(7);
+        ends[h].post_send(window_bind(0, &mr, &mw, key))?;
         ends[1 - h].import(&mw.remote(key))?;
         let addr = mr.primary().addr;
         regions.push((mr, RemoteAddr { addr, rkey: key }));
     }
     let mut ended = [Vec::new(), Vec::new()];
     let limit = world.now() + BIND_LIMIT;
-    // With much noise, no queue pair may live for as long as it takes to make one.
+    // With much noise, a queue pair may fail before another queue pair is made.
     world.without_noise(|world| {
         while ended.iter().any(Vec::is_empty) && world.now() < limit {
             for (end, ended) in ends.iter_mut().zip(&mut ended) {

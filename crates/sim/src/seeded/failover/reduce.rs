@@ -1,4 +1,4 @@
-//! Smaller worlds of a seed: which there are, and how what the seed drew becomes one.
+//! The smaller worlds of a seed.
 
 use mitra_verbs::Mtu;
 
@@ -8,10 +8,9 @@ use crate::seeded::parts::{Parts, less};
 use crate::seeded::{Extra, FIRST_GENERATION, Reduction, ReductionError, ReductionStep};
 use crate::workload::Plan;
 
-/// Draws what a world has.
 pub(super) type DrawSetup = fn(u64) -> Setup;
 
-/// Draws the world of a seed, and takes away what the reduction says.
+/// Draws the world of a seed, and reduces it.
 pub(super) fn draw(
     draw_setup: DrawSetup,
     seed: u64,
@@ -52,7 +51,7 @@ pub(super) fn draw(
     Ok((setup, schedule))
 }
 
-/// Returns reductions that take a little more away by a step, the boldest first.
+/// Returns reductions that take more away by a step, those that take most away first.
 pub(super) fn smaller(
     draw_setup: DrawSetup,
     seed: u64,
@@ -82,8 +81,8 @@ pub(super) fn smaller(
     }
 }
 
-/// Returns the number of rails without which a fault, the spared rail or the preferred rail would
-/// not exist.
+/// Returns the least number of rails that includes all rails of faults, the spared rail and the
+/// preferred rail.
 fn rails_in_use(setup: &Setup, schedule: &FaultSchedule) -> usize {
     let of_faults = schedule.faults.iter().flat_map(|(_, fault)| rails_of(fault));
     let numbers = of_faults.filter_map(|rail| match rail {
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     fn reduced(seed: u64, text: &str) -> crate::seeded::SeedRun {
-        run_reduced(seed, &text.parse().unwrap(), 1).unwrap()
+        run_reduced(Setup::draw, seed, &text.parse().unwrap(), 1).unwrap()
     }
 
     /// Returns the first seed with one connection, a few operations of each end, and several
@@ -163,7 +162,7 @@ mod tests {
     #[test]
     fn reduction_takes_faults_and_operations_away() {
         let seed = seed_with_faults();
-        let whole = run_reduced(seed, &Reduction::default(), 1).unwrap();
+        let whole = run_reduced(Setup::draw, seed, &Reduction::default(), 1).unwrap();
         assert!(whole.schedule.len() > 2 && whole.operations > 8, "{}", whole.operations);
         let one = reduced(seed, "faults=1,operations=4+3,without=noise+pauses");
         assert_eq!((&one.findings, one.operations), (&Vec::new(), 7));
@@ -174,7 +173,7 @@ mod tests {
     #[test]
     fn reduction_that_a_seed_cannot_have_is_refused() {
         for text in ["faults=99", "rails=0"] {
-            let error = run_reduced(6, &text.parse().unwrap(), 0).unwrap_err().to_string();
+            let error = run_reduced(Setup::draw, 6, &text.parse().unwrap(), 0).unwrap_err().to_string();
             assert!(error.contains("seed 6"), "{error}");
         }
     }

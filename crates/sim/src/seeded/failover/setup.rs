@@ -1,5 +1,5 @@
-//! What a seed draws before the world of the failover workload begins: NICs, links, the
-//! configuration of the vQPs, and what the programs do.
+//! The setup of a world, which a seed draws: NICs, links, the configuration of the vQPs, and the
+//! plans of the programs.
 
 use core::time::Duration;
 
@@ -15,17 +15,15 @@ use crate::seeded::FIRST_GENERATION;
 use crate::workload::{OpKind, Plan};
 use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
-/// One of this many seeds connects its processes by queue pairs with a shared backup.
+/// One of so many seeds has queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
-/// One of this many of the other seeds connects them by queue pairs with a shared backup and
-/// options.
+/// One of so many other seeds has queue pairs with a shared backup and options.
 const SEEDS_PER_OPTIONS: u64 = 6;
-/// One of this many other seeds connects its processes by XRC, in both directions.
+/// One of so many other seeds has XRC connections in both directions.
 const SEEDS_PER_XRC: u64 = 6;
-/// The bound on the size of operations in the worlds with few large ones, in bytes.
+/// The largest operation in worlds with few, large operations, in bytes.
 pub(super) const LARGE: usize = 1 << 20;
 
-/// The two NICs of a rail and the cables between them.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct RailSetup {
     pub(super) link: LinkConfig,
@@ -33,55 +31,46 @@ pub(super) struct RailSetup {
     pub(super) mtu: [Mtu; 2],
 }
 
-/// How a program drives its queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Polling {
-    /// Each turn polls.
     Always,
-    /// Turns take completions only, or do not poll a queue pair with a shared backup. A poll runs
-    /// maintenance once in this time.
+    /// Turns only take completions, or do not poll a queue pair with a shared backup. A poll with
+    /// maintenance happens once in this time.
     CompletionsOnly(Duration),
 }
 
-/// What a seed draws.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Setup {
     pub(super) world: Config,
     pub(super) rails: Vec<RailSetup>,
-    /// The configuration of the vQP, or of the shared backup and its queue pairs.
+    /// For the vQP, or for the shared backup and its queue pairs.
     pub(super) vqp: VqpConfig,
-    /// The detectors of the second end, if they are others.
+    /// The detectors of the second end. `None`: those in `vqp`.
     pub(super) second_detector: Option<DetectorConfig>,
     pub(super) secrets: [[u64; 2]; 2],
-    /// Whether the connections are queue pairs with a shared backup. If not, there is one
-    /// connection, a vQP.
+    /// Whether the connections are queue pairs with a shared backup.
     pub(super) has_shared_backup: bool,
-    /// The options of the connections, if they have some.
     pub(super) options: Option<ConnectionOptions>,
-    /// The number of shared receive queues of each end, if the connection consists of two XRC
-    /// connections.
+    /// The number of shared receive queues of each end of two XRC connections. `None`: no XRC.
     pub(super) xrc_queues: Option<usize>,
-    /// The plans of the ends of each connection.
+    /// The plans, by connection and end.
     pub(super) plans: Vec<[Plan; 2]>,
     pub(super) polling: [Polling; 2],
-    /// The number of operations of each end that are posted only when the faults have stopped, by
-    /// connection.
+    /// The number of operations that are posted only when the faults have stopped, by connection
+    /// and end.
     pub(super) held_back: Vec<[usize; 2]>,
-    /// Whether a receive is posted for each message before the peer can send. A receiver is then
-    /// never the reason of an RNR NAK.
+    /// Whether a receive is posted for each message before the peer can send. No lack of receives
+    /// then causes an RNR NAK.
     pub(super) receives_posted_ahead: bool,
-    /// The case on which the world concentrates, if there is one.
     pub(super) focus: Option<Focus>,
-    /// The cell of the table of failures at which the faults of the world are placed, if they are.
+    /// The cell of the table of failures at which the faults are placed.
     pub(super) placed: Option<CoverageCell>,
-    /// The numbers with which connections begin, and the lateness of completions.
     pub(super) limits: Limits,
-    /// Whether the world is one of the [`FIRST_GENERATION`].
+    /// See [`FIRST_GENERATION`].
     pub(super) is_first_generation: bool,
 }
 
 impl Setup {
-    /// Draws a setup.
     pub(super) fn draw(seed: u64) -> Setup {
         let (is_first_generation, seed) = (seed & FIRST_GENERATION != 0, seed & !FIRST_GENERATION);
         let placed = if is_first_generation { None } else { placed::cell(seed) };
@@ -96,7 +85,6 @@ impl Setup {
         setup
     }
 
-    /// Draws a setup with a focus.
     pub(super) fn draw_focused(seed: u64) -> Setup {
         Setup::draw_with_focus(seed, Focus::draw_always(seed))
     }
@@ -110,27 +98,23 @@ impl Setup {
         setup
     }
 
-    /// Draws a setup with numbers close to their limits. There are no shared backups, whose numbers
-    /// begin with 1.
+    /// Draws a setup with epochs and sequence numbers close to their limits. A shared backup begins
+    /// with the usual ones.
     pub(super) fn draw_with_limits(seed: u64) -> Setup {
         let seed = seed & !FIRST_GENERATION;
         let mut setup = match Limits::draw_focus(seed) {
             Some(focus) => Setup::draw_with_focus(seed, focus),
             None => Setup::draw(seed),
         };
-        let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
-        match setup.focus.filter(|_| is_vqp) {
-            Some(Focus::UnplacedMessages) => {
-                (setup.vqp.completion_log, setup.vqp.durable) = (true, true);
-            }
-            Some(Focus::UnplacedOnLaterRail) => {
-                (setup.vqp.completion_log, setup.vqp.durable) = (true, false);
-            }
-            _ => {}
+        if setup.is_vqp()
+            && let Some(focus @ (Focus::UnplacedMessages | Focus::UnplacedOnLaterRail)) = setup.focus
+        {
+            setup.vqp.completion_log = true;
+            setup.vqp.durable = focus == Focus::UnplacedMessages;
         }
         setup.limits = Limits::draw(seed, &setup);
         if setup.limits.first_seq > 0 {
-            // Nothing ends an operation without a completion if the ones behind it are refused.
+            // An unsignalled operation ends only with a later operation, which may be refused.
             setup.plans.iter_mut().flatten().for_each(|plan| plan.unsignalled_ppm = 0);
         }
         if setup.has_shared_backup {
@@ -139,8 +123,8 @@ impl Setup {
         setup
     }
 
-    /// Draws what a seed of the first generation draws. A world of repeatable WRITEs has no focus
-    /// and no placed faults.
+    /// Draws the knobs of the first generation. A world of repeatable WRITEs has no focus and no
+    /// placed faults.
     fn draw_first(
         seed: u64,
         is_first_generation: bool,
@@ -149,7 +133,7 @@ impl Setup {
     ) -> Setup {
         let rng = &mut Prng::stream(seed, "failover setup");
         let mut world = Config::swarm(seed);
-        // Faults of hosts are part of the schedule, which bounds the time that an end is absent.
+        // The schedule bounds the time for which an end is absent, so pauses are short.
         world.host.pause_ppm = *rng.pick(&[0, 0, 0, 1_000, 10_000]);
         world.host.pause_length = DurationRange::micros(50, 2_000 << rng.below(5));
         let rails = *rng.pick(&[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5, 8]);
@@ -164,7 +148,7 @@ impl Setup {
         if let Some(focus) = focus {
             focus.shape(&mut world, &mut rails, &mut plans[0][0]);
         }
-        // Streams of their own, so that the other worlds do not depend on what is drawn here.
+        // From other streams, so that the draws below do not change the worlds of other seeds.
         let mut of_backup = Prng::stream(seed, "failover shared backup");
         let mut has_shared_backup = of_backup.below(SEEDS_PER_BACKUP) == 0;
         let mut options = None;
@@ -189,7 +173,7 @@ impl Setup {
         plans.iter_mut().flatten().for_each(|plan| plan.ordered = ordered);
         let receives_posted_ahead = rng.below(4) == 0;
         if receives_posted_ahead {
-            // Messages may fail and leave their receives, so this is enough.
+            // One receive for each operation is enough, since a failed message leaves its receive.
             plans.iter_mut().flatten().for_each(|plan| plan.receives = plan.ops);
         }
         let mut vqp = draw_vqp(rng, &world, &rails, &plans, receives_posted_ahead);
@@ -200,7 +184,7 @@ impl Setup {
         if let Some(options) = options {
             options.shape(&mut vqp);
         }
-        // Each queue has a receive, so a message does not wait for one that another queue has.
+        // Each queue has a receive, so that no message waits for a receive of another queue.
         let fewest = plans[0].iter().map(|plan| plan.receives).min().unwrap_or(1);
         let xrc_queues = is_xrc.then(|| (*of_xrc.pick(&[1, 2, 3, 3])).min(fewest).max(1));
         if is_xrc {
@@ -234,19 +218,22 @@ impl Setup {
         }
     }
 
-    /// Returns the configurations of the ends.
+    /// Returns whether the connection is one vQP.
+    pub(super) fn is_vqp(&self) -> bool {
+        !self.has_shared_backup && self.xrc_queues.is_none()
+    }
+
     pub(super) fn configs(&self) -> [VqpConfig; 2] {
         let detector = self.second_detector.unwrap_or(self.vqp.detector);
         [self.vqp, VqpConfig { detector, ..self.vqp }]
     }
 
-    /// Returns whether both ends have heartbeats. Without those of one end, the other one uses none
-    /// either.
+    /// Returns whether the ends use heartbeats, which needs the heartbeats of both.
     pub(super) fn has_heartbeats(&self) -> bool {
         self.configs().iter().all(|config| config.detector.max_missed_heartbeats > 0)
     }
 
-    /// Returns all NICs' capabilities.
+    /// The capabilities of all NICs.
     pub(super) fn nics(&self) -> impl Iterator<Item = Capabilities> {
         self.rails.iter().flat_map(|rail| rail.capabilities)
     }
@@ -277,8 +264,8 @@ fn draw_rail(rng: &mut Prng, world: &Config, any_device: bool, ordered: bool) ->
 fn draw_plans(rng: &mut Prng, write_policy: WritePolicy) -> [Plan; 2] {
     let large = rng.below(40) == 0;
     let ops = if large { 8 } else { *rng.pick(&[20, 40, 60, 60, 120]) };
-    // Each turn compares all words of the first incomplete blocks, which would take most of the
-    // time of a run with large ones.
+    // Each turn compares all words of the first incomplete blocks. Large blocks would take most of
+    // the time of a run.
     let (by_word, empty_ppm) = (rng.below(3) == 0 && !large, *rng.pick(&[0, 0, 100_000]));
     let overwritten_read_ppm = *rng.pick(&[0, 300_000, 1_000_000]);
     let one_sided = rng.below(8) == 0;
@@ -332,8 +319,8 @@ fn draw_vqp(
     vqp.peer_timeout = Duration::from_millis(300 << rng.below(3));
     vqp.rnr_retry = if receives_posted_ahead { rng.below(8) as u8 } else { 7 };
     vqp.min_rnr_timer = RnrTimer::from_duration(Duration::from_micros(10 << rng.below(7)));
-    // A shorter timeout than a round trip would make every request fail on a rail without faults.
-    // An acknowledgement follows the placement of a message, or of a quarter of the send window.
+    // With a timeout below a round trip, every request would fail on a rail without faults. An
+    // acknowledgement follows the placement of a message, or of a quarter of the send window.
     let latency = rails.iter().map(|rail| rail.link.latency.max).max().unwrap_or_default();
     let longest = plans.iter().flatten().map(|plan| plan.max_len).max().unwrap_or(0);
     let acknowledged = longest.min(world.tuning.send_window as usize / 4);
@@ -348,7 +335,7 @@ fn draw_vqp(
     vqp
 }
 
-/// Draws secrets. For half of the seeds, the first PSN of each end on rail 0 is close to the wrap
+/// Draws secrets. In half of the seeds, the first PSN of each end on rail 0 is close to the wrap
 /// to 0.
 fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
     let near_wrap = rng.below(2) == 0;
@@ -358,7 +345,7 @@ fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
             let psn = 0x100_0000 - rng.between(1, 64);
             derived = derived & !0xff_ffff | psn;
         }
-        // The ends differ in the first word.
+        // The ends must differ in the first word.
         [rng.bits() & !3 | end, seed_of_first_word(derived)]
     })
 }

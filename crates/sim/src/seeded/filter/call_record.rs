@@ -8,26 +8,23 @@ use mitra_filter::Outcome;
 
 use crate::seeded::Finding;
 
-/// The identity of a call: the client, and the number among all calls of the client.
+/// A client, and the number of a call among the calls of the client.
 pub(super) type CallId = (u8, u32);
 
-/// The calls and executions of a world.
 #[derive(Debug, Default)]
 pub(super) struct CallRecord {
-    /// The executed calls in order, and whether the server was told to execute each exactly once.
+    /// The executed calls, in order. The flag says whether the call is exactly-once.
     executions: Vec<(CallId, bool)>,
-    /// The number of calls.
     pub(super) calls: u64,
-    /// The number of calls that ended as unknown.
     pub(super) unknown: u64,
     /// Whether a call may end as unknown: the filter lost its state, or a connection ended.
     pub(super) state_was_lost: bool,
-    /// The number of clients' connections that have ended by themselves.
+    /// The number of connections of clients that have ended by themselves.
     pub(super) closed: Rc<Cell<u32>>,
     findings: Vec<Finding>,
 }
 
-/// Returns the body of a call: its identity, and `padding` further bytes.
+/// Returns the identity of a call and `padding` more bytes.
 pub(super) fn body(call: CallId, padding: usize) -> Vec<u8> {
     let mut body = vec![call.0];
     body.extend(call.1.to_le_bytes());
@@ -43,7 +40,7 @@ fn identity(body: &[u8]) -> Option<CallId> {
 }
 
 impl CallRecord {
-    /// Executes a call, and returns its reply: the number of the execution.
+    /// Executes a call. Returns the number of the execution, as the reply.
     pub(super) fn execute(&mut self, body: &[u8], exactly_once: bool) -> [u8; 8] {
         match identity(body) {
             Some(call) => self.executions.push((call, exactly_once)),
@@ -54,7 +51,6 @@ impl CallRecord {
         (self.executions.len() as u64 - 1).to_le_bytes()
     }
 
-    /// Records the result of a call.
     pub(super) fn end(&mut self, call: CallId, outcome: &Outcome<Vec<u8>>) {
         let Outcome::Answered(reply) = outcome else {
             self.unknown += 1;
@@ -72,7 +68,6 @@ impl CallRecord {
         }
     }
 
-    /// Returns all violated rules.
     pub(super) fn findings(mut self) -> Vec<Finding> {
         let mut counts: BTreeMap<CallId, u32> = BTreeMap::new();
         let mut last: BTreeMap<u8, u32> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A carrier whose messages are corrupted where no ICRC protects them, as in host memory.
+//! A carrier that corrupts messages where no ICRC protects them, as in host memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,12 +8,11 @@ use mitra_verbs::{Result, Time};
 
 use crate::Prng;
 
-/// A carrier that flips a bit in some of the messages that it sends and delivers.
+/// A carrier that flips a bit of some messages that are sent or delivered.
 pub(super) struct CorruptingCarrier<C> {
     inner: C,
     rng: Prng,
     ppm: u32,
-    /// The number of connections that have ended.
     closed: Rc<Cell<u32>>,
 }
 
@@ -23,7 +22,6 @@ impl<C> CorruptingCarrier<C> {
     }
 }
 
-/// Returns the message, corrupted with a probability of `ppm` in a million.
 fn corrupt(rng: &mut Prng, ppm: u32, message: &[u8]) -> Vec<u8> {
     let mut bytes = message.to_vec();
     if rng.chance(ppm) && !bytes.is_empty() {

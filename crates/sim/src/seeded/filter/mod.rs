@@ -1,5 +1,5 @@
-//! The RPC of `mitra-filter`: over UD queue pairs, and over virtual queue pairs that send
-//! everything in flight again after a failover.
+//! The RPC of `mitra-filter`: over UD queue pairs, and over virtual queue pairs that repeat all
+//! requests in flight after a failover.
 
 mod call_record;
 mod corrupting_carrier;
@@ -7,89 +7,75 @@ mod programs;
 mod ud_world;
 mod vqp_world;
 
-use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
-use super::{Finding, Reduction, SeedRun};
+use mitra_verbs::Error;
+
+use super::SeedRun;
+use super::parts::{Left, Reduced};
 use crate::{Config, Prng, Testbed, World};
 
-/// The number of calls of each client.
+/// Calls of each client.
 const CALLS: u32 = 24;
-/// The Q_Key of the service.
 const QKEY: u32 = 0x1_1111;
 
-/// The workload.
 pub(super) struct Filter;
 
 impl Reduced for Filter {
-    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-        let (run, _, parts) = run_counted(seed, reduction, kept_records);
-        (run, parts)
+    fn run(seed: u64, left: &mut Left<'_>, kept_records: usize, result: &mut SeedRun) -> Result<(), Error> {
+        run_counted(seed, left, kept_records, result).map(|_| ())
     }
 }
 
-/// Runs the world of a seed.
-pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_counted(seed, &Reduction::default(), kept_records).0
-}
-
-/// What is left of a world.
-struct Left<'a> {
-    reduction: &'a Reduction,
-    faults: FaultNumbers<'a>,
-    /// The number of clients that were drawn.
-    clients: usize,
-}
-
 impl Left<'_> {
-    /// Returns the number of calls that a client makes.
     fn calls_of(&self, client: u8) -> u32 {
         let has_calls = self.reduction.connections.is_none_or(|left| usize::from(client) < left);
         if has_calls { self.reduction.operations_of(0, CALLS as usize) as u32 } else { 0 }
     }
 }
 
-/// What the filter of a world met, besides the result of the world.
+/// How often the filter of a world had to act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Encounters {
     /// Copies that the filter recognized.
     pub(super) copies: u64,
     /// Messages that the filter refused.
     pub(super) refused: u64,
-    /// Messages that a checksum found corrupted, at either end.
+    /// Messages that a checksum showed as corrupted, at either end.
     pub(super) corrupted: u64,
-    /// Calls that ended as unknown.
     pub(super) unknown: u64,
 }
 
-fn run_counted(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Encounters, Parts) {
+fn run_counted(
+    seed: u64,
+    left: &mut Left<'_>,
+    kept_records: usize,
+    result: &mut SeedRun,
+) -> Result<Encounters, Error> {
     let rng = &mut Prng::stream(seed, "seeded filter");
     let mut config = Config::swarm(seed);
-    let extras = leave_out_noise(&mut config, reduction);
-    let mut left = Left { reduction, faults: FaultNumbers::new(reduction), clients: 0 };
+    left.leave_out_noise(&mut config);
+    left.parts.operations = [CALLS as usize, 0];
     let rails = if rng.below(2) == 0 { 1 } else { 2 };
     let mut testbed = Testbed::from_world(World::with_trace_len(seed, config, kept_records), rails);
     let run = if rails == 1 { ud_world::run } else { vqp_world::run };
-    let (mut result, encounters) = run(&mut testbed, rng, &mut left).unwrap_or_else(|error| {
-        let findings = vec![Finding::violation("connect", error.to_string())];
-        (SeedRun { findings, ..SeedRun::default() }, Encounters::default())
+    let encounters = run(&mut testbed, rng, left, result)?;
+    result.keep_trace(&testbed.world, kept_records, || {
+        vec![format!("{encounters:?}\n{:?}", testbed.world.config())]
     });
-    if kept_records > 0 {
-        result.setup.push(format!("{encounters:?}\n{:?}", testbed.world.config()));
-    }
-    result.keep_trace(&testbed.world, kept_records);
-    result.faults = left.faults.kept();
-    let (faults, operations) = (left.faults.drawn(), [CALLS as usize, 0]);
-    (result, encounters, Parts { faults, connections: left.clients, operations, extras })
+    result.faults = left.faults;
+    Ok(encounters)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seeded::Reduction;
 
     #[test]
     fn calls_are_executed_exactly_once_over_every_carrier() {
         let mut total = [Encounters::default(); 2];
         for seed in crate::seeds(160) {
-            let (result, met, _) = run_counted(seed, &Reduction::default(), 0);
+            let (whole, mut result) = (Reduction::default(), SeedRun::default());
+            let met = run_counted(seed, &mut Left::new(&whole), 0, &mut result).expect("the NICs have room");
             assert!(result.findings.is_empty(), "seed {seed}: {:#?}", result.findings);
             let rails = if Prng::stream(seed, "seeded filter").below(2) == 0 { 0 } else { 1 };
             let sum = &mut total[rails];

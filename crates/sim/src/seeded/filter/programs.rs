@@ -1,7 +1,7 @@
-//! The programs of a world: clients that make calls, and a server that executes them.
+//! The programs of a world: clients that call, and a server that executes the calls.
 
 use core::time::Duration;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -10,24 +10,22 @@ use mitra_filter::{FilterCore, SenderCore, TableConfig};
 
 use super::Encounters;
 use super::call_record::{CallRecord, body};
-use crate::seeded::{Finding, SeedRun};
+use crate::seeded::{SeedRun, run_phases};
 use crate::{AppContext, Prng, Testbed, World};
 
-/// The record of a world, which its programs share.
 pub(super) type SharedRecord = Rc<RefCell<CallRecord>>;
 
-/// A client that makes calls until it has made all of them. It outlives restarts of its
-/// [`RpcClient`].
+/// A client. It outlives restarts of its [`RpcClient`].
 pub(super) struct Caller<C: Carrier, S> {
-    /// `None` for a moment while the client restarts.
+    /// `None` while the client restarts.
     client: Option<RpcClient<C, S>>,
     number: u8,
     depth: usize,
-    /// The number of calls that it makes.
+    /// The number of calls to make.
     calls: u32,
     made: u32,
     outstanding: BTreeMap<u64, u32>,
-    /// The messages that earlier clients found corrupted.
+    /// The number of corrupted messages before the last restart.
     corrupted_before: u64,
     record: SharedRecord,
 }
@@ -52,7 +50,6 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
         }
     }
 
-    /// Takes a turn.
     pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         let Some(client) = &mut self.client else { return };
         while self.made < self.calls && self.outstanding.len() < self.depth {
@@ -62,13 +59,13 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
             self.made += 1;
             self.record.borrow_mut().calls += 1;
             ctx.mark_active();
-            // Sometimes the client is idle between calls, so that it can give its row back.
+            // A client that is idle between calls can give its row back.
             if ctx.rng().below(3) == 0 {
                 break;
             }
         }
         let mut ended = Vec::new();
-        // A NIC does not fail in these worlds for good; a link that is down is no error.
+        // In these worlds, no NIC fails for good, and a link that is down is no error.
         let _ = client.poll(&mut ended);
         for (call, outcome) in ended {
             if let Some(number) = self.outstanding.remove(&call) {
@@ -86,7 +83,7 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
         self.corrupted_before + self.client.as_ref().map_or(0, RpcClient::corrupted)
     }
 
-    /// Replaces the client, whose outstanding calls are forgotten, by the one that `restart` makes.
+    /// Restarts the client, which forgets its outstanding calls.
     pub(super) fn restart(&mut self, restart: impl FnOnce(RpcClient<C, S>) -> RpcClient<C, S>) {
         self.outstanding.clear();
         self.corrupted_before = self.corrupted();
@@ -94,7 +91,6 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
     }
 }
 
-/// Makes a call. Some calls are idempotent.
 fn make_call<C: Carrier, S: SenderCore<Vec<u8>>>(
     client: &mut RpcClient<C, S>,
     rng: &mut Prng,
@@ -108,9 +104,9 @@ fn make_call<C: Carrier, S: SenderCore<Vec<u8>>>(
     Ok(())
 }
 
-/// A server, which outlives restarts of its [`RpcServer`].
+/// A server. It outlives restarts of its [`RpcServer`].
 pub(super) struct Server<C: Carrier, F> {
-    /// `None` for a moment while the server restarts.
+    /// `None` while the server restarts.
     server: Option<RpcServer<C, F>>,
     before: ServerStats,
     record: SharedRecord,
@@ -121,13 +117,12 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> Server<C, F> {
         Server { server: Some(server), before: ServerStats::default(), record: Rc::clone(record) }
     }
 
-    /// Takes a turn.
     pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         let Some(server) = &mut self.server else { return };
         let record = &mut *self.record.borrow_mut();
         let served = server.serve(|request, reply| {
             let answer = record.execute(request.body, request.exactly_once);
-            // A reply of 8 bytes fits every carrier.
+            // Every carrier has room for a reply of 8 bytes.
             let _ = reply.put(&answer);
         });
         if served.is_ok_and(|executed| executed > 0) {
@@ -139,14 +134,14 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> Server<C, F> {
         self.server.as_mut()
     }
 
-    /// Returns the sums over all restarts: copies, refusals, corrupted messages.
+    /// The numbers of copies, refusals and corrupted messages, from the first start on.
     pub(super) fn counts(&self) -> (u64, u64, u64) {
         let now = self.server.as_ref().map(RpcServer::stats).unwrap_or_default();
         let sum = |of: fn(&ServerStats) -> u64| of(&self.before) + of(&now);
         (sum(|s| s.copies), sum(|s| s.refused), sum(|s| s.corrupted))
     }
 
-    /// Replaces the server by the one that `restart` makes. Its state is lost.
+    /// Restarts the server, which loses its state.
     pub(super) fn restart(&mut self, restart: impl FnOnce(RpcServer<C, F>) -> RpcServer<C, F>) {
         let (copies, refused, corrupted) = self.counts();
         self.before = ServerStats { copies, refused, corrupted, ..self.before };
@@ -158,7 +153,7 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> Server<C, F> {
 /// A lease that no run reaches.
 pub(super) const LONG_LEASE: Duration = Duration::from_secs(3600);
 
-/// Draws the limits of a server's table. Its lease is [`LONG_LEASE`].
+/// Draws the limits of a table without the lease, which is [`LONG_LEASE`].
 pub(super) fn table_config(rng: &mut Prng, clients: u64) -> TableConfig {
     TableConfig {
         rows: rng.between(1, clients) as usize,
@@ -168,53 +163,44 @@ pub(super) fn table_config(rng: &mut Prng, clients: u64) -> TableConfig {
     }
 }
 
-/// Starts a program that takes turns until `stop` is set.
 pub(super) fn add_app<P: 'static>(
     testbed: &mut Testbed,
     host: usize,
-    stop: &Rc<Cell<bool>>,
     program: Rc<RefCell<P>>,
     step: fn(&mut P, &mut AppContext<'_>),
 ) {
-    let stop = Rc::clone(stop);
-    testbed.world.add_app(testbed.hosts[host], move |ctx: &mut AppContext<'_>| {
-        if stop.get() { ctx.exit() } else { step(&mut program.borrow_mut(), ctx) }
-    });
+    let app = move |ctx: &mut AppContext<'_>| step(&mut program.borrow_mut(), ctx);
+    testbed.world.add_app(testbed.hosts[host], app);
 }
 
-/// Runs a world with faults for the time `noisy`, and then without the faults that `calm` ends,
-/// until all calls have ended. Stops the programs, and returns the result, without the number of
-/// faults.
+/// Runs a world with faults for the time `noisy`, and then without those that `calm` stops, until
+/// all calls have ended.
 pub(super) fn finish<C, S, D, F>(
     world: &mut World,
     callers: &[Rc<RefCell<Caller<C, S>>>],
     server: &RefCell<Server<D, F>>,
     record: &SharedRecord,
-    stop: &Cell<bool>,
     noisy: Duration,
     calm: fn(&mut World),
-) -> (SeedRun, Encounters)
+    result: &mut SeedRun,
+) -> Encounters
 where
     C: Carrier,
     S: SenderCore<Vec<u8>>,
     D: Carrier,
     F: FilterCore<D::Node, Vec<u8>>,
 {
-    let done = || World::programs_are(|| callers.iter().all(|caller| caller.borrow().is_done()));
-    let ended = world.run_until(done(), noisy).or_else(|_| {
-        calm(world);
-        world.run_until(done(), Duration::from_secs(120))
-    });
-    // Late copies arrive, which must have no effect.
+    let is_done = World::programs_are(|| callers.iter().all(|caller| caller.borrow().is_done()));
+    let ended = run_phases(world, is_done, noisy, calm, Duration::from_secs(120));
+    // Late copies arrive. They must have no effect.
     calm(world);
     world.run_for(Duration::from_millis(5));
-    stop.set(true);
     let (copies, refused, corrupted) = server.borrow().counts();
     let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
     let record = record.take();
     let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
-    let operations = record.calls;
-    let mut findings = record.findings();
-    findings.extend(ended.err().map(|stalled| Finding::stuck("stuck", stalled.state)));
-    (SeedRun { operations, findings, ..SeedRun::default() }, encounters)
+    result.operations = record.calls;
+    result.findings = record.findings();
+    result.must_reach("stuck", ended);
+    encounters
 }

@@ -1,7 +1,7 @@
 //! Clients with UD queue pairs on one NIC, and a server with a filter table on another.
 
 use core::time::Duration;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,23 +11,24 @@ use mitra_verbs::{Provider, Result};
 
 use super::corrupting_carrier::CorruptingCarrier;
 use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
-use super::{Encounters, Left, QKEY};
+use super::{Encounters, QKEY};
 use crate::seeded::SeedRun;
-use crate::seeded::parts::FaultNumbers;
+use crate::seeded::faults::{draw_time, schedule_blink};
+use crate::seeded::parts::Left;
 use crate::{Prng, Testbed, World};
 
 type Client = Caller<CorruptingCarrier<UdCarrier>, Sender<Vec<u8>>>;
 type TableServer = Server<UdCarrier, FilterTable<mitra_filter::rpc::UdNode, Vec<u8>>>;
 
-/// Runs a world.
 pub(super) fn run(
     testbed: &mut Testbed,
     rng: &mut Prng,
     left: &mut Left<'_>,
-) -> Result<(SeedRun, Encounters)> {
+    result: &mut SeedRun,
+) -> Result<Encounters> {
     let record = SharedRecord::default();
     let clients = rng.between(1, 4);
-    left.clients = clients as usize;
+    left.parts.connections = clients as usize;
     let short_lease = rng.below(4) == 0;
     let mut table = table_config(rng, clients);
     if short_lease {
@@ -39,8 +40,7 @@ pub(super) fn run(
     let address = carrier.address();
     let server: Rc<RefCell<TableServer>> =
         Rc::new(RefCell::new(Server::new(RpcServer::new(carrier, rng.bits(), table), &record)));
-    let stop = Rc::new(Cell::new(false));
-    add_app(testbed, 1, &stop, Rc::clone(&server), Server::step);
+    add_app(testbed, 1, Rc::clone(&server), Server::step);
     let config = ClientConfig { max_calls: 8, retry_interval: Duration::from_micros(rng.between(20, 2_000)) };
     let mut callers = Vec::new();
     for number in 0..clients as u8 {
@@ -50,35 +50,29 @@ pub(super) fn run(
         let client = RpcClient::new(carrier, address.node, 1_000, config);
         let caller = Caller::new(client, number, rng.between(1, 8) as usize, left.calls_of(number), &record);
         let caller: Rc<RefCell<Client>> = Rc::new(RefCell::new(caller));
-        add_app(testbed, 0, &stop, Rc::clone(&caller), Caller::step);
+        add_app(testbed, 0, Rc::clone(&caller), Caller::step);
         callers.push(caller);
     }
-    schedule_faults(testbed, rng, &mut left.faults, &callers, &server, (table, config));
-
-    let noisy = Duration::from_millis(60);
-    Ok(finish(&mut testbed.world, &callers, &server, &record, &stop, noisy, World::heal))
+    schedule_faults(testbed, rng, left, &callers, &server, (table, config));
+    let (world, noisy) = (&mut testbed.world, Duration::from_millis(60));
+    Ok(finish(world, &callers, &server, &record, noisy, World::heal, result))
 }
 
-/// Schedules restarts of both ends and failures of the link.
 fn schedule_faults(
     testbed: &mut Testbed,
     rng: &mut Prng,
-    faults: &mut FaultNumbers<'_>,
+    left: &mut Left<'_>,
     callers: &[Rc<RefCell<Client>>],
     server: &Rc<RefCell<TableServer>>,
     (table, config): (TableConfig, ClientConfig),
 ) {
-    let time = |rng: &mut Prng| {
-        let limit = 100_000 << rng.below(8);
-        Duration::from_nanos(rng.between(1, limit))
-    };
+    let time = |rng: &mut Prng| draw_time(rng, 1, 100_000, 8);
     for restart in 0..rng.below(4) {
         let caller = Rc::clone(rng.pick(callers));
-        // Most incarnations grow. Some clocks are set back, so the incarnation is lower than an
-        // earlier one, but another.
+        // The clock of some clients was set back, so that the incarnation is a new, lower one.
         let incarnation = if rng.below(3) == 0 { 900 - restart } else { 1_001 + restart };
         let after = time(rng);
-        if !faults.keeps_next() {
+        if !left.keeps_next_fault() {
             continue;
         }
         testbed.world.after(after, move |world| {
@@ -92,7 +86,7 @@ fn schedule_faults(
     if rng.below(3) == 0 {
         let (server, incarnation) = (Rc::clone(server), rng.bits());
         let after = time(rng);
-        if faults.keeps_next() {
+        if left.keeps_next_fault() {
             testbed.world.after(after, move |world| {
                 world.trace_text("server restarts");
                 server
@@ -105,9 +99,8 @@ fn schedule_faults(
         let nic = *rng.pick(&testbed.rail(0));
         let down = time(rng);
         let up = down + time(rng);
-        if faults.keeps_next() {
-            testbed.world.after(down, move |w| w.set_link(nic, false));
-            testbed.world.after(up, move |w| w.set_link(nic, true));
+        if left.keeps_next_fault() {
+            schedule_blink(&mut testbed.world, nic, down, up);
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Clients and a server that are connected by virtual queue pairs under the policy `blanket`, and
-//! one rail fails.
+//! Clients and a server over virtual queue pairs of the policy `blanket`, while one rail fails.
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -10,68 +9,55 @@ use mitra_failover::{Config, Domain, Policy, Secret, VirtualQp};
 use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, VqpCarrier, VqpConnection};
 use mitra_filter::{BitFilter, BitSender, FilterCore, FilterTable, Sender, SenderCore};
 use mitra_transport::fault::Failure;
-use mitra_verbs::{Error, LocalAckTimeout, Provider, Result};
+use mitra_verbs::{Error, LocalAckTimeout, Result};
 
+use super::Encounters;
 use super::corrupting_carrier::CorruptingCarrier;
 use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
-use super::{Encounters, Left};
-use crate::seeded::{Finding, SeedRun};
+use crate::seeded::faults::draw_time;
+use crate::seeded::parts::Left;
+use crate::seeded::{SeedRun, domain};
+use crate::workload::virtual_qps;
 use crate::{Prng, Testbed, World};
 
-/// The maximum length of a message.
 const MAX_MESSAGE: usize = 512;
-/// The peer timeout of the vQPs.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of places for connections at the server.
+/// The places for connections at the server.
 const PLACES: usize = 8;
 
 type ClientCarrier = CorruptingCarrier<VqpCarrier>;
-/// A caller, which the world runs and inspects at the end.
 type SharedCaller<S> = Rc<RefCell<Caller<ClientCarrier, S>>>;
 type NewClient = RpcClient<ClientCarrier, BitSender<Vec<u8>>>;
 
-/// Runs a world, in half of the seeds with one bit for each node.
+/// Runs a world. Half of the seeds have a filter of one bit for each node instead of a table.
 pub(super) fn run(
     testbed: &mut Testbed,
     rng: &mut Prng,
     left: &mut Left<'_>,
-) -> Result<(SeedRun, Encounters)> {
-    let domains = [0, 1]
-        .map(|h| Domain::new(testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect()));
-    let [a, b] = domains;
-    let domains = [a?, b?];
-    let clients = rng.between(1, 3);
-    left.clients = clients as usize;
-    if rng.below(2) == 0 {
-        run_one_bit(testbed, rng, left, &domains)
-    } else {
-        run_table(testbed, rng, left, &domains)
-    }
+    result: &mut SeedRun,
+) -> Result<Encounters> {
+    let domains = [domain(&testbed.nics[0])?, domain(&testbed.nics[1])?];
+    left.parts.connections = rng.between(1, 3) as usize;
+    let run = if rng.below(2) == 0 { run_one_bit } else { run_table };
+    run(testbed, rng, left, &domains, result)
 }
 
 fn client_config(rng: &mut Prng) -> ClientConfig {
     ClientConfig { max_calls: 8, retry_interval: Duration::from_micros(rng.between(100, 20_000)) }
 }
 
-/// Connects a vQP. Returns the ends of the client and of the server.
+/// Returns the ends of the client and of the server.
 fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]> {
     let mut config = Config { policy: Policy::Blanket, send_wrs: 8, recv_wrs: 64, ..Config::default() };
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
     config.detector.heartbeat_interval = Duration::from_millis(1);
     config.detector.max_missed_heartbeats = 8;
     config.peer_timeout = PEER_TIMEOUT;
-    let mut end = |h: usize| -> Result<VirtualQp> {
-        let builder = VirtualQp::builder(&domains[h]).config(config);
-        builder.secret(Secret::fixed([rng.bits(), rng.bits()])).build().map_err(Error::from)
-    };
-    let (mut a, mut b) = (end(0)?, end(1)?);
-    let (info_a, info_b) = (a.local_info(), b.local_info());
-    a.connect(&info_b)?;
-    b.connect(&info_a)?;
-    Ok([a, b])
+    let secrets = [0, 1].map(|_| Secret::fixed([rng.bits(), rng.bits()]));
+    virtual_qps(domains.clone(), config, secrets)
 }
 
-/// Returns a carrier of one vQP that corrupts some messages, and the server's node.
+/// Returns a carrier over one vQP, and the node of the server.
 fn client_carrier(vqp: VirtualQp, rng: &mut Prng, closed: &Rc<Cell<u32>>) -> Result<(ClientCarrier, usize)> {
     let mut carrier = VqpCarrier::new(1, MAX_MESSAGE);
     let connected = carrier.connect(vqp).map_err(|_| Error::Invalid("the carrier refused a vQP"))?;
@@ -85,7 +71,8 @@ fn run_one_bit(
     rng: &mut Prng,
     left: &mut Left<'_>,
     domains: &[Arc<Domain>; 2],
-) -> Result<(SeedRun, Encounters)> {
+    result: &mut SeedRun,
+) -> Result<Encounters> {
     let record = SharedRecord::default();
     let config = client_config(rng);
     let server = RpcServer::over_vqps(PLACES, MAX_MESSAGE);
@@ -109,18 +96,18 @@ fn run_one_bit(
         }
     };
     let (mut callers, mut places) = (Vec::new(), Vec::new());
-    for number in 0..left.clients as u8 {
+    for number in 0..left.parts.connections as u8 {
         let (client, place) = new_client(rng, None)?;
         let caller = Caller::new(client, number, rng.between(1, 6) as usize, left.calls_of(number), &record);
         callers.push(Rc::new(RefCell::new(caller)));
         places.push(place);
     }
     if rng.below(2) == 0 {
-        // A client restarts with another connection, before the rail fails.
+        // Before the rail fails, a client restarts with another connection.
         let index = rng.index(callers.len());
         let (caller, place) = (Rc::clone(&callers[index]), places[index]);
         let (after, mut rng) = (Duration::from_micros(rng.between(1, 300)), Prng::new(rng.bits()));
-        if left.faults.keeps_next() {
+        if left.keeps_next_fault() {
             testbed.world.after(after, move |world| {
                 world.trace_text("client restarts");
                 // The NICs have room for one more vQP of each client.
@@ -130,7 +117,7 @@ fn run_one_bit(
             });
         }
     }
-    run_with_failure(testbed, rng, left, &record, &server, &callers)
+    run_with_failure(testbed, rng, left, &record, &server, &callers, result)
 }
 
 fn run_table(
@@ -138,13 +125,14 @@ fn run_table(
     rng: &mut Prng,
     left: &mut Left<'_>,
     domains: &[Arc<Domain>; 2],
-) -> Result<(SeedRun, Encounters)> {
+    result: &mut SeedRun,
+) -> Result<Encounters> {
     let record = SharedRecord::default();
     let config = client_config(rng);
-    let table = table_config(rng, left.clients as u64);
+    let table = table_config(rng, left.parts.connections as u64);
     let mut carrier = VqpCarrier::new(PLACES, MAX_MESSAGE);
     let mut callers: Vec<SharedCaller<Sender<Vec<u8>>>> = Vec::new();
-    for number in 0..left.clients as u8 {
+    for number in 0..left.parts.connections as u8 {
         let [a, b] = connect(domains, rng)?;
         carrier.connect(b).map_err(|_| Error::Invalid("the server refused a vQP"))?;
         let (client, node) = client_carrier(a, rng, &record.borrow().closed)?;
@@ -154,10 +142,9 @@ fn run_table(
     }
     let server: Server<VqpCarrier, FilterTable<usize, Vec<u8>>> =
         Server::new(RpcServer::new(carrier, rng.bits(), table), &record);
-    run_with_failure(testbed, rng, left, &record, &Rc::new(RefCell::new(server)), &callers)
+    run_with_failure(testbed, rng, left, &record, &Rc::new(RefCell::new(server)), &callers, result)
 }
 
-/// Runs the programs while a rail fails, and checks the record.
 fn run_with_failure<S, F>(
     testbed: &mut Testbed,
     rng: &mut Prng,
@@ -165,36 +152,35 @@ fn run_with_failure<S, F>(
     record: &SharedRecord,
     server: &Rc<RefCell<Server<VqpCarrier, F>>>,
     callers: &[SharedCaller<S>],
-) -> Result<(SeedRun, Encounters)>
+    result: &mut SeedRun,
+) -> Result<Encounters>
 where
     S: SenderCore<Vec<u8>> + 'static,
     F: FilterCore<usize, Vec<u8>> + 'static,
 {
-    let stop = Rc::new(Cell::new(false));
-    add_app(testbed, 1, &stop, Rc::clone(server), Server::step);
+    add_app(testbed, 1, Rc::clone(server), Server::step);
     for caller in callers {
-        add_app(testbed, 0, &stop, Rc::clone(caller), Caller::step);
+        add_app(testbed, 0, Rc::clone(caller), Caller::step);
     }
-    // The baselines do not come back to a rail, so one rail fails at most. Later than a restart, so
-    // that it has both rails.
+    // With the policy `blanket`, a vQP does not come back to a rail, so one rail fails at most. It
+    // fails after the restart, which needs both rails.
     if rng.below(4) > 0 {
         let rail = rng.index(2);
         let nic = *rng.pick(&testbed.rail(rail));
         let failure = *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead]);
-        let limit = 50_000 << rng.below(6);
-        let after = Duration::from_micros(300) + Duration::from_nanos(rng.between(1, limit));
-        if left.faults.keeps_next() {
+        let after = Duration::from_micros(300) + draw_time(rng, 1, 50_000, 6);
+        if left.keeps_next_fault() {
             testbed.world.after(after, move |w| w.fail(nic, failure));
         }
     }
     let noisy = Duration::from_millis(200);
     let closed = Rc::clone(&record.borrow().closed);
-    let (mut run, encounters) =
-        finish(&mut testbed.world, callers, server, record, &stop, noisy, World::stop_noise);
+    let world = &mut testbed.world;
+    let encounters = finish(world, callers, server, record, noisy, World::stop_noise, result);
     let isolation = testbed.world.longest_isolation(testbed.hosts, PEER_TIMEOUT / 8);
     if closed.get() > 0 && isolation < PEER_TIMEOUT / 2 {
         let detail = format!("{} connections although both ends had a usable rail", closed.get());
-        run.findings.push(Finding::stuck("ended-with-a-good-rail", detail));
+        result.stuck("ended-with-a-good-rail", detail);
     }
-    Ok((run, encounters))
+    Ok(encounters)
 }

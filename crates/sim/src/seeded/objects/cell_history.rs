@@ -1,10 +1,9 @@
 //! The history of one cell, and the check that it is linearizable.
 //!
-//! No value occurs twice in a history: a compare-and-swap stores a new multiple of 2¹⁶, and
-//! additions are so small that they never reach the next one. The changes therefore have one order
-//! at most, in which each begins with the value that the one before it left.
+//! No value occurs twice in a history: a compare-and-swap stores a new multiple of 2¹⁶, and the sum
+//! of the additions stays below the next multiple. The changes therefore have at most one order, in
+//! which each change finds the value that the previous change stored.
 
-/// The change of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Read,
@@ -15,25 +14,25 @@ pub(super) enum Call {
 /// What a call returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Returned {
-    /// The cell was changed from this value.
+    /// The old value of a changed cell.
     ChangedFrom(u32),
-    /// The cell was not changed. Its value.
+    /// The value of a cell that was not changed.
     Value(u32),
 }
 
-/// A call of a client. The times are positions in the order of all beginnings and ends.
+/// A call of a client. The times are positions in the order in which all calls begin and end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) begun: u64,
-    /// `None` if the client's path ended before. The call may then have taken effect, or take
-    /// effect later, or never.
+    /// `None` if the path of the client ended first. Such a call is undecided: it takes effect at
+    /// any time after its beginning, or never.
     pub(super) ended: Option<(u64, Returned)>,
 }
 
 impl Entry {
-    /// Returns the value that the call stores if the cell has this one, or `None` if it changes
-    /// nothing.
+    /// Returns the value that the call stores in a cell with this value, or `None` if the call
+    /// changes nothing.
     fn apply(&self, value: u32) -> Option<u32> {
         match self.call {
             Call::Read => None,
@@ -42,8 +41,8 @@ impl Entry {
         }
     }
 
-    /// Returns the value that the call stores now, if its result says that it does so at this
-    /// point.
+    /// Returns the value that the call stores in a cell with this value, if the result of the call
+    /// permits that the cell had this value.
     fn change_from(&self, value: u32) -> Option<u32> {
         match self.ended {
             Some((_, Returned::ChangedFrom(old))) if old != value => None,
@@ -52,7 +51,6 @@ impl Entry {
         }
     }
 
-    /// Whether the result is one that the call may have.
     fn is_sensible(&self) -> bool {
         match (self.ended, self.call) {
             (None, _) => true,
@@ -67,7 +65,7 @@ impl Entry {
 /// Checks a history that began with the value 0 and left `last` in memory.
 ///
 /// # Errors
-/// A text that says what is wrong.
+/// A description of the violation.
 pub(super) fn check(history: &[Entry], last: u32) -> Result<(), String> {
     if let Some(entry) = history.iter().find(|entry| !entry.is_sensible()) {
         return Err(format!("a result that the call cannot have: {entry:?}"));
@@ -82,7 +80,8 @@ pub(super) fn check(history: &[Entry], last: u32) -> Result<(), String> {
     }
 }
 
-/// Extends the order of changes, of which the last left `value`, to one that explains everything.
+/// Extends the order of changes, the last of which stored `value`, to an order that explains all
+/// results.
 fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> bool {
     let is_missing = |(nth, entry): (usize, &Entry)| {
         matches!(entry.ended, Some((_, Returned::ChangedFrom(_)))) && !order.contains(&nth)
@@ -90,7 +89,7 @@ fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> b
     if value == last && !history.iter().enumerate().any(is_missing) && respects_time(history, order) {
         return true;
     }
-    // More than one only where calls are undecided.
+    // More than one candidate only where calls are undecided.
     let next = |(nth, entry): (usize, &Entry)| {
         let new = entry.change_from(value).filter(|_| !order.contains(&nth))?;
         Some((nth, new))
@@ -106,8 +105,8 @@ fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> b
     false
 }
 
-/// Returns whether this order of changes, with each read behind the change whose value it returned,
-/// respects real time: no call takes effect before another one that ended before it began.
+/// Returns whether the order respects real time: no call takes effect before a call that ended
+/// before the first one began. Each read stands behind the change whose value the read returned.
 fn respects_time(history: &[Entry], order: &[usize]) -> bool {
     let mut values = vec![0];
     for &nth in order {

@@ -1,4 +1,4 @@
-//! Recoverable and indirect cells: the scripts of clients, and the check.
+//! Recoverable and indirect cells.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,28 +16,24 @@ use super::shared_object::SharedObject;
 use super::{Finding, ObjectMemory};
 use crate::Prng;
 
-/// The indirect cell has values of 64 bits: those of the history, multiplied by this.
+/// A value of an indirect cell, which has 64 bits, is a value of the history times this number.
 const SPREAD: u64 = (1 << 32) + 1;
 
-/// One cell of a world.
 #[derive(Clone, Copy)]
 enum SharedCell {
     Recoverable { cell: RecoverableCell, offset: usize },
     Indirect { cell: IndirectCell, offset: usize, words: usize },
 }
 
-/// What the clients of the cells share.
 struct Shared {
-    /// The histories of the cells.
     histories: Vec<Vec<Entry>>,
-    /// The position of the next beginning or end.
+    /// The number of calls that have begun, plus the number that have ended.
     time: u64,
-    /// The number of compare-and-swaps, which makes their new values different.
+    /// The number of compare-and-swaps. Each has another new value.
     swaps: u32,
     errors: Vec<CellError>,
 }
 
-/// The cells of a world.
 pub(super) struct Cells {
     announcements: Announcements,
     publication: Publication,
@@ -46,7 +42,6 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// Allocates one or two cells of each kind.
     pub(super) fn new(
         memory: &mut ObjectMemory,
         clients: usize,
@@ -76,19 +71,18 @@ impl Cells {
 }
 
 impl SharedObject for Cells {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let open = Owner::open(self.announcements, client as u8 + 1, self.publication);
         let open = open.expect("each client has an announcement");
-        vec![Box::new(CellScript {
+        Box::new(CellScript {
             cells: self.cells.clone(),
             shared: Rc::clone(&self.shared),
             state: State::Opening(Execution::new(open.clone())),
             open,
             seen: vec![0; self.cells.len()],
             calls_left: rng.between(10, 60) as u32,
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, _all_finished: bool) -> Vec<Finding> {
@@ -109,40 +103,47 @@ impl SharedObject for Cells {
                 Some(last) => check(history, last),
                 None => Err("the memory has no value of this cell".to_owned()),
             };
-            findings.extend(
-                checked
-                    .err()
-                    .map(|what| Finding::violation("linearizable", format!("cell {number}: {what}"))),
-            );
+            if let Err(what) = checked {
+                findings.push(Finding::violation("linearizable", format!("cell {number}: {what}")));
+            }
         }
         findings
     }
 }
 
-/// Returns the value of the history for one of an indirect cell.
+/// Returns the value of the history for a value of an indirect cell.
 fn from_spread(value: u64) -> Option<u32> {
     let low = value as u32;
     (u64::from(low) * SPREAD == value).then_some(low)
 }
 
-/// The operations of one client.
+/// Returns the change of a call. `value` returns the value of the cell for a value of the history.
+fn change<V>(call: Call, value: impl Fn(u32) -> V) -> Option<Change<V>> {
+    match call {
+        Call::Read => None,
+        Call::CompareSwap { expected, new } => {
+            Some(Change::CompareSwap { expected: value(expected), new: value(new) })
+        }
+        Call::FetchAdd(add) => Some(Change::FetchAdd(value(add))),
+    }
+}
+
 struct CellScript {
     cells: Vec<SharedCell>,
     shared: Rc<RefCell<Shared>>,
     open: OpenOwner,
     state: State,
-    /// The last value of each cell that the client has seen.
+    /// The value of each cell that the client has seen last.
     seen: Vec<u32>,
     calls_left: u32,
-    begun: u64,
     rng: Prng,
 }
 
 enum State {
     Opening(Execution<OpenOwner>),
     Idle(Owner),
-    /// The operation is under way, on this cell, with this number in its history. A read leaves the
-    /// owner here.
+    /// A call on this cell is in flight, with the position `nth` in the history. A read does not
+    /// take the owner.
     Calling {
         execution: Box<Execution<CellOperation>>,
         owner: Option<Owner>,
@@ -151,7 +152,6 @@ enum State {
     },
 }
 
-/// An operation on a cell of either kind.
 enum CellOperation {
     Read(ReadCell),
     Change(ChangeCell),
@@ -159,7 +159,7 @@ enum CellOperation {
     ChangeIndirect(ChangeIndirect),
 }
 
-/// The owner, if the operation needed it, and the result with the value of the cell.
+/// The owner, if the operation took it, whether the cell was changed, and the value.
 type CellResult = (Option<Owner>, Result<(bool, u64), CellError>);
 
 fn changed<V: Copy + Into<u64>>(finished: Finished<Changed<V>>) -> CellResult {
@@ -199,7 +199,6 @@ impl Operation for CellOperation {
 }
 
 impl CellScript {
-    /// Draws the next call on a cell.
     fn draw(&mut self, cell: usize) -> Call {
         let seen = self.seen[cell];
         match self.rng.below(6) {
@@ -215,35 +214,19 @@ impl CellScript {
         }
     }
 
-    /// Begins the next call.
     fn begin(&mut self, owner: Owner) {
         self.calls_left -= 1;
-        self.begun += 1;
         let cell = self.rng.index(self.cells.len());
         let call = self.draw(cell);
-        let change = match call {
-            Call::Read => None,
-            Call::CompareSwap { expected, new } => Some(Change::CompareSwap { expected, new }),
-            Call::FetchAdd(add) => Some(Change::FetchAdd(add)),
-        };
-        let (operation, owner) = match (self.cells[cell], change) {
-            (SharedCell::Recoverable { cell, .. }, None) => (CellOperation::Read(cell.read()), Some(owner)),
-            (SharedCell::Recoverable { cell, .. }, Some(change)) => {
-                (CellOperation::Change(cell.change(owner, change)), None)
-            }
-            (SharedCell::Indirect { cell, .. }, None) => {
-                (CellOperation::ReadIndirect(cell.read()), Some(owner))
-            }
-            (SharedCell::Indirect { cell, .. }, Some(change)) => {
-                let change = match change {
-                    Change::CompareSwap { expected, new } => Change::CompareSwap {
-                        expected: u64::from(expected) * SPREAD,
-                        new: u64::from(new) * SPREAD,
-                    },
-                    Change::FetchAdd(add) => Change::FetchAdd(u64::from(add) * SPREAD),
-                };
-                (CellOperation::ChangeIndirect(cell.change(owner, change)), None)
-            }
+        let (operation, owner) = match self.cells[cell] {
+            SharedCell::Recoverable { cell, .. } => match change(call, |value| value) {
+                None => (CellOperation::Read(cell.read()), Some(owner)),
+                Some(change) => (CellOperation::Change(cell.change(owner, change)), None),
+            },
+            SharedCell::Indirect { cell, .. } => match change(call, |value| u64::from(value) * SPREAD) {
+                None => (CellOperation::ReadIndirect(cell.read()), Some(owner)),
+                Some(change) => (CellOperation::ChangeIndirect(cell.change(owner, change)), None),
+            },
         };
         let shared = &mut *self.shared.borrow_mut();
         shared.time += 1;
@@ -253,7 +236,6 @@ impl CellScript {
         self.state = State::Calling { execution: Box::new(Execution::new(operation)), owner, cell, nth };
     }
 
-    /// Records the result of a call.
     fn end(&mut self, cell: usize, nth: usize, result: Result<(bool, u64), CellError>) {
         let shared = &mut *self.shared.borrow_mut();
         shared.time += 1;
@@ -265,7 +247,7 @@ impl CellScript {
             SharedCell::Recoverable { .. } => Some(value as u32),
             SharedCell::Indirect { .. } => from_spread(value),
         };
-        // A value that no history has fails the check.
+        // No history has this value, so the check fails.
         let value = value.unwrap_or(u32::MAX);
         let returned = if is_changed { Returned::ChangedFrom(value) } else { Returned::Value(value) };
         shared.histories[cell][nth].ended = Some((shared.time, returned));
@@ -278,13 +260,9 @@ impl CellScript {
 }
 
 impl Script for CellScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed {
-            // The call under way stays undecided.
+            // The call in flight stays undecided.
             self.state = State::Opening(Execution::new(self.open.clone()));
             return;
         }
@@ -305,7 +283,7 @@ impl Script for CellScript {
             State::Idle(owner) => {
                 let owner = owner.clone();
                 self.begin(owner);
-                return Ok(Turn::Running);
+                return Ok(Turn::Begun);
             }
             State::Calling { execution, owner, cell, nth } => {
                 let Some((returned, result)) = execution.poll(path)? else { return Ok(Turn::Running) };

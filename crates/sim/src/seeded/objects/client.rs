@@ -1,4 +1,4 @@
-//! A client: its virtual queue pair, and the scripts that it runs over it.
+//! A client, which runs its scripts over a virtual queue pair.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,53 +11,48 @@ use mitra_verbs::Error;
 use super::connector::{CloseReasons, Connector, ServerEnd};
 use crate::{AppContext, Prng};
 
-/// The number of paths that a client opens in place of paths that ended by themselves.
+/// How often a client replaces a path that ended by itself.
 const MAX_REPLACEMENTS: u32 = 3;
 
 /// What a turn of a script has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// An operation is under way.
+    Begun,
+    /// An operation is in flight.
     Running,
     /// An operation has ended. Another script may begin one.
     Between,
-    /// The same, and the script waits for another client.
+    /// An operation has ended, and the script waits for another client.
     Waiting,
-    /// All operations have ended.
     Ended,
 }
 
 /// A client's operations on one object.
 pub(super) trait Script {
-    /// Drives the current operation, or begins the next one.
+    /// Drives the operation in flight, or begins the next operation.
     fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError>;
 
-    /// Goes on over a new path. The old one executes nothing more. If the client has crashed, the
-    /// script has lost its operation and its description of the object, and keeps what a program
-    /// stores before it begins an operation.
+    /// Continues over a new path, after the old path has executed its last request. A crash loses
+    /// the operation in flight and the description of the object. The script keeps what a program
+    /// stores before an operation begins.
     fn on_new_path(&mut self, has_crashed: bool);
-
-    /// The number of operations that have begun.
-    fn begun(&self) -> u64;
 }
 
-/// A client.
 pub(super) struct Client {
     vqp: VirtualQp,
     server: ServerEnd,
     connector: Rc<Connector>,
     session: VqpSession,
     scripts: Vec<Box<dyn Script>>,
-    /// The script whose operation is under way.
+    /// The script whose operation is in flight.
     current: usize,
-    /// The operations that the ended scripts began.
-    begun: u64,
-    /// Crashes that the client's next turn begins with.
+    pub(super) begun: u64,
+    /// Crashes that happen in the next turns.
     crashes: u32,
     replacements: u32,
-    /// The client has ended because another one, for which it waits, has.
+    /// Whether the client has ended because it waits for a client that has ended.
     has_given_up: bool,
-    /// The error that ended the client. The operation under way is undecided.
+    /// The error that ended the client. The operation in flight is undecided.
     error: Option<PathError>,
     rng: Prng,
 }
@@ -87,12 +82,11 @@ impl Client {
         }
     }
 
-    /// Lets the client crash in its next turn, and come back at once.
+    /// Lets the client crash in its next turn, and start again at once.
     pub(super) fn crash(&mut self) {
         self.crashes += 1;
     }
 
-    /// Runs one turn.
     pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         if self.is_done() {
             self.vqp.progress();
@@ -105,9 +99,10 @@ impl Client {
         }
         let turn = self.scripts[self.current].poll(&mut self.session.over(&mut self.vqp));
         match turn {
+            Ok(Turn::Begun) => return self.begun += 1,
             Ok(Turn::Running) => return,
             Ok(Turn::Ended) => {
-                self.begun += self.scripts.swap_remove(self.current).begun();
+                self.scripts.swap_remove(self.current);
                 ctx.mark_active();
             }
             Ok(Turn::Waiting) if self.connector.has_lost_client.get() => self.has_given_up = true,
@@ -123,7 +118,7 @@ impl Client {
         self.current = if self.scripts.is_empty() { 0 } else { self.rng.index(self.scripts.len()) };
     }
 
-    /// Goes on over a new virtual queue pair, after the server has ended the old one.
+    /// Continues over a new virtual queue pair, after the server has closed the old one.
     fn replace_path(&mut self, has_crashed: bool) {
         match self.connector.replace(&mut self.vqp, &self.server) {
             Ok(()) => {
@@ -134,7 +129,6 @@ impl Client {
         }
     }
 
-    /// Why the ends of the virtual queue pair have closed.
     pub(super) fn close_reasons(&self) -> CloseReasons {
         [self.vqp.close_reason(), self.server.borrow().close_reason()]
     }
@@ -144,23 +138,17 @@ impl Client {
         self.connector.has_lost_client.set(true);
     }
 
-    /// Whether all scripts have ended, or the client has.
+    /// Whether the client runs no script any more.
     pub(super) fn is_done(&self) -> bool {
         self.error.is_some() || self.has_given_up || self.scripts.is_empty()
     }
 
-    /// Whether all scripts have ended.
     pub(super) fn has_finished(&self) -> bool {
         self.error.is_none() && self.scripts.is_empty()
     }
 
-    /// The number of operations that have begun.
-    pub(super) fn begun(&self) -> u64 {
-        self.begun + self.scripts.iter().map(|script| script.begun()).sum::<u64>()
-    }
-
-    /// The error that ended the client, if it is another one than the end of the virtual queue pair
-    /// or the loss of a NIC.
+    /// The error that ended the client, apart from the end of the virtual queue pair and the loss
+    /// of a NIC.
     pub(super) fn refusal(&self) -> Option<&PathError> {
         let is_loss =
             |error: &PathError| matches!(error, PathError::Closed(_) | PathError::Verb(Error::DeviceFatal));
@@ -173,7 +161,7 @@ impl fmt::Debug for Client {
         f.debug_struct("Client")
             .field("vqp", &self.vqp)
             .field("scripts", &self.scripts.len())
-            .field("begun", &self.begun())
+            .field("begun", &self.begun)
             .field("replacements", &self.replacements)
             .field("error", &self.error)
             .finish()

@@ -1,5 +1,5 @@
-//! The virtual queue pairs between a client and the server, and their replacement after a crash or
-//! a failure.
+//! The virtual queue pairs between clients and the server, and their replacement after a crash or a
+//! failure.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,50 +8,41 @@ use std::sync::Arc;
 use mitra_failover::{CloseReason, Config, Domain, RemoteRegion, Secret, VirtualQp};
 use mitra_verbs::Result;
 
-/// The server's end of a client's virtual queue pair.
+use crate::workload::virtual_qps;
+
 pub(super) type ServerEnd = Rc<RefCell<VirtualQp>>;
 
-/// Why the two ends of a virtual queue pair closed. `None`: the end is open.
+/// Why the end of the client and the end of the server closed. `None`: the end is open.
 pub(super) type CloseReasons = [Option<CloseReason>; 2];
 
-/// What is needed to connect a client to the server.
 pub(super) struct Connector {
-    /// The domains of the client and of the server.
+    /// The domains of the clients and of the server.
     pub(super) domains: [Arc<Domain>; 2],
     pub(super) config: Config,
     pub(super) remote: RemoteRegion,
     pub(super) seed: u64,
-    /// The number of secrets that were drawn.
     pub(super) secrets: Cell<u64>,
-    /// Whether a client has ended before its scripts. The others then do not wait for it.
+    /// Whether a client has ended before its scripts. The other clients then do not wait.
     pub(super) has_lost_client: Cell<bool>,
-    /// Why the ends of virtual queue pairs closed that ended by themselves: the client's end and
-    /// the server's.
+    /// For virtual queue pairs that ended by themselves.
     pub(super) close_reasons: RefCell<Vec<CloseReasons>>,
 }
 
 impl Connector {
-    /// Connects a client's virtual queue pair with one of the server.
     pub(super) fn connect(&self) -> Result<[VirtualQp; 2]> {
-        let end = |domain| {
-            self.secrets.set(self.secrets.get() + 1);
-            let secret = Secret::fixed([self.secrets.get(), self.seed]);
-            VirtualQp::builder(domain).config(self.config).secret(secret).build()
-        };
-        let (mut a, mut b) = (end(&self.domains[0])?, end(&self.domains[1])?);
-        let infos = [a.local_info(), b.local_info()];
-        a.connect(&infos[1])?;
-        b.connect(&infos[0])?;
+        let secrets = [1, 2].map(|nth| Secret::fixed([self.secrets.get() + nth, self.seed]));
+        self.secrets.set(self.secrets.get() + 2);
+        let [mut a, b] = virtual_qps(self.domains.clone(), self.config, secrets)?;
         a.import(&self.remote)?;
         Ok([a, b])
     }
 
-    /// Replaces both ends. The server closes the old virtual queue pair before: afterwards, nothing
-    /// that was posted on it is executed.
+    /// Replaces both ends. The server closes the old virtual queue pair first, after which no
+    /// request of the old virtual queue pair is executed.
     ///
     /// # Errors
     /// Any error of a NIC; [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal) if a NIC is dead
-    /// or hangs, since no queue pair can be created there.
+    /// or hangs.
     pub(super) fn replace(&self, client: &mut VirtualQp, server: &ServerEnd) -> Result<()> {
         let mut server = server.borrow_mut();
         server.close()?;

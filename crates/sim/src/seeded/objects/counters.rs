@@ -1,4 +1,4 @@
-//! A recoverable counter: the scripts of clients, and the check that each add counts once.
+//! A recoverable counter, and the check that each add counts once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::Prng;
 
 const CHECKER: &str = "counter";
 
-/// An add that was executed: the value before it, if the client knows it, and what was added.
+/// An executed add: the previous value, if the client knows it, and the number added.
 type Executed = (Option<i64>, i64);
 
-/// What the clients know. All adds have the same sign, so that the value before an add tells its
-/// place in their order.
+/// What the clients know. All adds have the same sign, so that the previous values of the adds tell
+/// their order.
 #[derive(Default)]
 struct Record {
     executed: Vec<Executed>,
@@ -28,8 +28,7 @@ struct Record {
 }
 
 impl Record {
-    /// Checks that the adds follow one another, and that they sum up to `last`. The sign is
-    /// positive.
+    /// Checks that no two adds overlap, and that the adds sum up to `last`. The sign is positive.
     fn check(&self, last: i64, all_finished: bool) -> Result<(), String> {
         let sums_up = match all_finished {
             true => last == self.executed_sum,
@@ -53,7 +52,7 @@ impl Record {
     }
 }
 
-/// The counter of a world.
+#[derive(Clone)]
 pub(super) struct Counter {
     word: Word,
     offset: usize,
@@ -73,25 +72,20 @@ impl Counter {
 }
 
 impl SharedObject for Counter {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let requester = client as u8;
         let client = CounterClient::new(self.word, self.layout, requester).expect("a field each");
-        vec![Box::new(CounterScript {
+        Box::new(CounterScript {
+            counter: self.clone(),
             new: client.clone(),
             requester,
-            word: self.word,
-            layout: self.layout,
-            sign: self.sign,
-            record: Rc::clone(&self.record),
-            violations: self.violations.clone(),
             state: State::Idle(client),
             executed: 0,
             contributed: 0,
             under_way: Vec::new(),
             calls_left: rng.between(5, 30),
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
@@ -103,50 +97,42 @@ impl SharedObject for Counter {
     }
 }
 
-/// The operations of one client.
 struct CounterScript {
+    counter: Counter,
     /// The client before its first add.
     new: CounterClient,
     requester: u8,
-    word: Word,
-    layout: CounterLayout,
-    sign: i64,
-    record: Rc<RefCell<Record>>,
-    violations: Violations,
     state: State,
-    /// The number and the sum of the adds that were executed, and the adds that are under way. A
-    /// crash does not lose them.
+    /// The number and the sum of the executed adds, and the adds in flight. A crash does not lose
+    /// these three.
     executed: u64,
     contributed: i64,
     under_way: Vec<i64>,
     calls_left: u64,
-    begun: u64,
     rng: Prng,
 }
 
 enum State {
     Idle(CounterClient),
     Adding(Box<Execution<Add>>),
-    /// The sum that the value cannot be below.
+    /// The number is the least value that the read may return.
     Reading(Execution<ReadWord>, CounterClient, i64),
     Restarting(Execution<ReadWord>),
-    /// The object refused to go on.
     Broken,
 }
 
 impl CounterScript {
     fn begin(&mut self, client: CounterClient) {
         self.calls_left -= 1;
-        self.begun += 1;
         if self.rng.below(4) == 0 {
-            let at_least = self.record.borrow().executed_sum;
+            let at_least = self.counter.record.borrow().executed_sum;
             self.state = State::Reading(Execution::new(client.read()), client, at_least);
             return;
         }
-        let count = self.rng.between(1, self.layout.max_adds().into());
+        let count = self.rng.between(1, self.counter.layout.max_adds().into());
         self.under_way = (0..count).map(|_| self.rng.between(1, 1000) as i64).collect();
-        self.record.borrow_mut().begun_sum += self.under_way.iter().sum::<i64>();
-        let deltas: Vec<i64> = self.under_way.iter().map(|delta| self.sign * delta).collect();
+        self.counter.record.borrow_mut().begun_sum += self.under_way.iter().sum::<i64>();
+        let deltas: Vec<i64> = self.under_way.iter().map(|delta| self.counter.sign * delta).collect();
         self.state = match client.add_all(&deltas) {
             Ok(add) => State::Adding(Box::new(Execution::new(add))),
             Err((_, error)) => self.broken(error.to_string()),
@@ -154,17 +140,18 @@ impl CounterScript {
     }
 
     fn broken(&self, what: String) -> State {
-        self.violations.add(what);
+        self.counter.violations.add(what);
         State::Broken
     }
 
-    /// Records that the first adds under way were executed, and that the others never will be.
+    /// Records that the first adds in flight were executed, one for each previous value, and that
+    /// the others never will be.
     fn end_adds(&mut self, previous: &[Option<i64>]) {
-        let record = &mut *self.record.borrow_mut();
+        let record = &mut *self.counter.record.borrow_mut();
         for (nth, add) in self.under_way.drain(..).enumerate() {
             match previous.get(nth) {
                 Some(before) => {
-                    record.executed.push((before.map(|value| self.sign * value), add));
+                    record.executed.push((before.map(|value| self.counter.sign * value), add));
                     record.executed_sum += add;
                     self.contributed += add;
                     self.executed += 1;
@@ -174,16 +161,16 @@ impl CounterScript {
         }
     }
 
-    /// Goes on after a crash, with the word's content: the field tells how many of the adds were
+    /// Continues after a crash. The field in the content of the word tells how many adds were
     /// executed.
     fn restart(&mut self, content: u64) -> State {
-        let field = self.layout.field(content, self.requester);
-        let executed = field.wrapping_sub(self.executed) & u64::from(self.layout.max_adds());
+        let field = self.counter.layout.field(content, self.requester);
+        let executed = field.wrapping_sub(self.executed) & u64::from(self.counter.layout.max_adds());
         if executed > self.under_way.len() as u64 {
             return self.broken(format!("{executed} of {} adds were executed", self.under_way.len()));
         }
         self.end_adds(&vec![None; executed as usize]);
-        match self.new.clone().resume(content, self.sign * self.contributed) {
+        match self.new.clone().resume(content, self.counter.sign * self.contributed) {
             Ok(client) => State::Idle(client),
             Err(error) => self.broken(error.to_string()),
         }
@@ -191,13 +178,9 @@ impl CounterScript {
 }
 
 impl Script for CounterScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed && !matches!(self.state, State::Broken) {
-            self.state = State::Restarting(Execution::new(ReadWord(self.word)));
+            self.state = State::Restarting(Execution::new(ReadWord(self.counter.word)));
             return;
         }
         match &mut self.state {
@@ -214,7 +197,7 @@ impl Script for CounterScript {
             State::Idle(client) => {
                 let client = client.clone();
                 self.begin(client);
-                return Ok(Turn::Running);
+                return Ok(Turn::Begun);
             }
             State::Adding(execution) => {
                 let Some(result) = execution.poll(path)? else { return Ok(Turn::Running) };
@@ -228,9 +211,9 @@ impl Script for CounterScript {
             }
             State::Reading(execution, client, at_least) => {
                 let Some(content) = execution.poll(path)? else { return Ok(Turn::Running) };
-                let (value, at_least) = (self.sign * self.layout.value(content), *at_least);
-                let at_most = self.record.borrow().begun_sum;
-                self.violations.require((at_least..=at_most).contains(&value), || {
+                let (value, at_least) = (self.counter.sign * self.counter.layout.value(content), *at_least);
+                let at_most = self.counter.record.borrow().begun_sum;
+                self.counter.violations.require((at_least..=at_most).contains(&value), || {
                     format!("a read returned {value}, which is not from {at_least} to {at_most}")
                 });
                 self.state = State::Idle(client.clone());

@@ -1,5 +1,5 @@
-//! A latch that is used again and again: the scripts of participants, and the check that it opens
-//! once per use, when all have arrived.
+//! A latch that is used several times, and the check that it opens once per use, when all
+//! participants have arrived.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,24 +15,21 @@ use crate::Prng;
 
 const CHECKER: &str = "latch";
 
-/// Which participants have arrived at one identity.
+/// The arrivals at one identity, by participant.
 #[derive(Clone, Default)]
 struct Use {
-    /// Their arrival has begun.
     begun: Vec<bool>,
-    /// Their arrival has ended.
     acknowledged: Vec<bool>,
 }
 
-/// What the participants know.
 struct Record {
     uses: Vec<Use>,
     /// The highest identity that a participant has seen.
     identity: u64,
 }
 
-/// What a participant knew when it began an operation: the identity, and the number of acknowledged
-/// arrivals at it.
+/// The highest identity that was seen when an operation began, and the number of acknowledged
+/// arrivals at this identity.
 #[derive(Clone, Copy)]
 struct Before {
     identity: u64,
@@ -45,7 +42,6 @@ impl Record {
         Before { identity: self.identity, arrived }
     }
 
-    /// Checks the state that an operation returned.
     fn check(&mut self, state: LatchState, before: Before) -> Result<(), String> {
         if state.identity < before.identity {
             return Err(format!("identity {} after {}", state.identity, before.identity));
@@ -72,7 +68,7 @@ fn count(participants: &[bool]) -> u32 {
     participants.iter().filter(|&&is_set| is_set).count() as u32
 }
 
-/// The latch of a world.
+#[derive(Clone)]
 pub(super) struct SharedLatch {
     latch: Latch,
     offset: usize,
@@ -92,18 +88,15 @@ impl SharedLatch {
 }
 
 impl SharedObject for SharedLatch {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
-        vec![Box::new(LatchScript {
-            latch: self.latch,
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
+        Box::new(LatchScript {
+            shared: self.clone(),
             participant: client as u8,
-            record: Rc::clone(&self.record),
-            violations: self.violations.clone(),
             identity: 0,
             stage: Stage::Arriving,
             operation: None,
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
@@ -117,21 +110,17 @@ impl SharedObject for SharedLatch {
     }
 }
 
-/// The operations of one participant.
 struct LatchScript {
-    latch: Latch,
+    shared: SharedLatch,
     participant: u8,
-    record: Rc<RefCell<Record>>,
-    violations: Violations,
-    /// The identity that is used next. A crash does not lose it.
+    /// The identity of the current use. A crash does not lose the identity.
     identity: u64,
     stage: Stage,
     operation: Option<(Under, Before)>,
-    begun: u64,
     rng: Prng,
 }
 
-/// What is done next.
+/// The next operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Arriving,
@@ -139,14 +128,12 @@ enum Stage {
     Resetting,
 }
 
-/// The operation under way.
 enum Under {
     Arrive(Execution<Arrive>),
     Look(Execution<ReadWord>),
     Reset(Execution<Reset>),
 }
 
-/// The result of an operation.
 enum Ended {
     Arrived(Result<Arrived, LatchError>),
     Seen(LatchState),
@@ -155,24 +142,22 @@ enum Ended {
 
 impl LatchScript {
     fn begin(&mut self) -> Under {
-        self.begun += 1;
         let use_number = self.identity as usize;
         match self.stage {
             Stage::Arriving => {
-                self.record.borrow_mut().uses[use_number].begun[usize::from(self.participant)] = true;
-                let arrive = self.latch.arrive(self.participant, self.identity);
+                self.shared.record.borrow_mut().uses[use_number].begun[usize::from(self.participant)] = true;
+                let arrive = self.shared.latch.arrive(self.participant, self.identity);
                 Under::Arrive(Execution::new(arrive.expect("few identities")))
             }
-            Stage::Looking => Under::Look(Execution::new(self.latch.read())),
+            Stage::Looking => Under::Look(Execution::new(self.shared.latch.read())),
             Stage::Resetting => {
-                Under::Reset(Execution::new(self.latch.reset(self.identity).expect("few identities")))
+                Under::Reset(Execution::new(self.shared.latch.reset(self.identity).expect("few identities")))
             }
         }
     }
 
-    /// Takes the result of an operation.
     fn end(&mut self, ended: Ended, before: Before) -> Result<(), String> {
-        let record = &mut *self.record.borrow_mut();
+        let record = &mut *self.shared.record.borrow_mut();
         let use_number = self.identity as usize;
         match ended {
             Ended::Arrived(Ok(arrived)) => {
@@ -185,7 +170,7 @@ impl LatchScript {
                 }
                 record.check(state, before)?;
                 record.uses[use_number].acknowledged[usize::from(self.participant)] = true;
-                // Paths are fenced, so that a reset may be tried before the latch is open.
+                // On a fenced path, a reset may be tried before the latch is open.
                 self.stage = if self.rng.below(4) == 0 { Stage::Resetting } else { Stage::Looking };
             }
             Ended::Seen(state) => {
@@ -213,13 +198,9 @@ impl LatchScript {
 }
 
 impl Script for LatchScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed {
-            // An arrival may be repeated.
+            // A participant may repeat an arrival.
             (self.operation, self.stage) = (None, Stage::Arriving);
         }
         match &mut self.operation {
@@ -231,26 +212,26 @@ impl Script for LatchScript {
     }
 
     fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
-        let uses = self.record.borrow().uses.len() as u64;
+        let uses = self.shared.record.borrow().uses.len() as u64;
         let Some((operation, before)) = &mut self.operation else {
             if self.identity == uses {
                 return Ok(Turn::Ended);
             }
-            let before = self.record.borrow().before();
+            let before = self.shared.record.borrow().before();
             self.operation = Some((self.begin(), before));
-            return Ok(Turn::Running);
+            return Ok(Turn::Begun);
         };
         let ended = match operation {
             Under::Arrive(execution) => execution.poll(path)?.map(Ended::Arrived),
             Under::Look(execution) => {
-                execution.poll(path)?.map(|content| Ended::Seen(self.latch.state(content)))
+                execution.poll(path)?.map(|content| Ended::Seen(self.shared.latch.state(content)))
             }
             Under::Reset(execution) => execution.poll(path)?.map(Ended::Reset),
         };
         let (Some(ended), before) = (ended, *before) else { return Ok(Turn::Running) };
         self.operation = None;
         if let Err(what) = self.end(ended, before) {
-            self.violations.add(what);
+            self.shared.violations.add(what);
             self.identity = uses; // a broken latch may never open
             return Ok(Turn::Between);
         }

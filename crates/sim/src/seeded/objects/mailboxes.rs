@@ -1,5 +1,5 @@
-//! One mailbox per client, which the server reads: the scripts of writers, and the check that each
-//! message arrives once, whole and in order.
+//! One mailbox per client, which the server reads, and the check that each message arrives once,
+//! whole and in order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,22 +17,19 @@ use crate::Prng;
 
 const CHECKER: &str = "mailbox";
 
-/// What both ends of one mailbox know.
 struct Record {
     reader: MailboxReader,
-    /// The messages that were sent or are under way, from the first one.
+    /// All messages that were sent or are in flight.
     messages: Vec<Payload>,
     received: usize,
 }
 
-/// One mailbox.
 struct Mailbox {
     base: Word,
     offset: usize,
     record: Rc<RefCell<Record>>,
 }
 
-/// The mailboxes of a world.
 pub(super) struct Mailboxes {
     mailboxes: Vec<Mailbox>,
     violations: Violations,
@@ -50,18 +47,17 @@ impl Mailboxes {
 }
 
 impl SharedObject for Mailboxes {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let Mailbox { base, record, .. } = &self.mailboxes[client];
-        vec![Box::new(MailboxScript {
+        Box::new(MailboxScript {
             base: *base,
             record: Rc::clone(record),
             violations: self.violations.clone(),
             state: State::Idle(MailboxWriter::new(*base)),
             under_way: false,
             messages: rng.between(3, 20),
-            begun: 0,
             rng: Prng::new(rng.bits()),
-        })]
+        })
     }
 
     fn serve(&self, memory: &Buffer, rng: &mut Prng) -> bool {
@@ -98,17 +94,14 @@ impl SharedObject for Mailboxes {
     }
 }
 
-/// The operations of one writer.
 struct MailboxScript {
     base: Word,
     record: Rc<RefCell<Record>>,
     violations: Violations,
     state: State,
-    /// Whether the last message of the record may not be sent. A crash does not lose this.
+    /// Whether the last message of the record may be unsent. A crash does not lose the flag.
     under_way: bool,
-    /// The number of messages to send.
     messages: u64,
-    begun: u64,
     rng: Prng,
 }
 
@@ -125,9 +118,8 @@ impl MailboxScript {
         State::Broken
     }
 
-    /// Begins to send the message that is under way, or the next one.
+    /// Sends the message that may be unsent, or the next message.
     fn begin(&mut self, writer: MailboxWriter) {
-        self.begun += 1;
         let messages = &mut self.record.borrow_mut().messages;
         if !self.under_way {
             let words = self.rng.between(1, MAX_PAYLOAD_WORDS as u64);
@@ -150,12 +142,12 @@ impl MailboxScript {
         State::Idle(writer)
     }
 
-    /// Goes on after a crash, with the flag's content.
+    /// Continues after a crash, with the content of the flag.
     fn restart(&mut self, flag: u64) -> State {
         let writer = MailboxWriter::resume(self.base, flag);
         let is_unsent = self.under_way && writer.sent() + 1 == self.record.borrow().messages.len() as u64;
         if is_unsent {
-            // The last message never will be sent. Another one takes its number.
+            // The last message will never be sent. Another message takes its number.
             self.record.borrow_mut().messages.pop();
         }
         self.delivered(writer)
@@ -163,10 +155,6 @@ impl MailboxScript {
 }
 
 impl Script for MailboxScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         match &mut self.state {
             State::Broken => {}
@@ -187,7 +175,7 @@ impl Script for MailboxScript {
             State::Idle(writer) => {
                 let writer = writer.clone();
                 self.begin(writer);
-                return Ok(Turn::Running);
+                return Ok(Turn::Begun);
             }
             State::Sending(execution) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),

@@ -1,10 +1,10 @@
 //! Shared objects over virtual queue pairs: several clients of one server, whose links and NICs
 //! fail.
 //!
-//! Each object has a module with the *script* of a client and the check of what all clients saw. A
-//! client runs its scripts over its own virtual queue pair, one operation of a random script after
-//! another. It may crash and come back: the server ends its virtual queue pair, and the scripts
-//! resume over a new one. If a virtual queue pair ends by itself, a new one takes its place.
+//! Each object has a module with the *script* of a client and the check of the results. A client
+//! has one virtual queue pair and one operation in flight, of a script that is drawn. After a crash
+//! of the client, the server closes the virtual queue pair, and the scripts resume over a new one.
+//! A new virtual queue pair also replaces one that ends by itself.
 
 mod cell_history;
 mod cells;
@@ -21,9 +21,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, Domain, RemoteRegion};
+use mitra_failover::{Config as VqpConfig, RemoteRegion};
 use mitra_objects::Word;
-use mitra_verbs::{Access, AtomicScope, Buffer, LocalAckTimeout, Provider, Result};
+use mitra_verbs::{Access, AtomicScope, Buffer, Error, LocalAckTimeout};
 
 use self::cells::Cells;
 use self::client::Client;
@@ -33,12 +33,12 @@ use self::latches::SharedLatch;
 use self::mailboxes::Mailboxes;
 use self::mutexes::SharedMutex;
 use self::shared_object::SharedObject;
-use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
-use super::{Extra, Finding, Reduction, SeedRun};
+use super::faults::{NIC_FAILURES, draw_time, schedule_blink};
+use super::parts::{Left, Reduced};
+use super::{Extra, Finding, SeedRun, domain, run_phases};
 use crate::liveness::check_close_reasons;
 use crate::{AppContext, Config, DurationRange, Failure, NicId, Prng, Stage, Testbed, World};
 
-/// The length of the server's memory.
 const MEMORY_BYTES: usize = 4096;
 
 /// The server's memory, from which the objects of a world are allocated.
@@ -49,7 +49,7 @@ struct ObjectMemory {
 }
 
 impl ObjectMemory {
-    /// Allocates bytes for an object, a multiple of 8. Returns their first word and their offset.
+    /// Allocates a multiple of 8 bytes. Returns the first word and its offset.
     fn allocate(&mut self, bytes: usize) -> (Word, usize) {
         let offset = self.used;
         self.used += bytes;
@@ -58,145 +58,115 @@ impl ObjectMemory {
     }
 }
 
-/// The workload.
 pub(super) struct Objects;
 
 impl Reduced for Objects {
-    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-        run_reduced(seed, reduction, kept_records)
-    }
-}
-
-/// Runs the world of a seed.
-pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced(seed, &Reduction::default(), kept_records).0
-}
-
-fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-    let rng = &mut Prng::stream(seed, "seeded objects");
-    let clients = rng.between(1, 3) as usize;
-    let rails = rng.between(2, 3) as u8;
-    let mut config = world_config(seed, rng);
-    let mut vqp_config = vqp_config(rng);
-    let mut parts = Parts { extras: leave_out_noise(&mut config, reduction), ..Parts::default() };
-    parts.extras.extend(vqp_config.completion_log.then_some(Extra::Log));
-    vqp_config.completion_log &= !reduction.lacks(Extra::Log);
-    let mut testbed = Testbed::from_world(World::with_trace_len(seed, config.clone(), kept_records), rails);
-    let mut result = SeedRun::default();
-    let (connector, mut memory) = match set_up(&testbed, vqp_config, seed) {
-        Ok(set_up) => set_up,
-        Err(error) => {
-            result.findings.push(Finding::violation("connect", error.to_string()));
-            return (result, parts);
+    fn run(seed: u64, left: &mut Left<'_>, kept_records: usize, result: &mut SeedRun) -> Result<(), Error> {
+        let rng = &mut Prng::stream(seed, "seeded objects");
+        let clients = rng.between(1, 3) as usize;
+        let rails = rng.between(2, 3) as u8;
+        let mut config = world_config(seed, rng);
+        let mut vqp_config = vqp_config(rng);
+        left.leave_out_noise(&mut config);
+        left.leave_out_log(&mut vqp_config);
+        let world = World::with_trace_len(seed, config.clone(), kept_records);
+        let mut testbed = Testbed::from_world(world, rails);
+        let (connector, mut memory) = set_up(&testbed, vqp_config, seed)?;
+        let drawn = draw_objects(&mut memory, clients, config.capabilities.atomic_scope, rng);
+        if drawn.len() > 1 {
+            left.parts.extras.extend(drawn.iter().map(|(kind, _)| *kind));
         }
-    };
-    let drawn = draw_objects(&mut memory, clients, config.capabilities.atomic_scope, rng);
-    if drawn.len() > 1 {
-        parts.extras.extend(drawn.iter().map(|(kind, _)| *kind));
-    }
-    let stop = Rc::new(Cell::new(false));
-    let mut states = Vec::new();
-    for number in 0..clients {
-        let mut scripts = Vec::new();
-        for (kind, object) in &drawn {
-            let drawn = object.scripts(number, rng);
-            scripts.extend(Some(drawn).filter(|_| !reduction.lacks(*kind)).into_iter().flatten());
-        }
-        let [client, server] = match connector.connect() {
-            Ok(vqps) => vqps,
-            Err(error) => {
-                result.findings.push(Finding::violation("connect", error.to_string()));
-                return (result, parts);
+        let stop = Rc::new(Cell::new(false));
+        let mut states = Vec::new();
+        for number in 0..clients {
+            let mut scripts = Vec::new();
+            for (kind, object) in &drawn {
+                let script = object.script(number, rng);
+                scripts.extend((!left.reduction.lacks(*kind)).then_some(script));
             }
-        };
-        let server = Rc::new(RefCell::new(server));
-        let own_rng = Prng::new(rng.bits());
-        let client = Client::new(client, Rc::clone(&server), Rc::clone(&connector), scripts, own_rng);
-        let client = Rc::new(RefCell::new(client));
-        states.push(Rc::clone(&client));
-        let ended = Rc::clone(&stop);
-        testbed.world.add_app(testbed.hosts[0], move |ctx: &mut AppContext<'_>| {
-            if ended.get() { ctx.exit() } else { client.borrow_mut().step(ctx) }
-        });
-        let ended = Rc::clone(&stop);
-        testbed.world.add_app(testbed.hosts[1], move |ctx: &mut AppContext<'_>| {
-            if ended.get() { ctx.exit() } else { server.borrow_mut().progress() }
-        });
-    }
-    let left = drawn.into_iter().filter(|(kind, _)| !reduction.lacks(*kind));
-    let objects: Rc<[_]> = left.map(|(_, object)| object).collect();
-    let (ended, served, buffer) = (Rc::clone(&stop), Rc::clone(&objects), Arc::clone(&memory.buffer));
-    testbed.world.add_app(testbed.hosts[1], move |ctx: &mut AppContext<'_>| {
-        if ended.get() {
-            return ctx.exit();
+            let [client, server] = connector.connect()?;
+            let server = Rc::new(RefCell::new(server));
+            let own_rng = Prng::new(rng.bits());
+            let client = Client::new(client, Rc::clone(&server), Rc::clone(&connector), scripts, own_rng);
+            let client = Rc::new(RefCell::new(client));
+            states.push(Rc::clone(&client));
+            add_program(&mut testbed, 0, &stop, move |ctx| client.borrow_mut().step(ctx));
+            add_program(&mut testbed, 1, &stop, move |_| server.borrow_mut().progress());
         }
-        for object in served.iter() {
-            if object.serve(&buffer, ctx.rng()) {
-                ctx.mark_active();
+        let kept = drawn.into_iter().filter(|(kind, _)| !left.reduction.lacks(*kind));
+        let objects: Rc<[_]> = kept.map(|(_, object)| object).collect();
+        let (served, buffer) = (Rc::clone(&objects), Arc::clone(&memory.buffer));
+        add_program(&mut testbed, 1, &stop, move |ctx| {
+            for object in served.iter() {
+                if object.serve(&buffer, ctx.rng()) {
+                    ctx.mark_active();
+                }
             }
+        });
+        let mut loses_nic = schedule_faults(&mut testbed, rails, left);
+        schedule_crashes(&mut testbed, &states, left);
+        result.faults = left.faults;
+        let executing_nic = schedule_death_after_execution(&mut testbed, left);
+        let is_done = World::programs_are(|| states.iter().all(|client| client.borrow().is_done()));
+        let world = &mut testbed.world;
+        let (safety, liveness) = (Duration::from_millis(400), Duration::from_secs(60));
+        result.must_reach("stuck", run_phases(world, is_done, safety, World::heal, liveness));
+        if executing_nic.is_some_and(|nic| world.stage_reached(nic)) {
+            loses_nic = true;
+            result.faults += 1;
         }
-    });
-    let mut faults = FaultNumbers::new(reduction);
-    let mut loses_nic = schedule_faults(&mut testbed, rails, &mut faults);
-    schedule_crashes(&mut testbed, &states, &mut faults);
-    result.faults = faults.kept();
-    let executing_nic = schedule_death_after_execution(&mut testbed, &mut faults);
-    parts.faults = faults.drawn();
-    let done = || World::programs_are(|| states.iter().all(|client| client.borrow().is_done()));
-    let world = &mut testbed.world;
-    let ended = world.run_until(done(), Duration::from_millis(400)).or_else(|_| {
+        world.disarm_stages();
+        // Delayed packets of failed rails arrive. They must change nothing.
         world.heal();
-        world.run_until(done(), Duration::from_secs(60))
-    });
-    if let Err(stalled) = ended {
-        result.findings.push(Finding::stuck("stuck", stalled.state));
+        world.run_for(vqp_config.peer_timeout + Duration::from_millis(50));
+        stop.set(true);
+        world.run_for(Duration::from_millis(5));
+        result.must_reach("not-quiet", world.run_until_quiet());
+        result.operations = states.iter().map(|client| client.borrow().begun).sum();
+        for (number, client) in states.iter().enumerate() {
+            if let Some(error) = client.borrow().refusal() {
+                result.violation("refused", format!("client {number}: {error}"));
+            }
+        }
+        let mut close_reasons = connector.close_reasons.take();
+        close_reasons.extend(states.iter().map(|client| client.borrow().close_reasons()));
+        for reasons in close_reasons {
+            if let Err(dead) = check_close_reasons(world, testbed.hosts, [vqp_config; 2], reasons) {
+                result.stuck("ended-with-a-good-rail", dead);
+            }
+        }
+        let all_finished = states.iter().all(|client| client.borrow().has_finished());
+        let describe = || states.iter().map(|client| format!("{:?}", client.borrow()));
+        // A new path needs all NICs, because the builder of a vQP creates a queue pair on each.
+        if !all_finished && !loses_nic && result.findings.is_empty() {
+            result.stuck("ended", describe().collect::<String>());
+        }
+        let findings = objects.iter().flat_map(|object| object.findings(&memory.buffer, all_finished));
+        result.findings.extend(findings);
+        result.keep_trace(world, kept_records, || {
+            vec![format!("{clients} clients, {rails} rails, {vqp_config:?}\n{config:?}")]
+        });
+        result.trace.extend(describe().filter(|_| kept_records > 0));
+        Ok(())
     }
-    if executing_nic.is_some_and(|nic| world.stage_reached(nic)) {
-        loses_nic = true;
-        result.faults += 1;
-    }
-    world.disarm_stages();
-    // What was delayed on a failed rail arrives. It must change nothing.
-    world.heal();
-    world.run_for(vqp_config.peer_timeout + Duration::from_millis(50));
-    stop.set(true);
-    world.run_for(Duration::from_millis(5));
-    if let Err(stalled) = world.run_until_quiet() {
-        result.findings.push(Finding::stuck("not-quiet", stalled.state));
-    }
-    result.operations = states.iter().map(|client| client.borrow().begun()).sum();
-    for (number, client) in states.iter().enumerate() {
-        result.findings.extend(
-            client
-                .borrow()
-                .refusal()
-                .map(|error| Finding::violation("refused", format!("client {number}: {error}"))),
-        );
-    }
-    let mut close_reasons = connector.close_reasons.take();
-    close_reasons.extend(states.iter().map(|client| client.borrow().close_reasons()));
-    for reasons in close_reasons {
-        let checked = check_close_reasons(&testbed.world, testbed.hosts, [vqp_config; 2], reasons);
-        result.findings.extend(checked.err().map(|dead| Finding::stuck("ended-with-a-good-rail", dead)));
-    }
-    let all_finished = states.iter().all(|client| client.borrow().has_finished());
-    // A new path needs all NICs, because the vQP's builder creates a queue pair on each.
-    if !all_finished && !loses_nic && result.findings.is_empty() {
-        let state = states.iter().map(|client| format!("{:?}", client.borrow())).collect::<String>();
-        result.findings.push(Finding::stuck("ended", state));
-    }
-    result.findings.extend(objects.iter().flat_map(|object| object.findings(&memory.buffer, all_finished)));
-    if kept_records > 0 {
-        result.setup.push(format!("{clients} clients, {rails} rails, {vqp_config:?}\n{config:?}"));
-    }
-    result.keep_trace(&testbed.world, kept_records);
-    if kept_records > 0 {
-        result.trace.extend(states.iter().map(|client| format!("{:?}", client.borrow())));
-    }
-    (result, parts)
 }
 
-/// Allocates the objects of a world: each kind for one seed in two, and at least one.
+fn add_program(
+    testbed: &mut Testbed,
+    host: usize,
+    stop: &Rc<Cell<bool>>,
+    mut step: impl FnMut(&mut AppContext<'_>) + 'static,
+) {
+    let stop = Rc::clone(stop);
+    testbed.world.add_app(
+        testbed.hosts[host],
+        move |ctx: &mut AppContext<'_>| {
+            if stop.get() { ctx.exit() } else { step(ctx) }
+        },
+    );
+}
+
+/// Allocates the objects of a world: at least one, and each kind in half of the seeds.
 fn draw_objects(
     memory: &mut ObjectMemory,
     clients: usize,
@@ -224,9 +194,9 @@ fn draw_objects(
     objects
 }
 
-/// Draws the configuration of a world. The NICs keep the promises on which the objects depend:
-/// memory has what was acknowledged, in posting order, and the atomics of all clients exclude each
-/// other, because the NICs' do, or because all clients are on one rail at a time.
+/// Draws the configuration of a world. The objects depend on NICs that place data before they
+/// acknowledge it, in posting order. The atomics of all clients exclude each other: the scope of
+/// atomics is global, or all clients are on one rail at a time.
 fn world_config(seed: u64, rng: &mut Prng) -> Config {
     let mut config = Config::swarm(seed);
     config.capabilities.ack_after_placement = true;
@@ -251,11 +221,8 @@ fn vqp_config(rng: &mut Prng) -> VqpConfig {
     config
 }
 
-/// Opens the domains of both hosts, and registers the server's memory.
-fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connector>, ObjectMemory)> {
-    let nics =
-        |host: usize| testbed.nics[host].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-    let domains = [Domain::new(nics(0))?, Domain::new(nics(1))?];
+fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connector>, ObjectMemory), Error> {
+    let domains = [domain(&testbed.nics[0])?, domain(&testbed.nics[1])?];
     domains[1].share_atomics()?;
     let buffer = Arc::new(Buffer::new(MEMORY_BYTES));
     let remote = domains[1].register(&buffer, Access::LOCAL_WRITE | Access::REMOTE)?.remote();
@@ -266,60 +233,53 @@ fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connect
 }
 
 /// Schedules failures of links and NICs. Returns whether a NIC stays failed.
-fn schedule_faults(testbed: &mut Testbed, rails: u8, faults: &mut FaultNumbers<'_>) -> bool {
+fn schedule_faults(testbed: &mut Testbed, rails: u8, left: &mut Left<'_>) -> bool {
     let rng = &mut testbed.world.test_rng("object faults");
     let mut at = Duration::ZERO;
     let mut loses_nic = false;
     for _ in 0..rng.between(0, 6) {
-        let happens = faults.keeps_next();
+        let happens = left.keeps_next_fault();
         let nic = testbed.nics[rng.index(2)][rng.index(rails.into())].id();
-        at += random_time(rng, 9);
+        at += draw_time(rng, 1_000, 40_000, 9);
         if rng.below(3) == 0 {
-            let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
+            let failure = *rng.pick(&NIC_FAILURES);
             if happens {
                 testbed.world.after(at, move |world| world.fail(nic, failure));
                 loses_nic = true;
             }
         } else {
-            let up = at + random_time(rng, 11);
+            let up = at + draw_time(rng, 1_000, 40_000, 11);
             if happens {
-                testbed.world.after(at, move |world| world.set_link(nic, false));
-                testbed.world.after(up, move |world| world.set_link(nic, true));
+                schedule_blink(&mut testbed.world, nic, at, up);
             }
         }
     }
     loses_nic
 }
 
-/// Schedules, for one seed in two, the death of the NIC on which the objects begin: when it has
-/// executed a random number of requests, before it answers the last one. So the outcome of an
-/// executed operation is unknown. Returns the NIC.
-fn schedule_death_after_execution(testbed: &mut Testbed, faults: &mut FaultNumbers<'_>) -> Option<NicId> {
+/// Schedules, in half of the seeds, the death of the server's NIC on the first rail: when the NIC
+/// has executed a random number of requests, before it answers the last one. The outcome of an
+/// executed operation is then unknown. Returns the NIC.
+fn schedule_death_after_execution(testbed: &mut Testbed, left: &mut Left<'_>) -> Option<NicId> {
     let rng = &mut testbed.world.test_rng("object executions");
     let nth = rng.between(1, 150) as u32;
     let nic = testbed.nics[1][0].id();
-    let is_armed = rng.below(2) == 0 && faults.keeps_next();
+    let is_armed = rng.below(2) == 0 && left.keeps_next_fault();
     if is_armed {
         testbed.world.fail_at_stage(nic, Stage::Executed, nth, &[(nic, Failure::NicDead)], None);
     }
     is_armed.then_some(nic)
 }
 
-/// Schedules crashes of clients, for one seed in two.
-fn schedule_crashes(testbed: &mut Testbed, clients: &[Rc<RefCell<Client>>], faults: &mut FaultNumbers<'_>) {
+/// Schedules crashes of clients, in half of the seeds.
+fn schedule_crashes(testbed: &mut Testbed, clients: &[Rc<RefCell<Client>>], left: &mut Left<'_>) {
     let rng = &mut testbed.world.test_rng("object crashes");
     let crashes = rng.between(0, 3).saturating_sub(1);
     for _ in 0..crashes {
         let client = Rc::clone(rng.pick(clients));
-        let at = random_time(rng, 11);
-        if faults.keeps_next() {
+        let at = draw_time(rng, 1_000, 40_000, 11);
+        if left.keeps_next_fault() {
             testbed.world.after(at, move |_| client.borrow_mut().crash());
         }
     }
-}
-
-/// Returns a time below 40 µs · 2^`doublings`; short times are as frequent as long ones.
-fn random_time(rng: &mut Prng, doublings: u64) -> Duration {
-    let limit = 40_000 << rng.below(doublings);
-    Duration::from_nanos(rng.between(1_000, limit))
 }

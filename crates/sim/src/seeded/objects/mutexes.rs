@@ -1,5 +1,4 @@
-//! A mutex and the word that it protects: the scripts of clients, and the check that one client at
-//! a time holds it.
+//! A mutex and the word that it protects, and the check that one client at a time holds the mutex.
 
 use std::cell::RefCell;
 use std::num::NonZeroU16;
@@ -16,19 +15,18 @@ use crate::Prng;
 
 const CHECKER: &str = "mutex";
 
-/// What the clients know.
 #[derive(Default)]
 struct Record {
-    /// The client that knows that it holds the mutex and has not begun to unlock it.
+    /// The client that knows that it holds the mutex, until it begins to unlock.
     holder: Option<NonZeroU16>,
-    /// The number of the last lock that a client has learnt of.
+    /// The number of the last lock that a client knows.
     number: u64,
-    /// The content of the protected word: the number of the last lock whose holder has written it.
+    /// The content of the protected word: the number of the last lock whose holder wrote the word.
     data: u64,
 }
 
 impl Record {
-    /// Records a lock that a client has just learnt of.
+    /// Records a lock of which the client was just told.
     fn on_lock(&mut self, owner: NonZeroU16, number: u64) -> Result<(), String> {
         if let Some(holder) = self.holder.replace(owner) {
             return Err(format!("{owner} locks while {holder} holds the mutex"));
@@ -40,7 +38,7 @@ impl Record {
         Ok(())
     }
 
-    /// Records the state that a client has read after a crash. Returns whether the client holds the
+    /// Records the state that a client reads after a crash. Returns whether the client holds the
     /// mutex.
     fn on_restart(&mut self, owner: NonZeroU16, state: MutexState) -> Result<bool, String> {
         let held = self.holder == Some(owner);
@@ -48,7 +46,7 @@ impl Record {
             return if held { Err(format!("{owner} lost its lock, {state:?}")) } else { Ok(false) };
         }
         if held || state.number == self.number && self.holder.is_none() {
-            // It was told of this lock before the crash, or had begun to unlock it.
+            // Before the crash, the client was told of this lock, or began to unlock it.
             self.holder = Some(owner);
             return if state.number == self.number { Ok(true) } else { Err(format!("{state:?}")) };
         }
@@ -56,11 +54,10 @@ impl Record {
     }
 }
 
-/// The mutex of a world.
+#[derive(Clone)]
 pub(super) struct SharedMutex {
     word: Word,
     data: Word,
-    /// The offset of both words.
     offset: usize,
     record: Rc<RefCell<Record>>,
     violations: Violations,
@@ -75,19 +72,15 @@ impl SharedMutex {
 }
 
 impl SharedObject for SharedMutex {
-    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+    fn script(&self, client: usize, rng: &mut Prng) -> Box<dyn Script> {
         let owner = NonZeroU16::MIN.saturating_add(client as u16);
-        vec![Box::new(MutexScript {
-            word: self.word,
-            data: self.data,
+        Box::new(MutexScript {
+            mutex: self.clone(),
             owner,
-            record: Rc::clone(&self.record),
-            violations: self.violations.clone(),
             state: State::Free(MutexClient::new(self.word, owner)),
             sections_left: rng.between(2, 12),
             reads_after_crash: rng.bits(),
-            begun: 0,
-        })]
+        })
     }
 
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
@@ -104,8 +97,8 @@ impl SharedObject for SharedMutex {
     }
 }
 
-/// Writes a word. It is repeated until it was executed, which is right for the holder of a mutex
-/// over a path that is fenced.
+/// Writes a word until the WRITE is executed. Only the holder of a mutex over a fenced path may
+/// repeat a WRITE.
 struct WriteWord(Word, u64);
 
 impl Operation for WriteWord {
@@ -120,19 +113,15 @@ impl Operation for WriteWord {
     }
 }
 
-/// The operations of one client: it locks, reads the data, writes it, and unlocks.
+/// A client that locks, reads the data, writes it, and unlocks.
 struct MutexScript {
-    word: Word,
-    data: Word,
+    mutex: SharedMutex,
     owner: NonZeroU16,
-    record: Rc<RefCell<Record>>,
-    violations: Violations,
     state: State,
     sections_left: u64,
-    /// Whether the next life reads the word before it locks, one bit for each crash. A life that
-    /// does not read it locks as any other client does.
+    /// One bit for each crash: whether the client then reads the word before it locks. If not, the
+    /// client locks as any other client does.
     reads_after_crash: u64,
-    begun: u64,
 }
 
 enum State {
@@ -149,18 +138,18 @@ enum State {
 
 impl MutexScript {
     fn broken(&self, what: String) -> State {
-        self.violations.add(what);
+        self.mutex.violations.add(what);
         State::Broken
     }
 
     fn enter(&self, held: Held, has_crashed: bool) -> State {
-        State::Reading(Execution::new(ReadWord(self.data)), held, has_crashed)
+        State::Reading(Execution::new(ReadWord(self.mutex.data)), held, has_crashed)
     }
 
     fn on_lock_result(&mut self, result: Result<LockResult, MutexError>) -> (State, Turn) {
         let held = match result {
             Ok(LockResult::Locked(held)) => held,
-            // The path was fenced before this life began.
+            // This client locked the mutex before a crash, and the old path is fenced.
             Ok(LockResult::Busy { client, holder }) if holder.owner == Some(self.owner) => {
                 return (self.restart(client, holder), Turn::Between);
             }
@@ -168,7 +157,7 @@ impl MutexScript {
             Err(error) => return (self.broken(error.to_string()), Turn::Between),
         };
         self.sections_left -= 1;
-        let locked = self.record.borrow_mut().on_lock(self.owner, held.number());
+        let locked = self.mutex.record.borrow_mut().on_lock(self.owner, held.number());
         match locked {
             Ok(()) => (self.enter(held, false), Turn::Between),
             Err(what) => (self.broken(what), Turn::Between),
@@ -176,12 +165,12 @@ impl MutexScript {
     }
 
     fn client(&self) -> MutexClient {
-        MutexClient::new(self.word, self.owner)
+        MutexClient::new(self.mutex.word, self.owner)
     }
 
-    /// Goes on after a crash, with the word's state.
+    /// Continues after a crash, with the state in the word.
     fn restart(&mut self, client: MutexClient, state: MutexState) -> State {
-        let restarted = self.record.borrow_mut().on_restart(self.owner, state);
+        let restarted = self.mutex.record.borrow_mut().on_restart(self.owner, state);
         match restarted {
             Ok(false) => State::Free(client),
             Ok(true) => match client.resume(state) {
@@ -193,29 +182,25 @@ impl MutexScript {
     }
 
     fn on_data(&self, content: u64, held: Held, has_crashed: bool) -> State {
-        let last = self.record.borrow().data;
+        let last = self.mutex.record.borrow().data;
         let number = held.number();
         if content != last && !(has_crashed && content == number) {
             return self.broken(format!("holder {number} read {content}, where {last} was written last"));
         }
-        State::Writing(Execution::new(WriteWord(self.data, number)), held)
+        State::Writing(Execution::new(WriteWord(self.mutex.data, number)), held)
     }
 }
 
 impl Script for MutexScript {
-    fn begun(&self) -> u64 {
-        self.begun
-    }
-
     fn on_new_path(&mut self, has_crashed: bool) {
         match &mut self.state {
             State::Broken => {}
             _ if has_crashed => {
-                // A client that would lock no more must free what its earlier life holds.
+                // A client that locks no more must free a mutex that it held before the crash.
                 let reads = self.reads_after_crash & 1 == 1 || self.sections_left == 0;
                 self.reads_after_crash = self.reads_after_crash.rotate_right(1);
                 self.state = if reads {
-                    State::Restarting(Execution::new(ReadWord(self.word)))
+                    State::Restarting(Execution::new(ReadWord(self.mutex.word)))
                 } else {
                     State::Free(self.client())
                 };
@@ -234,10 +219,8 @@ impl Script for MutexScript {
             State::Broken => return Ok(Turn::Ended),
             State::Free(_) if self.sections_left == 0 => return Ok(Turn::Ended),
             State::Free(client) => {
-                self.begun += 1;
-                let lock = client.clone().lock();
-                self.state = State::Locking(Execution::new(lock));
-                return Ok(Turn::Running);
+                self.state = State::Locking(Execution::new(client.clone().lock()));
+                return Ok(Turn::Begun);
             }
             State::Locking(execution) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),
@@ -257,7 +240,7 @@ impl Script for MutexScript {
             State::Writing(execution, held) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),
                 Some(()) => {
-                    let record = &mut *self.record.borrow_mut();
+                    let record = &mut *self.mutex.record.borrow_mut();
                     record.data = held.number();
                     record.holder = None;
                     State::Unlocking(Execution::new(held.clone().unlock()))

@@ -1,5 +1,5 @@
-//! One NIC whose peer sends packets of its own making: any PSN, key, length, order and source. A
-//! model of the responder says what each must cause.
+//! One NIC whose peer sends packets with any PSN, key, length, order and source. A model of the
+//! responder says which answers and effects each packet must have.
 
 mod nic_under_test;
 mod responder_model;
@@ -12,54 +12,50 @@ use crate::Prng;
 use nic_under_test::{MARGIN, NicUnderTest, PEER};
 use responder_model::{Operation, REGION_LEN, Request, ResponderModel, Target};
 
-/// The number of steps of a run.
 const STEPS: u64 = 200;
-/// The largest payload of a request.
+/// The largest payload of a request, in bytes.
 const MAX_LEN: u64 = 64;
-/// The length of a receive. Longer SENDs are refused.
+/// The length of a receive, in bytes. Longer SENDs are refused.
 const RECEIVE_LEN: usize = 48;
 
-/// Runs the world of a seed. `kept_records` is unused but for the description of what was found.
+/// Runs the steps of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let mut run = SeedRun { operations: STEPS, ..SeedRun::default() };
-    let rng = Prng::stream(seed, "packets");
-    match PacketWorld::new(rng) {
-        Ok(mut world) => {
-            for step in 0..STEPS {
-                let result = world.step();
-                if let Err(finding) = result {
-                    let detail = format!("step {step}: {}", finding.detail);
-                    run.findings.push(Finding { detail, ..finding });
-                    break;
-                }
-                if kept_records > 0 {
-                    run.trace.push(format!("step {step}: {}", world.last));
-                }
-            }
-            run.faults = world.faults;
-        }
-        Err(finding) => run.findings.push(finding),
-    }
+    let ended = run_steps(seed, kept_records, &mut run);
+    run.findings.extend(ended.err());
     let from = run.trace.len().saturating_sub(kept_records);
     run.trace.drain(..from);
     run
 }
 
+fn run_steps(seed: u64, kept_records: usize, run: &mut SeedRun) -> Result<(), Finding> {
+    let mut world = PacketWorld::new(Prng::stream(seed, "packets"))?;
+    for step in 0..STEPS {
+        let result = world.step();
+        run.faults = world.faults;
+        result.map_err(|f| Finding { detail: format!("step {step}: {}", f.detail), ..f })?;
+        if kept_records > 0 {
+            run.trace.push(format!("step {step}: {}", world.last));
+        }
+    }
+    Ok(())
+}
+
 struct PacketWorld {
     rng: Prng,
-    /// The random numbers of the completion queues. They change no request.
+    /// A stream for the completion queues, which changes no request.
     event_rng: Prng,
-    /// The random numbers of the lengths of READs.
+    /// A stream for the lengths of READs.
     length_rng: Prng,
     nic: NicUnderTest,
     model: ResponderModel,
     max_fetches: u8,
-    /// The numbers of queue pairs that were destroyed.
+    /// The numbers of destroyed queue pairs.
     old_qpns: Vec<Qpn>,
     next_id: u64,
     /// The number of steps in which the peer or the program breaks a rule, or sends a copy.
     faults: u64,
-    /// A description of the last step.
+    /// Describes the last step.
     last: String,
 }
 
@@ -98,7 +94,7 @@ impl PacketWorld {
     }
 
     fn connect(&mut self) -> Result<(), Finding> {
-        // The PSNs wrap around in some runs.
+        // In some runs, the PSNs wrap around.
         let psn = Psn::new((self.rng.bits() as u32 | 0xff_fff0) - self.rng.below(64) as u32);
         verb(self.nic.connect(psn, Psn::new(self.rng.bits() as u32 & 0xff_ffff)))?;
         self.model = ResponderModel::new(regions(&self.nic), psn, self.max_fetches.into());
@@ -133,7 +129,7 @@ impl PacketWorld {
         let len = rng.below(MAX_LEN + 1) as usize;
         let bytes: Vec<u8> = (0..len).map(|_| rng.bits() as u8).collect();
         let offset = rng.index((REGION_LEN - MAX_LEN as usize) / 8) * 8;
-        // Some requests end at the end of the region.
+        // Some requests access the last byte of the region.
         let (offset, word) = match rng.below(4) {
             0 => (REGION_LEN - len, REGION_LEN - 8),
             _ => (offset, offset),
@@ -153,8 +149,7 @@ impl PacketWorld {
         Request { psn: self.model.expected, target: Target::Open, offset, operation, excess: 0 }
     }
 
-    /// Returns the place and length of a READ: those given, or others of which the response may
-    /// have several packets.
+    /// Returns a READ of this place, or a READ whose response may have several packets.
     fn valid_read(&mut self, offset: usize, len: usize) -> (usize, Operation) {
         let rng = &mut self.length_rng;
         if rng.below(4) > 0 {
@@ -164,38 +159,21 @@ impl PacketWorld {
         (rng.index(REGION_LEN - len + 1), Operation::Read { len })
     }
 
-    /// Returns a request that a rule forbids, other than by its PSN.
+    /// Returns a request that the responder must refuse, apart from its PSN.
     fn invalid_request(&mut self) -> Request {
-        let mut request = self.valid_request();
-        let bytes = vec![7; 16];
-        match self.rng.below(5) {
-            0 => {
-                request.operation = Operation::Write { bytes, imm: None };
-                request.offset = REGION_LEN - 15;
-            }
-            1 => {
-                request.operation = Operation::Read { len: 16 };
-                request.target = *self.rng.pick(&Target::REFUSED[1..]);
-                request.offset = 0;
-            }
-            2 => {
-                request.operation = Operation::FetchAdd { add: 1 };
-                request.offset = 4;
-            }
-            3 => {
-                request.operation = Operation::Write { bytes, imm: None };
-                (request.offset, request.excess) = (0, 8);
-            }
-            _ => {
-                request.operation = Operation::Write { bytes, imm: None };
-                request.target = *self.rng.pick(&Target::REFUSED);
-                request.offset = 0;
-            }
-        }
-        request
+        let request = self.valid_request();
+        let write = Operation::Write { bytes: vec![7; 16], imm: None };
+        let (operation, target, offset, excess) = match self.rng.below(5) {
+            0 => (write, Target::Open, REGION_LEN - 15, 0),
+            1 => (Operation::Read { len: 16 }, *self.rng.pick(&Target::REFUSED[1..]), 0, 0),
+            2 => (Operation::FetchAdd { add: 1 }, Target::Open, 4, 0),
+            3 => (write, Target::Open, 0, 8),
+            _ => (write, *self.rng.pick(&Target::REFUSED), 0, 0),
+        };
+        Request { target, offset, operation, excess, ..request }
     }
 
-    /// Delivers requests and compares everything that they cause with the model.
+    /// Delivers requests, and compares the answers and effects with the model.
     fn exchange(&mut self, requests: &[Request]) -> Result<(), Finding> {
         self.last = format!("{requests:?}");
         for request in requests {
@@ -214,7 +192,6 @@ impl PacketWorld {
         if self.model.failed { self.recreate() } else { Ok(()) }
     }
 
-    /// Compares memory, state and completed receives with the model.
     fn compare(&mut self) -> Result<(), Finding> {
         let found = regions(&self.nic);
         for (target, (found, expected)) in Target::ALL.iter().zip(found.iter().zip(&self.model.regions)) {
@@ -241,13 +218,12 @@ impl PacketWorld {
         })
     }
 
-    /// Arms the empty completion queues.
     fn arm(&mut self) -> Result<(), Finding> {
         let solicited_only = [(); 2].map(|()| self.event_rng.below(2) == 0);
         verb(self.nic.arm(solicited_only))
     }
 
-    /// Sends a copy of an earlier request. Some copies of READs ask only for the end of the
+    /// Sends a copy of an executed request. Some copies of READs ask only for the end of the
     /// response.
     fn copy(&mut self) -> Result<(), Finding> {
         let executed = self.model.executed.len();
@@ -259,7 +235,7 @@ impl PacketWorld {
         self.exchange(&[request.rest(skipped)])
     }
 
-    /// Sends a request with a PSN after the expected one, or half of all PSNs away.
+    /// Sends a request whose PSN is after the expected PSN, or half of all PSNs away.
     fn out_of_order(&mut self) -> Result<(), Finding> {
         let ahead = *self.rng.pick(&[1, 2, 9, (1 << 23) - 1, 1 << 23]);
         let bytes = vec![9; 8];
@@ -268,8 +244,8 @@ impl PacketWorld {
         self.exchange(&[Request { psn, target: Target::Open, offset: 0, operation, excess: 0 }])
     }
 
-    /// Sends a request from another address than the peer's, or to a queue pair that was destroyed.
-    /// It must cause nothing.
+    /// Sends a request from a wrong address, and to destroyed queue pairs. Neither may have an
+    /// effect.
     fn foreign_request(&mut self) -> Result<(), Finding> {
         let request = self.valid_request();
         self.last = format!("from elsewhere: {request:?}");
@@ -288,7 +264,7 @@ impl PacketWorld {
         self.compare()
     }
 
-    /// Sends READs and atomics at once, sometimes more than agreed.
+    /// Sends READs or atomics at once, sometimes more than agreed.
     fn burst(&mut self) -> Result<(), Finding> {
         let n = self.rng.between(1, u64::from(self.max_fetches) + 1);
         let mut requests = Vec::new();
@@ -298,11 +274,11 @@ impl PacketWorld {
                 requests.push(request);
             }
         }
-        // The memory that a READ returns is read when its response is sent, after the atomics of
-        // the burst.
-        let is_mixed = requests.iter().any(|request| matches!(request.operation, Operation::Read { .. }));
-        if is_mixed {
-            requests.retain(|request| matches!(request.operation, Operation::Read { .. }));
+        // The NIC reads memory for a READ only when it sends the response, after all atomics of a
+        // burst.
+        let is_read = |request: &Request| matches!(request.operation, Operation::Read { .. });
+        if requests.iter().any(is_read) {
+            requests.retain(is_read);
         }
         let mut psn = self.model.expected;
         for request in &mut requests {
@@ -322,7 +298,7 @@ impl PacketWorld {
         Ok(())
     }
 
-    /// Moves the queue pair to ERR while an answer is due. From then on, it sends nothing.
+    /// Moves the queue pair to ERR while an answer is due. The queue pair must send nothing more.
     fn fence(&mut self) -> Result<(), Finding> {
         let request = match self.rng.below(2) {
             0 => Request { operation: Operation::Read { len: 8 }, offset: 0, ..self.valid_request() },
@@ -336,7 +312,7 @@ impl PacketWorld {
         self.recreate()
     }
 
-    /// Destroys the queue pair and creates another one, whose number must be new.
+    /// Destroys the queue pair and creates another queue pair, whose number must be new.
     fn recreate(&mut self) -> Result<(), Finding> {
         self.old_qpns.push(self.nic.qpn);
         verb(self.nic.recreate())?;
@@ -349,7 +325,7 @@ impl PacketWorld {
         self.connect()
     }
 
-    /// Posts a request, and answers it: first from another address, then from the peer's.
+    /// Posts a request, and sends an acknowledgement from a wrong address and then from the peer's.
     fn own_request(&mut self) -> Result<(), Finding> {
         self.next_id += 1;
         let remote = mitra_verbs::RemoteAddr { addr: 0, rkey: mitra_verbs::Key(5) };
@@ -378,7 +354,7 @@ impl PacketWorld {
     }
 }
 
-/// Returns the content of the regions, with what is behind them.
+/// Returns the regions, each with the margin behind it.
 fn regions(nic: &NicUnderTest) -> [Vec<u8>; 4] {
     debug_assert!(nic.memory.0.iter().all(|region| region.len() == REGION_LEN + MARGIN));
     [0, 1, 2, 3].map(|i| nic.memory.0[i].clone())

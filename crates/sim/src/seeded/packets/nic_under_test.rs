@@ -1,24 +1,21 @@
-//! A NIC whose packets and memory the workload handles itself.
+//! A NIC whose packets and memory the workload handles directly.
 
 use mitra_transport::{Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::{
-    Access, CqId, Gid, Mr, Mtu, PdId, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RegionId, Result,
-    Time, Wc, WcStatus,
+    Access, CqId, Gid, Mr, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RegionId, Result, Time, Wc,
+    WcStatus,
 };
-use mitra_wire::{AtomicEth, ICRC_LEN, Message, Packet, Psn, Reth, Transport};
+use mitra_wire::{AtomicEth, ICRC_LEN, Message, Packet, Psn, Reth, Syndrome, Transport};
 
 use super::responder_model::{Answer, Operation, Position, REGION_LEN, Request, Target};
 use crate::Prng;
 
-/// The address of the peer's NIC.
 pub(super) const PEER: Gid = Gid([1; 16]);
-/// The queue pair number of the peer.
 const PEER_QPN: Qpn = Qpn::new(77);
-/// The address of the first region. The others follow, with gaps.
+/// The address of the first region. The other regions follow at a distance of [`GAP`].
 const BASE: u64 = 0x10_0000;
 const GAP: u64 = 0x1_0000;
 
-/// The NIC, one queue pair of it, and its memory.
 pub(super) struct NicUnderTest {
     pub(super) nic: Nic,
     pub(super) memory: VecMemory,
@@ -26,15 +23,15 @@ pub(super) struct NicUnderTest {
     pub(super) qpn: Qpn,
     pub(super) regions: [Mr; 4],
     init: QpInitAttr,
-    /// Whether each queue, for sends and for receives, is armed for solicited completions and
-    /// errors only.
+    /// Whether the queues for sends and for receives are armed only for solicited completions and
+    /// errors.
     solicited_only: [bool; 2],
-    /// The number of executed messages that the last answer states.
+    /// The message sequence number of the last answer.
     pub(super) last_msn: Option<u32>,
     max_fetches: u8,
 }
 
-/// The bytes of memory behind the end of each region, so that an access there shows.
+/// The bytes behind the end of each region, in which an access beyond the region shows.
 pub(super) const MARGIN: usize = 64;
 
 impl NicUnderTest {
@@ -45,13 +42,12 @@ impl NicUnderTest {
         let all = Access::LOCAL_WRITE | Access::REMOTE;
         let rights = [(pd, all), (pd, Access::LOCAL_WRITE | Access::REMOTE_READ), (other, all), (pd, all)];
         let mut memory = VecMemory::default();
-        let mut register = |(i, (pd, access)): (usize, (PdId, Access))| {
+        let mut register = |i: usize| {
+            let (pd, access) = rights[i];
             memory.0.push(vec![0; REGION_LEN + MARGIN]);
             nic.reg_mr(now, pd, RegionId(i as u32), BASE + GAP * i as u64, REGION_LEN as u64, access)
         };
-        let regions = [0, 1, 2, 3].map(|i| register((i, rights[i])));
-        let [a, b, c, d] = regions;
-        let regions = [a?, b?, c?, d?];
+        let regions = [register(0)?, register(1)?, register(2)?, register(3)?];
         nic.dereg_mr(now, regions[3].id)?;
         let (send_cq, recv_cq) = (nic.create_cq(64)?, nic.create_cq(64)?);
         let cap = QpCap { inline: 64, ..QpCap::default() };
@@ -72,14 +68,12 @@ impl NicUnderTest {
         Ok(made)
     }
 
-    /// Replaces the queue pair by a new one.
     pub(super) fn recreate(&mut self) -> Result<()> {
         self.nic.destroy_qp(self.now, self.qpn)?;
         self.qpn = self.nic.create_qp(self.now, &self.init)?;
         Ok(())
     }
 
-    /// Connects the queue pair to the peer, whose first request has the PSN `rq_psn`.
     pub(super) fn connect(&mut self, rq_psn: Psn, sq_psn: Psn) -> Result<()> {
         let init = QpAttr {
             pkey_index: Some(0),
@@ -111,12 +105,10 @@ impl NicUnderTest {
         self.nic.query_qp(self.qpn).map(|status| status.state)
     }
 
-    /// Passes a packet to the NIC.
     pub(super) fn deliver(&mut self, source: Gid, packet: &Packet<'_>) {
         self.nic.handle_packet(self.now, source, packet, &mut self.memory);
     }
 
-    /// Passes a request for a queue pair to the NIC.
     pub(super) fn deliver_request(&mut self, source: Gid, qpn: Qpn, request: &Request) {
         let region = Target::ALL.iter().position(|&target| target == request.target).unwrap_or_default();
         let (addr, rkey) = self.regions.get(region).map_or((BASE, 1), |mr| (mr.addr, mr.rkey.0));
@@ -135,14 +127,12 @@ impl NicUnderTest {
             }
             &Operation::FetchAdd { add } => (Message::FetchAdd(atomic(add, 0)), &[][..]),
         };
-        let packet =
-            Packet { ack_req: true, ..Packet::new(Transport::Rc, qpn, request.psn, message, payload) };
-        let packet = Packet { solicited: request.is_solicited(), ..packet };
-        self.deliver(source, &packet);
+        let packet = Packet::new(Transport::Rc, qpn, request.psn, message, payload);
+        self.deliver(source, &Packet { ack_req: true, solicited: request.is_solicited(), ..packet });
     }
 
-    /// Takes all packets that the NIC sends now: the answers to requests, and the PSNs of its own
-    /// requests. A packet that is neither is described.
+    /// Takes all packets that the NIC sends now: answers, the PSNs of requests, and descriptions of
+    /// other packets.
     pub(super) fn take_sent(&mut self) -> (Vec<Answer>, Vec<Psn>, Vec<String>) {
         let (mut answers, mut requests, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let mut batch = TxBatch::new();
@@ -153,7 +143,6 @@ impl NicUnderTest {
                     others.push("a malformed packet".to_owned());
                     continue;
                 };
-                use mitra_wire::Syndrome;
                 let psn = packet.psn;
                 if let Message::Ack(aeth)
                 | Message::ReadFirst(aeth)
@@ -187,7 +176,7 @@ impl NicUnderTest {
         (answers, requests, others)
     }
 
-    /// Arms both queues anew, and drops their events. No completion is in them.
+    /// Drops the events of both queues, and arms the queues, which must be empty.
     pub(super) fn arm(&mut self, solicited_only: [bool; 2]) -> Result<()> {
         self.take_events();
         // A queue that is armed for any completion stays so until its event (IBTA volume 1,
@@ -197,7 +186,8 @@ impl NicUnderTest {
         self.nic.req_notify_cq(self.init.recv_cq, solicited_only[1])
     }
 
-    /// Returns whether each queue has raised an event, which disarms it, since the last call.
+    /// Returns whether each queue has raised an event since the last call. An event disarms its
+    /// queue.
     pub(super) fn take_events(&mut self) -> [bool; 2] {
         let events: Vec<CqId> = core::iter::from_fn(|| self.nic.poll_cq_event()).collect();
         let raised = [self.init.send_cq, self.init.recv_cq].map(|cq| events.contains(&cq));
@@ -205,7 +195,6 @@ impl NicUnderTest {
         raised
     }
 
-    /// Returns whether each queue must have raised an event for these completions.
     pub(super) fn expected_events(&self, completions: &[Vec<Wc>; 2]) -> [bool; 2] {
         let causes = |wc: &Wc| wc.solicited || wc.status != WcStatus::Success;
         [0, 1].map(|i| match self.solicited_only[i] {
@@ -214,7 +203,6 @@ impl NicUnderTest {
         })
     }
 
-    /// Polls the completions of sends and of receives.
     pub(super) fn completions(&mut self) -> Result<[Vec<Wc>; 2]> {
         let mut poll = |cq: CqId| {
             let mut out = Vec::new();

@@ -1,20 +1,19 @@
-//! A model of a responder by the rules of IBTA volume 1, 9.7: the reference with which the NIC is
-//! compared.
+//! A reference model of a responder by the rules of IBTA volume 1, 9.7.
 
 use std::collections::VecDeque;
 
 use mitra_wire::{NakCode, Psn};
 
-/// The size of each region in bytes.
+/// The size of each region, in bytes.
 pub(super) const REGION_LEN: usize = 1024;
-/// The path MTU in bytes, which is the largest payload of a packet.
+/// The path MTU, in bytes.
 pub(super) const MTU: usize = 256;
-/// The distance from which on a PSN is before the expected one.
+/// From this distance on, a PSN is before the expected PSN.
 const HALF_CIRCLE: u32 = 1 << 23;
-/// The number of executed requests of which copies are sent.
+/// The number of executed requests of which copies may be sent.
 const HISTORY: usize = 12;
 
-/// The regions that a request may name.
+/// The region that a request names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     /// A region with all rights.
@@ -23,23 +22,21 @@ pub(super) enum Target {
     ReadOnly,
     /// A region of another protection domain.
     OtherDomain,
-    /// A region that was deregistered.
+    /// A deregistered region.
     Revoked,
     /// No region.
     Unknown,
 }
 
 impl Target {
-    /// All targets. The first four are regions, in the order of the NIC's memory.
+    /// The first four are regions, in the order of the NIC's memory.
     pub(super) const ALL: [Target; 5] =
         [Target::Open, Target::ReadOnly, Target::OtherDomain, Target::Revoked, Target::Unknown];
 
-    /// The targets that refuse WRITEs.
     pub(super) const REFUSED: [Target; 4] =
         [Target::ReadOnly, Target::OtherDomain, Target::Revoked, Target::Unknown];
 }
 
-/// The operation of a request of one packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Write { bytes: Vec<u8>, imm: Option<u32> },
@@ -54,20 +51,19 @@ pub(super) enum Operation {
 pub(super) struct Request {
     pub(super) psn: Psn,
     pub(super) target: Target,
-    /// The offset in the region. It may lie outside.
+    /// The offset from the start of the region, perhaps beyond its end.
     pub(super) offset: usize,
     pub(super) operation: Operation,
-    /// How much longer the message is in its header than in its payload.
+    /// The length in the header minus the length of the payload.
     pub(super) excess: u32,
 }
 
 impl Request {
-    /// Returns whether the request asks for a solicited event. Every second one does.
+    /// Every second request asks for a solicited event.
     pub(super) fn is_solicited(&self) -> bool {
         self.psn.value() % 2 == 1
     }
 
-    /// Returns the number of PSNs of the request.
     pub(super) fn psns(&self) -> u32 {
         match self.operation {
             Operation::Read { len } => len.div_ceil(MTU).max(1) as u32,
@@ -75,8 +71,7 @@ impl Request {
         }
     }
 
-    /// Returns the request that asks again for a part of a READ: its response without the first
-    /// `packets`.
+    /// Returns the request for the response to a READ without its first `packets`.
     pub(super) fn rest(mut self, packets: usize) -> Request {
         if let Operation::Read { len } = &mut self.operation {
             *len -= packets * MTU;
@@ -99,7 +94,6 @@ impl Request {
     }
 }
 
-/// The position of a packet in the response to a READ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Position {
     Only,
@@ -108,7 +102,6 @@ pub(super) enum Position {
     Last,
 }
 
-/// An answer of the responder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     Ack(Psn),
@@ -118,28 +111,23 @@ pub(super) enum Answer {
     OldValue(Psn, u64),
 }
 
-/// The reference responder of one connection, and the memory that it changes.
+/// The responder of one connection, and its memory.
 pub(super) struct ResponderModel {
-    /// The content of the regions.
     pub(super) regions: [Vec<u8>; 4],
     pub(super) expected: Psn,
     max_fetches: usize,
-    /// The posted receives: identifier, offset in the open region and length.
+    /// The posted receives: identifier, offset in the open region, and length in bytes.
     pub(super) receives: VecDeque<(u64, usize, usize)>,
-    /// The receives that have completed since the last comparison, and whether their messages are
-    /// solicited.
+    /// The receives that have completed since the last comparison, and whether each is solicited.
     pub(super) received: Vec<(u64, bool)>,
-    /// The last executed requests.
     pub(super) executed: VecDeque<Request>,
-    /// The results of the last atomics.
     saved: VecDeque<(Psn, u64)>,
     /// The number of PSNs of the READs and atomics since the last SEND or WRITE.
     trailing_fetches: u32,
     /// The number of executed messages, modulo 2^24.
     pub(super) messages: u32,
-    /// Whether the gap before the expected PSN was reported.
+    /// Whether a NAK was sent since the last executed request. A gap has one NAK.
     gap_reported: bool,
-    /// Whether the queue pair has failed.
     pub(super) failed: bool,
 }
 
@@ -160,8 +148,8 @@ impl ResponderModel {
         }
     }
 
-    /// Handles requests that arrive before the responder sends anything, and returns its answers.
-    /// Several requests must be new READs and atomics.
+    /// Returns the answers to requests that arrive before the responder sends an answer. Several
+    /// requests must be new READs and atomics.
     pub(super) fn handle_all(&mut self, requests: &[Request]) -> Vec<Answer> {
         let mut answers = Vec::new();
         for (outstanding, request) in requests.iter().enumerate() {
@@ -192,7 +180,6 @@ impl ResponderModel {
         }
     }
 
-    /// Returns the packets of the response to a READ.
     fn data(&self, psn: Psn, offset: usize, len: usize) -> Vec<Answer> {
         let bytes = self.bytes(offset, len);
         let packets = len.div_ceil(MTU).max(1);
@@ -262,7 +249,8 @@ impl ResponderModel {
         answers
     }
 
-    /// Checks the next request, and returns the NAK with which it is refused.
+    /// # Errors
+    /// The NAK that refuses the request.
     fn check(&self, request: &Request, outstanding: usize) -> Result<(), Answer> {
         let refuse = |code| Err(Answer::Nak(self.expected, code));
         let is_atomic = request.is_fetch() && !matches!(request.operation, Operation::Read { .. });

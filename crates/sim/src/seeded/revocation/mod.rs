@@ -1,41 +1,38 @@
-//! Memory that is revoked while operations on it are in flight: a region is deregistered at the
-//! responder or at the requester, or a window is invalidated by either end, while links and NICs
-//! fail.
+//! Memory that is revoked while operations on it are in flight and rails fail: either end
+//! deregisters a region or invalidates a window.
 //!
-//! The requester writes to words, and adds to counters, of two regions of the responder: one that
-//! stays, and one that is revoked. When a revocation has returned, or its completion is there,
-//! nothing may touch the memory any more. Each request has the outcome that is true, those that
-//! were posted after the revocation do not succeed, and the connection ends with the request's own
-//! error.
+//! The requester accesses words and counters of two regions of the responder, one of which is
+//! revoked. When the revocation is complete, nothing may change the memory any more. Each outcome
+//! is true, and no request succeeds that was posted after the revocation. The connection ends with
+//! the error of the invalid request.
 
 mod programs;
 
 use core::time::Duration;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Config as VqpConfig, Domain, Outcome, Secret, UnresolvedError, VirtualQp};
-use mitra_verbs::{Error, LocalAckTimeout, Provider, WcStatus, WindowType};
+use mitra_failover::{CloseReason, Config as VqpConfig, Outcome, Secret, UnresolvedError};
+use mitra_verbs::{Error, LocalAckTimeout, WcStatus, WindowType};
 
 use self::programs::{ADDED, Request, Requester, Responder, Target, When};
-use super::{Finding, SeedRun};
+use super::faults::{RAIL_FAILURES, draw_time, schedule_nap};
+use super::{SeedRun, domain, run_phases};
 use crate::workload::virtual_qps;
 use crate::{AppContext, Config, Failure, Prng, Testbed, World};
 
-/// The time within which everything ends after the faults.
+/// The time for the liveness phase.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
 
-/// How access to memory ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Revocation {
     /// The responder deregisters the region.
     Deregister,
-    /// The requester deregisters the memory that takes the results of its requests.
+    /// The requester deregisters the memory for the results of its requests.
     DeregisterResults,
-    /// The responder invalidates a window that is bound on its queue pair.
+    /// The responder invalidates a window.
     Invalidate,
-    /// The requester invalidates such a window by a SEND.
+    /// The requester invalidates a window of the responder by a SEND.
     InvalidateBySend,
     /// The responder frees a window.
     Free(WindowType),
@@ -51,7 +48,7 @@ impl Revocation {
         Revocation::Free(WindowType::Type2),
     ];
 
-    /// The type of the window through which the requester accesses the region, if it does.
+    /// The type of the window through which the requester accesses the region.
     fn window(self) -> Option<WindowType> {
         match self {
             Revocation::Deregister | Revocation::DeregisterResults => None,
@@ -60,7 +57,6 @@ impl Revocation {
         }
     }
 
-    /// The error of a request that the revocation makes invalid.
     fn status(self) -> WcStatus {
         match self {
             Revocation::DeregisterResults => WcStatus::LocalProtection,
@@ -69,7 +65,6 @@ impl Revocation {
     }
 }
 
-/// A world of the workload.
 struct RevocationWorld {
     testbed: Testbed,
     revocation: Revocation,
@@ -78,26 +73,19 @@ struct RevocationWorld {
     faults: u64,
 }
 
-/// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    let mut result = SeedRun::default();
-    match RevocationWorld::new(seed, kept_records) {
-        Ok(mut world) => {
-            world.run(&mut result);
-            result.operations = world.requester.borrow().requests.len() as u64;
-            result.faults = world.faults;
-            if kept_records > 0 {
-                let requester = world.requester.borrow();
-                result.setup.push(format!("{:?}, {:?}", world.revocation, requester.vqp));
-                result
-                    .setup
-                    .extend(requester.requests.iter().enumerate().map(|(i, r)| format!("{i}: {r:?}")));
-            }
-            result.keep_trace(&world.testbed.world, kept_records);
-        }
-        Err(e) => result.findings.push(Finding::violation("connect", e.to_string())),
-    }
-    result
+    SeedRun::of(|result| {
+        let mut world = RevocationWorld::new(seed, kept_records)?;
+        world.run(result);
+        let requester = world.requester.borrow();
+        result.operations = requester.requests.len() as u64;
+        result.faults = world.faults;
+        result.keep_trace(&world.testbed.world, kept_records, || {
+            let requests = requester.requests.iter().enumerate().map(|(i, r)| format!("{i}: {r:?}"));
+            [format!("{:?}, {:?}", world.revocation, requester.vqp)].into_iter().chain(requests).collect()
+        });
+        Ok(())
+    })
 }
 
 fn draw_vqp(rng: &mut Prng) -> VqpConfig {
@@ -124,13 +112,9 @@ impl RevocationWorld {
         capabilities.saved_results = rng.below(4) > 0;
         let rails = rng.between(2, 3);
         let mut testbed = Testbed::from_world(World::with_trace_len(seed, config, kept_records), rails as u8);
-        let domains = testbed
-            .nics
-            .each_ref()
-            .map(|nics| Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect()));
-        let [a, b] = domains;
+        let domains = [domain(&testbed.nics[0])?, domain(&testbed.nics[1])?];
         let secrets = [1, 2].map(|end| Secret::fixed([rng.bits() & !3 | end, rng.bits()]));
-        let [vqp_a, vqp_b] = virtual_qps([a?, b?], draw_vqp(rng), secrets)?;
+        let [vqp_a, vqp_b] = virtual_qps(domains, draw_vqp(rng), secrets)?;
         let revocation = *rng.pick(&Revocation::ALL);
         let mut responder = Responder::new(vqp_b, &testbed.nics[1], revocation, When::draw(rng))?;
         let pause = *Prng::stream(seed, "pause after revocation").pick(&[0, 0, 500, 2_000, 8_000]);
@@ -162,15 +146,13 @@ impl RevocationWorld {
         });
     }
 
-    /// Schedules failures of all rails but the last, which stays usable.
+    /// Schedules failures. The last rail stays usable.
     fn schedule_faults(&mut self, rng: &mut Prng, rails: usize) {
         let count = rng.below(4);
         for _ in 0..count {
             let nic = self.testbed.rail(rng.index(rails - 1))[rng.index(2)];
-            let latest = 2_000_000 << rng.below(4);
-            let at = Duration::from_nanos(rng.between(1_000, latest));
-            let failure =
-                *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]);
+            let at = draw_time(rng, 1_000, 2_000_000, 4);
+            let failure = *rng.pick(&RAIL_FAILURES);
             let down = Duration::from_nanos(rng.between(1_000, 20_000_000));
             let heals = failure == Failure::LinkDown && rng.below(2) == 0;
             self.testbed.world.after(at, move |world| {
@@ -181,11 +163,9 @@ impl RevocationWorld {
             });
         }
         if rng.below(3) == 0 {
-            let (host, time) = (self.testbed.hosts[rng.index(2)], rng.between(10_000, 3_000_000));
-            self.testbed.world.after(Duration::from_nanos(rng.between(1_000, 2_000_000)), move |world| {
-                let until = world.now() + Duration::from_nanos(time);
-                world.pause(host, Some(until));
-            });
+            let (host, nap) = (self.testbed.hosts[rng.index(2)], rng.between(10_000, 3_000_000));
+            let after = Duration::from_nanos(rng.between(1_000, 2_000_000));
+            schedule_nap(&mut self.testbed.world, host, after, Duration::from_nanos(nap));
         }
         self.faults = count;
     }
@@ -194,42 +174,35 @@ impl RevocationWorld {
         let (requester, responder) = (Rc::clone(&self.requester), Rc::clone(&self.responder));
         let is_done =
             move |_: &World| requester.borrow().is_done() && responder.borrow().vqp.close_reason().is_some();
-        let ended = self.testbed.world.run_until(&is_done, Duration::from_millis(60));
-        let ended = ended.or_else(|_| {
-            self.testbed.world.heal();
-            self.testbed.world.run_until(&is_done, LIVENESS_LIMIT)
-        });
-        if let Err(stalled) = ended {
-            result.findings.push(Finding::stuck("stuck", stalled.state));
-        }
-        self.testbed.world.heal();
+        let world = &mut self.testbed.world;
+        let ended = run_phases(world, is_done, Duration::from_millis(60), World::heal, LIVENESS_LIMIT);
+        result.must_reach("stuck", ended);
+        world.heal();
         // Late packets arrive.
-        self.testbed.world.run_for(Duration::from_millis(5));
-        if let Err(stalled) = self.testbed.world.run_until_quiet() {
-            result.findings.push(Finding::stuck("packets", stalled.state));
-        }
+        world.run_for(Duration::from_millis(5));
+        result.must_reach("packets", world.run_until_quiet());
         self.check(result);
     }
 
     fn check(&self, result: &mut SeedRun) {
         let (requester, responder) = (self.requester.borrow(), self.responder.borrow());
-        let mut found = |checker, text: String| result.findings.push(Finding::violation(checker, text));
         let reasons = [requester.vqp.close_reason(), responder.vqp.close_reason()];
         for (name, touched) in [("responder", responder.touched()), ("requester", requester.touched())] {
             if let Some(offset) = touched {
-                found(
-                    "touched",
-                    format!("revoked memory of the {name} changed at offset {offset}; {reasons:?}"),
-                );
+                let text = format!("revoked memory of the {name} changed at offset {offset}; {reasons:?}");
+                result.violation("touched", text);
             }
         }
         if responder.still_grants {
             let text = "a NIC that hung before the invalidation was not reset when this was complete";
-            found("granted", text.to_owned());
+            result.violation("granted", text);
         }
         let allowed = [CloseReason::RequestError, CloseReason::PeerClosed];
         if let Some(reason) = reasons.iter().flatten().find(|reason| !allowed.contains(reason)) {
-            found("reason", format!("{reason:?}, although a rail was usable and a request was invalid"));
+            result.violation(
+                "reason",
+                format!("{reason:?}, although a rail was usable and a request was invalid"),
+            );
         }
         let named = Outcome::Failed(self.revocation.status());
         let refused: Vec<usize> = requester.with_outcome(|outcome| outcome == named);
@@ -239,21 +212,27 @@ impl RevocationWorld {
         );
         let values_lost = requester.with_outcome(|o| o == Outcome::Unresolved(UnresolvedError::ValueLost));
         // A recovered value that cannot be stored ends its atomic as one whose value is lost.
-        if is_own_error && refused.is_empty() && values_lost.is_empty() && !responder_saw(&responder.vqp) {
-            found("unnamed", format!("no request ended as {named:?}; {failed:?}"));
+        if is_own_error
+            && refused.is_empty()
+            && values_lost.is_empty()
+            && responder.vqp.qp_error_event().is_none()
+        {
+            result.violation("unnamed", format!("no request ended as {named:?}; {failed:?}"));
         }
         if let Some(other) = failed.iter().find(|request| !refused.contains(request)) {
-            found("wrong-error", format!("request {other} ended as {:?}", requester.requests[*other]));
+            result.violation(
+                "wrong-error",
+                format!("request {other} ended as {:?}", requester.requests[*other]),
+            );
         }
         for (i, request) in requester.requests.iter().enumerate() {
             if let Some(text) = self.check_request(i, request, &responder) {
-                found("outcome", text);
+                result.violation("outcome", text);
             }
         }
-        self.check_counters(&requester, &responder, &mut found);
+        check_counters(&requester, &responder, result);
     }
 
-    /// Returns what is wrong with the outcome of a request.
     fn check_request(&self, i: usize, request: &Request, responder: &Responder) -> Option<String> {
         let outcome = request.outcome?;
         let is_executed = outcome == Outcome::Success;
@@ -270,39 +249,29 @@ impl RevocationWorld {
         };
         is_wrong.then(|| format!("request {i} ended as {outcome:?}, and its word is {found}"))
     }
-
-    /// Checks that each counter has the number of additions that were executed, or may have been.
-    fn check_counters(
-        &self,
-        requester: &Requester,
-        responder: &Responder,
-        found: &mut impl FnMut(&'static str, String),
-    ) {
-        for revoked in [false, true] {
-            let adds = requester.requests.iter().filter(|r| r.target == Target::Counter { revoked });
-            let (mut least, mut most) = (0, 0);
-            for add in adds {
-                let executed = [
-                    Outcome::Success,
-                    Outcome::Unresolved(UnresolvedError::ValueLost),
-                    Outcome::Unresolved(UnresolvedError::ExecutedBehindError),
-                ];
-                let may_be = !matches!(add.outcome, Some(Outcome::Failed(_)));
-                // The requester refuses to store the result after the responder has executed the
-                // request.
-                let may_be = may_be || add.outcome == Some(Outcome::Failed(WcStatus::LocalProtection));
-                least += u64::from(add.outcome.is_some_and(|outcome| executed.contains(&outcome)));
-                most += u64::from(may_be);
-            }
-            let counter = responder.counter(revoked) / ADDED;
-            if !(least..=most).contains(&counter) {
-                found("counter", format!("{counter} additions, between {least} and {most} were told"));
-            }
-        }
-    }
 }
 
-/// Returns whether a NIC of this end has reported a request of its peer as invalid.
-fn responder_saw(vqp: &VirtualQp) -> bool {
-    vqp.qp_error_event().is_some()
+/// Checks that each counter has the sum of additions that the outcomes tell.
+fn check_counters(requester: &Requester, responder: &Responder, result: &mut SeedRun) {
+    for revoked in [false, true] {
+        let adds = requester.requests.iter().filter(|r| r.target == Target::Counter { revoked });
+        let (mut least, mut most) = (0, 0);
+        for add in adds {
+            let executed = [
+                Outcome::Success,
+                Outcome::Unresolved(UnresolvedError::ValueLost),
+                Outcome::Unresolved(UnresolvedError::ExecutedBehindError),
+            ];
+            let may_be = !matches!(add.outcome, Some(Outcome::Failed(_)));
+            // The requester refuses to store the result after the responder has executed the
+            // request.
+            let may_be = may_be || add.outcome == Some(Outcome::Failed(WcStatus::LocalProtection));
+            least += u64::from(add.outcome.is_some_and(|outcome| executed.contains(&outcome)));
+            most += u64::from(may_be);
+        }
+        let counter = responder.counter(revoked) / ADDED;
+        if !(least..=most).contains(&counter) {
+            result.violation("counter", format!("{counter} additions, between {least} and {most} were told"));
+        }
+    }
 }

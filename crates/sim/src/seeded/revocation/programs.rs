@@ -1,41 +1,39 @@
-//! The two programs: one posts requests, the other lends memory and revokes it.
+//! The two programs: a requester, and a responder that lends memory and revokes it.
 
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Completion, Outcome, VirtualMr, VirtualMw, VirtualQp};
+use mitra_failover::{Outcome, VirtualMr, VirtualMw, VirtualQp};
 use mitra_verbs::{
     Access, Buffer, Data, Error, Key, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, SgeList, Time, WcStatus,
-    WindowBind,
 };
 
 use super::Revocation;
+use crate::seeded::memory::{read_all, window_bind};
 use crate::{Prng, SimNic, World};
 
-/// The number of requests that are posted at most.
+/// The maximum number of requests.
 const REQUESTS: usize = 400;
-/// The number of them that are posted only after the revocation.
+/// The number of requests that are posted only after the revocation.
 const LATE_REQUESTS: usize = 100;
-/// The offset of the counter of a region, behind a word for each request.
+/// The offset of the counter of a region, behind one word for each request.
 const COUNTER: usize = 8 * REQUESTS;
 const REGION_BYTES: usize = COUNTER + 8;
-/// What each addition adds.
+/// The number that each atomic adds.
 pub(super) const ADDED: u64 = 3;
-/// The number of requests in flight.
+/// The maximum number of requests in flight.
 const DEPTH: usize = 24;
-/// The size of the memory for the result of one request: a word of the READ or atomic.
+/// The size of the result of a READ or atomic.
 const RESULT_BYTES: usize = 8;
-/// The time within which the window is bound.
 const BIND_LIMIT: Duration = Duration::from_secs(20);
 const RECEIVE: u64 = 1 << 40;
 const INVALIDATION: u64 = 1 << 41;
 
-/// When a program revokes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct When {
-    /// The number of requests that are posted before.
+    /// The number of requests that are posted before the revocation.
     requests: usize,
-    /// Whether it waits for a failover, if there is one before so many requests are posted.
+    /// Whether the revocation waits for a failover, for as long as requests are posted.
     in_recovery: bool,
 }
 
@@ -44,41 +42,39 @@ impl When {
         When { requests: rng.between(0, 120) as usize, in_recovery: rng.below(2) == 0 }
     }
 
-    /// Returns whether it is time, when so many requests are posted.
+    /// Returns whether to revoke when so many requests are posted.
     fn is_now(self, posted: usize, vqp: &VirtualQp) -> bool {
         posted >= REQUESTS / 2 || posted >= self.requests && !(self.in_recovery && vqp.is_active())
     }
 }
 
-/// What a request accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    /// It writes the request's own word.
+    /// Writes the request's own word.
     Word { revoked: bool },
-    /// It adds to the counter.
+    /// Adds to the counter.
     Counter { revoked: bool },
-    /// It reads the counter.
+    /// Reads the counter.
     Read { revoked: bool },
-    /// It invalidates the window.
+    /// Invalidates the window.
     Invalidation,
 }
 
-/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Request {
     pub(super) target: Target,
     pub(super) outcome: Option<Outcome>,
-    /// Whether it was posted after the revocation.
+    /// Whether the request was posted after the revocation.
     pub(super) is_late: bool,
 }
 
 impl Request {
-    /// Returns whether the request invalidates the window, has done so, or may have.
+    /// Returns whether the request invalidates the window, or may have done so.
     fn may_invalidate(&self) -> bool {
         self.target == Target::Invalidation && self.outcome != Some(Outcome::Failed(WcStatus::Flushed))
     }
 
-    /// Returns whether the request may not succeed if it was posted after the revocation.
+    /// Returns whether the request must fail if it was posted after the revocation.
     pub(super) fn is_invalid_if_late(&self, revocation: Revocation) -> bool {
         let takes_results = matches!(self.target, Target::Counter { .. } | Target::Read { .. });
         match (revocation, self.target) {
@@ -89,26 +85,23 @@ impl Request {
     }
 }
 
-/// The program that posts requests.
 pub(super) struct Requester {
     pub(super) vqp: VirtualQp,
     pub(super) requests: Vec<Request>,
     revocation: Revocation,
     results: Arc<Buffer>,
     results_mr: VirtualMr,
-    /// The contents of the results when they were deregistered.
+    /// The results when their memory was deregistered.
     deregistered: Option<Vec<u8>>,
-    /// When it deregisters its results, or invalidates the window.
+    /// When the requester deregisters its results, or invalidates the window.
     revokes: When,
     in_flight: usize,
-    /// The time for which it posts nothing after the revocation, in which a rail may fail.
+    /// The time after the revocation in which the requester posts nothing, and a rail may fail.
     pause: Duration,
-    /// When it posts again.
     posts_again: Option<Time>,
     kept: Option<RemoteAddr>,
     revoked: Option<RemoteAddr>,
     weights: [u64; 3],
-    completions: Vec<Completion>,
 }
 
 impl Requester {
@@ -134,20 +127,18 @@ impl Requester {
             kept: None,
             revoked: None,
             weights: [0; 3].map(|_| rng.below(3)),
-            completions: Vec::new(),
         })
     }
 
-    /// Runs a turn. Returns whether it did something.
+    /// Runs a turn. Returns whether the program was active.
     pub(super) fn step(&mut self, now: Time, rng: &mut Prng, is_revoked: bool) -> bool {
-        let mut completions = core::mem::take(&mut self.completions);
+        let mut completions = Vec::new();
         self.vqp.poll(&mut completions);
         let mut is_active = !completions.is_empty();
-        for completion in completions.drain(..) {
+        for completion in completions {
             self.requests[completion.wr_id as usize].outcome = Some(completion.outcome);
             self.in_flight -= 1;
         }
-        self.completions = completions;
         if self.in_flight == 0 {
             self.vqp.resume(); // behind a request whose value is lost
         }
@@ -155,10 +146,9 @@ impl Requester {
             && self.deregistered.is_none()
             && self.revokes.is_now(self.requests.len(), &self.vqp)
         {
-            // After `Ok`, no NIC and no recovery writes to the memory. A NIC that is dead was
-            // reset.
+            // After `Ok`, neither a NIC nor a recovery writes to the memory. A dead NIC was reset.
             self.deregistered =
-                self.vqp.domain().deregister(&self.results_mr).is_ok().then(|| bytes(&self.results));
+                self.vqp.domain().deregister(&self.results_mr).is_ok().then(|| read_all(&self.results));
             is_active = true;
         }
         let is_late = is_revoked || self.deregistered.is_some();
@@ -206,24 +196,21 @@ impl Requester {
         is_posted
     }
 
-    /// Returns whether no request is in flight and none will be posted.
     pub(super) fn is_done(&self) -> bool {
         self.in_flight == 0 && self.vqp.close_reason().is_some()
     }
 
-    /// Returns the numbers of the requests with such an outcome.
     pub(super) fn with_outcome(&self, is_wanted: impl Fn(Outcome) -> bool) -> Vec<usize> {
         let requests = self.requests.iter().enumerate();
         requests.filter(|(_, r)| r.outcome.is_some_and(&is_wanted)).map(|(i, _)| i).collect()
     }
 
-    /// Returns the first byte of the results that changed after they were deregistered.
+    /// Returns the offset of a result that changed after the deregistration.
     pub(super) fn touched(&self) -> Option<usize> {
-        first_difference(self.deregistered.as_ref()?, &bytes(&self.results))
+        first_difference(self.deregistered.as_ref()?, &read_all(&self.results))
     }
 }
 
-/// The program that lends memory.
 pub(super) struct Responder {
     pub(super) vqp: VirtualQp,
     revocation: Revocation,
@@ -231,17 +218,16 @@ pub(super) struct Responder {
     lent: Arc<Buffer>,
     lent_mr: VirtualMr,
     window: Option<(VirtualMw, Key)>,
-    /// The contents of the revoked memory when its revocation was complete.
+    /// The revoked memory when the revocation was complete.
     pub(super) revoked: Option<Vec<u8>>,
     revokes: When,
     has_begun: bool,
     nics: Vec<Arc<SimNic>>,
-    /// The NICs that hung and executed requests when the invalidation was posted. They cannot
-    /// execute it.
+    /// The NICs that hung and still executed requests when the invalidation was posted. A NIC that
+    /// hangs cannot invalidate.
     hung: Vec<Arc<SimNic>>,
-    /// Whether one of them still executed requests when the invalidation was complete.
+    /// Whether such a NIC still executed requests when the invalidation was complete.
     pub(super) still_grants: bool,
-    completions: Vec<Completion>,
 }
 
 impl Responder {
@@ -275,14 +261,13 @@ impl Responder {
             nics: nics.to_vec(),
             hung: Vec::new(),
             still_grants: false,
-            completions: Vec::new(),
         })
     }
 
     /// Gives the requester access to both regions.
     ///
     /// # Errors
-    /// Those of the queue pairs and NICs; [`Error::Invalid`] if the window is not bound in time.
+    /// Any error of a queue pair or NIC; [`Error::Invalid`] if the window is not bound in time.
     pub(super) fn offer(&mut self, world: &mut World, to: &mut Requester) -> Result<(), Error> {
         let kept = self.vqp.domain().register(&self.kept, Access::LOCAL_WRITE | Access::REMOTE)?;
         to.vqp.import(&kept.remote())?;
@@ -295,20 +280,9 @@ impl Responder {
             to.revoked = Some(self.lent_mr.remote().at(0));
             return Ok(());
         };
-        let primary = self.lent_mr.primary();
-        let bind = WindowBind {
-            mw: mw.primary().id,
-            rkey: *key,
-            mr: primary.id,
-            addr: primary.addr,
-            len: self.lent_mr.len(),
-            access: Access::REMOTE,
-            zero_based: false,
-        };
-        let wr = SendWr::new(INVALIDATION, SendOp::BindWindow(bind), Data::empty());
-        self.vqp.post_send(wr.with_flags(SendFlags::SIGNALED))?;
+        self.vqp.post_send(window_bind(INVALIDATION, &self.lent_mr, mw, *key))?;
         to.vqp.import(&mw.remote(*key))?;
-        to.revoked = Some(RemoteAddr { addr: primary.addr, rkey: *key });
+        to.revoked = Some(RemoteAddr { addr: self.lent_mr.primary().addr, rkey: *key });
         let limit = world.now() + BIND_LIMIT;
         let mut bound = Vec::new();
         world.without_noise(|world| {
@@ -324,25 +298,25 @@ impl Responder {
         }
     }
 
-    /// Runs a turn, when the peer has posted this many requests. Returns whether it did something.
+    /// Runs a turn when the peer has posted so many requests. Returns whether the program was
+    /// active.
     pub(super) fn step(&mut self, posted: usize) -> bool {
-        let mut completions = core::mem::take(&mut self.completions);
+        let mut completions = Vec::new();
         self.vqp.poll(&mut completions);
         let mut is_active = !completions.is_empty();
-        for completion in completions.drain(..) {
+        for completion in completions {
             let is_invalidated = match completion.wr_id {
                 RECEIVE => completion.is_success() && completion.invalidated.is_some(),
                 _ => completion.is_success(),
             };
             if is_invalidated {
                 self.still_grants |= self.hung.iter().any(|nic| nic.hangs_and_executes());
-                self.revoked.get_or_insert_with(|| bytes(&self.lent));
+                self.revoked.get_or_insert_with(|| read_all(&self.lent));
             } else if completion.wr_id == INVALIDATION && self.vqp.close_reason().is_none() {
                 self.vqp.resume();
                 self.has_begun = false; // it was not executed
             }
         }
-        self.completions = completions;
         if !self.has_begun && self.revokes.is_now(posted, &self.vqp) && self.vqp.close_reason().is_none() {
             self.has_begun = true;
             self.revoke();
@@ -365,21 +339,19 @@ impl Responder {
             _ => return,
         };
         if revoked.is_ok() {
-            self.revoked = Some(bytes(&self.lent));
+            self.revoked = Some(read_all(&self.lent));
         }
     }
 
-    /// Returns the first byte of the revoked memory that changed after the revocation.
+    /// Returns the offset of revoked memory that changed after the revocation.
     pub(super) fn touched(&self) -> Option<usize> {
-        first_difference(self.revoked.as_ref()?, &bytes(&self.lent))
+        first_difference(self.revoked.as_ref()?, &read_all(&self.lent))
     }
 
-    /// Returns the word of a request.
     pub(super) fn word(&self, revoked: bool, request: usize) -> u64 {
         self.region(revoked).load(8 * request)
     }
 
-    /// Returns the counter of a region.
     pub(super) fn counter(&self, revoked: bool) -> u64 {
         self.region(revoked).load(COUNTER)
     }
@@ -387,12 +359,6 @@ impl Responder {
     fn region(&self, revoked: bool) -> &Buffer {
         if revoked { &self.lent } else { &self.kept }
     }
-}
-
-fn bytes(buffer: &Buffer) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len()];
-    buffer.read_at(0, &mut bytes);
-    bytes
 }
 
 fn first_difference(before: &[u8], now: &[u8]) -> Option<usize> {

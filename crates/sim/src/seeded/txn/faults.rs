@@ -1,25 +1,24 @@
-//! What fails in a world, and when.
+//! The faults of a world.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use super::process::{End, Fate};
-use crate::seeded::parts::FaultNumbers;
-use crate::{Failure, Prng, SimNic, World};
+use crate::seeded::faults::{NIC_FAILURES, draw_time, schedule_blink};
+use crate::seeded::parts::Left;
+use crate::{Prng, SimNic, World};
 
-/// The fates that a world has at most.
+/// The maximum number of fates in a world.
 const MAX_FATES: u64 = 4;
 
-/// The faults of a world.
 pub(super) struct Faults {
     rng: Prng,
     rails: u8,
     timeout: Duration,
-    /// The most requests that a process posts before its fate.
+    /// The maximum number of requests that a process posts before its fate.
     latest: u64,
-    /// The fates of the processes that are started; `None` for one that is left out.
+    /// The fates of processes that will start. `None`: the reduction leaves the fate out.
     fates: Vec<Option<Fate>>,
-    /// Whether no fault happens any more.
     pub(super) is_over: bool,
 }
 
@@ -30,46 +29,36 @@ impl Faults {
         Faults { rng, rails, timeout, latest, fates: Vec::new(), is_over: false }
     }
 
-    /// Returns a time below 40 µs · 2^`doublings`; short times are as frequent as long ones.
     fn time(&mut self, doublings: u64) -> Duration {
-        let limit = 40_000 << self.rng.below(doublings);
-        Duration::from_nanos(self.rng.between(1_000, limit))
+        draw_time(&mut self.rng, 1_000, 40_000, doublings)
     }
 
-    /// Draws the fates of processes.
-    pub(super) fn draw_fates(&mut self, numbers: &mut FaultNumbers<'_>) {
+    pub(super) fn draw_fates(&mut self, left: &mut Left<'_>) {
         for _ in 0..self.rng.below(MAX_FATES + 1) {
             let fate = self.draw_fate();
-            self.fates.push(numbers.keeps_next().then_some(fate));
+            self.fates.push(left.keeps_next_fault().then_some(fate));
         }
     }
 
-    /// Schedules failures of links and NICs of these hosts.
-    pub(super) fn schedule(
-        &mut self,
-        world: &mut World,
-        nics: &[Vec<Arc<SimNic>>],
-        numbers: &mut FaultNumbers<'_>,
-    ) {
+    pub(super) fn schedule(&mut self, world: &mut World, nics: &[Vec<Arc<SimNic>>], left: &mut Left<'_>) {
         let loses_nics = self.rng.below(4) == 0;
         let mut at = Duration::ZERO;
         for _ in 0..self.rng.below(8) {
             at += self.time(9);
             let host = self.rng.index(nics.len());
             if loses_nics && self.rng.below(2) == 0 {
-                // The last rail stays.
+                // No NIC of the last rail fails for good.
                 let nic = nics[host][self.rng.index(usize::from(self.rails) - 1)].id();
-                let failure = *self.rng.pick(&[Failure::NicDead, Failure::NicHung]);
-                if numbers.keeps_next() {
+                let failure = *self.rng.pick(&NIC_FAILURES);
+                if left.keeps_next_fault() {
                     world.after(at, move |world| world.fail(nic, failure));
                 }
                 continue;
             }
             let nic = nics[host][self.rng.index(self.rails.into())].id();
             let up = at + self.time(10);
-            if numbers.keeps_next() {
-                world.after(at, move |world| world.set_link(nic, false));
-                world.after(up, move |world| world.set_link(nic, true));
+            if left.keeps_next_fault() {
+                schedule_blink(world, nic, at, up);
             }
         }
     }
@@ -88,7 +77,6 @@ impl Faults {
         Fate { in_takeover, requests, delay, end }
     }
 
-    /// Returns the fate of a process that starts.
     pub(super) fn next_fate(&mut self) -> Option<Fate> {
         if self.is_over || self.rng.below(4) == 0 {
             return None;
@@ -96,13 +84,12 @@ impl Faults {
         self.fates.pop().flatten()
     }
 
-    /// Draws what [`Faults::next_fate`] draws, for a process that is left out.
+    /// Draws as [`Faults::next_fate`] does, for a process that the reduction leaves out.
     pub(super) fn skip_fate(&mut self) {
         self.rng.below(4);
     }
 
-    /// Draws when another process of a coordinator starts whose process has ended; `None` if not
-    /// before the faults are over.
+    /// Draws when another process of a coordinator starts. `None`: when the faults are over.
     pub(super) fn draw_restart(&mut self) -> Option<Duration> {
         let longest = self.timeout * 3;
         if self.is_over {

@@ -1,4 +1,5 @@
-//! What all programs have done, and whether one after the other would have done the same.
+//! The results of all programs, and the check that the programs have the same results in a serial
+//! order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,34 +12,34 @@ use mitra_verbs::Buffer;
 
 use super::program::{Output, Program};
 use crate::seeded::Finding;
+use crate::seeded::memory::read;
 
-/// An attempt of a program that has come to its commit.
+/// An attempt of a program that has begun to commit.
 struct Attempt {
     program: Program,
     output: Output,
     begun: u64,
-    /// What it has read and written, once it is logged or committed.
+    /// Set when the attempt is logged or committed.
     footprint: Option<Footprint>,
-    /// When its caller knew that it was committed. An attempt that took effect, and of which no
-    /// caller knows, has no end.
+    /// When the caller was told of the commit: `u64::MAX` if the attempt took effect and the caller
+    /// was not told.
     told: Option<u64>,
 }
 
-/// The history of a world.
 #[derive(Default)]
 pub(super) struct History {
     /// The virtual time, in nanoseconds.
     pub(super) now: u64,
     /// The attempts, by their lock words.
     attempts: BTreeMap<u64, Attempt>,
-    /// How many attempts took effect without anyone having been told.
+    /// The number of attempts that took effect and of which no caller was told.
     pub(super) untold: u64,
     pub(super) aborts: u64,
     pub(super) findings: Vec<Finding>,
 }
 
 impl History {
-    /// Records that a program is about to commit, in an attempt that began with others at `begun`.
+    /// Records that a program begins to commit. Its first attempt began at `begun`.
     pub(super) fn commits(&mut self, lock: LockWord, program: &Program, output: &Output, begun: u64) {
         let (program, output) = (program.clone(), output.clone());
         let attempt = Attempt { program, output, begun, footprint: None, told: None };
@@ -47,19 +48,17 @@ impl History {
         }
     }
 
-    /// Records that an attempt has ended without an effect.
     pub(super) fn has_no_effect(&mut self, lock: LockWord) {
         self.attempts.remove(&lock.bits());
     }
 
-    /// Records that an attempt is being logged.
     pub(super) fn is_logged(&mut self, lock: LockWord, footprint: Footprint) {
         if let Some(attempt) = self.attempts.get_mut(&lock.bits()) {
             attempt.footprint = Some(footprint);
         }
     }
 
-    /// Records what the caller of a program was told, whose last attempt to commit is `lock`.
+    /// Records the result that a caller was told. `lock` is the last attempt that began to commit.
     pub(super) fn told(&mut self, lock: Option<LockWord>, result: Result<Footprint, NotCommitted>) {
         let now = self.now;
         let attempt = lock.and_then(|lock| self.attempts.get_mut(&lock.bits()));
@@ -92,16 +91,16 @@ impl History {
         }
     }
 
-    /// Learns from the log of a coordinator whose lives are all recovered which attempts took
-    /// effect, though nobody was told.
+    /// Finds the attempts in the log of a coordinator that took effect and of which no caller was
+    /// told. All lives of the coordinator are recovered.
     pub(super) fn read_log(&mut self, layout: &Layout, memories: &[Arc<Buffer>], coordinator: u16) {
         for slot in layout.log_slots(coordinator) {
-            let read = |at: &mitra_txn::Location| {
-                let mut bytes = vec![0; layout.slot_bytes() as usize];
-                memories[usize::from(at.node.0)].read_at(at.at as usize, &mut bytes);
-                logged_attempt(&bytes).map(LockWord::bits)
+            let attempt_at = |at: &mitra_txn::Location| {
+                let memory = &memories[usize::from(at.node.0)];
+                logged_attempt(&read(memory, at.at as usize, layout.slot_bytes() as usize))
+                    .map(LockWord::bits)
             };
-            let Some(lock) = slot.iter().filter_map(read).max() else { continue };
+            let Some(lock) = slot.iter().filter_map(attempt_at).max() else { continue };
             match self.attempts.get_mut(&lock) {
                 Some(attempt) if attempt.told.is_none() => {
                     attempt.told = Some(u64::MAX);
@@ -113,8 +112,8 @@ impl History {
         }
     }
 
-    /// Executes the transactions that took effect one after the other. Returns the records that
-    /// result, and the number of transactions.
+    /// Executes the transactions that took effect in a serial order. Returns the resulting records
+    /// and the number of transactions.
     pub(super) fn replay(&mut self, records: &[(RecordKey, Vec<u8>)]) -> (Model, u64) {
         let mut model = Model::new();
         for (at, value) in records {
@@ -171,7 +170,7 @@ impl History {
     }
 }
 
-/// Executes requests in the memory of the nodes, without NICs.
+/// Executes requests directly in the memory of the nodes.
 pub(super) fn execute(memories: &[Arc<Buffer>], requests: &[Request]) -> Vec<Outcome> {
     let execute = |request: &Request| {
         let (memory, at) = (&memories[usize::from(request.node.0)], request.at as usize);
@@ -180,11 +179,7 @@ pub(super) fn execute(memories: &[Arc<Buffer>], requests: &[Request]) -> Vec<Out
                 memory.write_at(at, bytes);
                 Outcome::Executed(Vec::new())
             }
-            Op::Read(len) => {
-                let mut bytes = vec![0; *len as usize];
-                memory.read_at(at, &mut bytes);
-                Outcome::Executed(bytes)
-            }
+            Op::Read(len) => Outcome::Executed(read(memory, at, *len as usize)),
             &Op::CompareSwap { compare, swap } => {
                 let before = memory.compare_exchange(at, compare, swap).unwrap_or_else(|found| found);
                 Outcome::Executed(before.to_le_bytes().to_vec())

@@ -1,14 +1,13 @@
-//! Transactions over virtual queue pairs: coordinators whose links and NICs fail, which die at any
-//! step, sleep, and wake after they were taken over.
+//! Transactions over virtual queue pairs. Links and NICs fail. Coordinators die at any step, or
+//! sleep and wake after they were taken over.
 //!
-//! Each memory node and each life of a coordinator has a host of its own. The queue pairs, the
-//! rights of lives, the takeovers and the transactions are those of the product. Only the TCP
-//! connections are simulated.
+//! Each memory node and each life of a coordinator has a host of its own. Only the TCP connections
+//! are simulated.
 //!
-//! In the end, every life that has ended is recovered. The transactions that took effect, in a
-//! serial order, must return the same again; the memory has the records that result, the same in
-//! all copies, and no lock. What a coordinator was logging when it died took effect if the log has
-//! it when the life is recovered.
+//! In the end, every life that has ended is recovered. The transactions that took effect return the
+//! same again in a serial order. The memory has the records that result, the same in all copies,
+//! and no lock. An attempt that was being logged when its coordinator died took effect if the log
+//! has the attempt when the life is recovered.
 
 mod faults;
 mod history;
@@ -23,74 +22,62 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, Domain};
+use mitra_failover::Config as VqpConfig;
 use mitra_txn::{Inspector, Layout, Life, LifeState, LifeWord, Loader, NodeId, RecordKey, Request, Timing};
 use mitra_txn_rdma::{Answer, Node, NodeConfig, QpKind};
-use mitra_verbs::{AtomicScope, Buffer, LocalAckTimeout, Provider, Time};
+use mitra_verbs::{AtomicScope, Buffer, Error, LocalAckTimeout, Time};
 
 use self::faults::Faults;
 use self::history::{History, execute};
 use self::mail::Mail;
 use self::process::{End, Process, ProcessEvent, Shared, State, token};
 use self::program::{Mix, draw_records, layout};
-use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
-use super::{Extra, Finding, Reduction, SeedRun};
+use super::faults::schedule_nap;
+use super::memory::read_all;
+use super::parts::{Left, Reduced};
+use super::{Finding, SeedRun, domain};
 use crate::{AppContext, Config, DurationRange, Failure, HostId, Prng, SimNic, World};
 
-/// The time in which faults happen.
 const SAFETY_TIME: Duration = Duration::from_millis(150);
-/// The time within which everything ends after the faults.
+/// The time for the liveness phase.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
-/// The number of processes that are started at most.
+/// The maximum number of processes that are started.
 const MAX_PROCESSES: usize = 40;
 
-/// The workload.
 pub(super) struct Transactions;
 
 impl Reduced for Transactions {
-    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-        run_reduced(seed, reduction, kept_records)
+    fn run(seed: u64, left: &mut Left<'_>, kept_records: usize, result: &mut SeedRun) -> Result<(), Error> {
+        let rng = &mut Prng::stream(seed, "seeded transactions");
+        let mut config = world_config(seed, rng);
+        let mut vqp = vqp_config(rng);
+        left.leave_out_noise(&mut config);
+        left.leave_out_log(&mut vqp);
+        let mut world = TransactionWorld::new(seed, config, vqp, rng, left, kept_records)?;
+        world.faults.draw_fates(left);
+        world.run(left);
+        result.faults = left.faults;
+        let committed = world.check();
+        let TransactionWorld { world, shared, processes, setup, .. } = world;
+        let history = &mut *shared.history.borrow_mut();
+        result.operations = shared.requests.get();
+        result.findings = core::mem::take(&mut history.findings);
+        result.keep_trace(&world, kept_records, || {
+            let summary = format!(
+                "{committed} transactions, {} of them untold, {} aborted for good, {} lives, {:?}",
+                history.untold,
+                history.aborts,
+                processes.len(),
+                world.now()
+            );
+            vec![setup, summary]
+        });
+        Ok(())
     }
 }
 
-/// Runs the world of a seed.
-pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_reduced(seed, &Reduction::default(), kept_records).0
-}
-
-fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
-    let rng = &mut Prng::stream(seed, "seeded transactions");
-    let mut config = world_config(seed, rng);
-    let mut vqp = vqp_config(rng);
-    let mut parts = Parts { extras: leave_out_noise(&mut config, reduction), ..Parts::default() };
-    parts.extras.extend(vqp.completion_log.then_some(Extra::Log));
-    vqp.completion_log &= !reduction.lacks(Extra::Log);
-    let mut faults = FaultNumbers::new(reduction);
-    let mut world = TransactionWorld::new(seed, config, vqp, rng, reduction, &mut parts, kept_records);
-    world.faults.draw_fates(&mut faults);
-    world.run(parts.connections, &mut faults);
-    parts.faults = faults.drawn();
-    let mut result = SeedRun { faults: faults.kept(), ..SeedRun::default() };
-    world.check();
-    let history = &mut *world.shared.history.borrow_mut();
-    result.operations = world.shared.requests.get();
-    result.findings = core::mem::take(&mut history.findings);
-    result.keep_trace(&world.world, kept_records);
-    if kept_records > 0 {
-        result.setup = world.setup.clone();
-        result.setup.push(format!(
-            "{} transactions, {} of them untold, {} aborted for good, {} lives, {:?}",
-            world.committed,
-            history.untold,
-            history.aborts,
-            world.processes.len(),
-            world.world.now()
-        ));
-    }
-    (result, parts)
-}
-
-/// Draws the configuration of a world, whose NICs keep the promises on which transactions depend.
+/// Draws the configuration of a world. Transactions depend on NICs that can be reset, and place
+/// data in order before they acknowledge it.
 fn world_config(seed: u64, rng: &mut Prng) -> Config {
     let mut config = Config::swarm(seed);
     let capabilities = &mut config.capabilities;
@@ -116,21 +103,18 @@ fn vqp_config(rng: &mut Prng) -> VqpConfig {
     config
 }
 
-/// A world of the workload.
 struct TransactionWorld {
     world: World,
     shared: Rc<Shared>,
     rails: u8,
     node_nics: Vec<Vec<Arc<SimNic>>>,
     memories: Vec<Arc<Buffer>>,
-    /// What the store has at first.
     records: Vec<(RecordKey, Vec<u8>)>,
     faults: Faults,
     processes: Vec<Rc<RefCell<Process>>>,
-    /// The processes of each coordinator that were started.
+    /// How many processes of each coordinator were started.
     starts: BTreeMap<u16, u64>,
-    committed: u64,
-    setup: Vec<String>,
+    setup: String,
 }
 
 impl TransactionWorld {
@@ -139,14 +123,13 @@ impl TransactionWorld {
         config: Config,
         vqp: VqpConfig,
         rng: &mut Prng,
-        reduction: &Reduction,
-        parts: &mut Parts,
+        left: &mut Left<'_>,
         kept_records: usize,
-    ) -> TransactionWorld {
+    ) -> Result<TransactionWorld, Error> {
         let (nodes, rails) = (rng.between(2, 3) as u16, rng.between(2, 3) as u8);
         let drawn = rng.between(2, 3) as usize;
-        parts.connections = drawn;
-        let coordinators = reduction.connections.unwrap_or(drawn).min(drawn) as u16;
+        left.parts.connections = drawn;
+        let coordinators = left.reduction.connections.unwrap_or(drawn).min(drawn) as u16;
         let layout = Rc::new(layout(nodes, coordinators, rng.between(2, 4) as u16));
         let records = draw_records(rng);
         let mut world = World::with_trace_len(seed, config, kept_records);
@@ -155,8 +138,8 @@ impl TransactionWorld {
         let mix = Mix::draw(rng);
         let tasks = rng.between(1, 3) as usize;
         let most = rng.between(2, 8) as usize;
-        parts.operations = [most, 0];
-        let programs = reduction.operations_of(0, most);
+        left.parts.operations = [most, 0];
+        let programs = left.reduction.operations_of(0, most);
         let work = (0..coordinators).map(|coordinator| {
             let work_of_task = |task: usize| {
                 let rng = &mut Prng::stream(seed, &format!("transactions {coordinator} {task}"));
@@ -166,7 +149,7 @@ impl TransactionWorld {
             };
             (0..tasks).map(work_of_task).collect()
         });
-        let shared = Shared {
+        let shared = Rc::new(Shared {
             fingerprint: layout.fingerprint(),
             vqp,
             timing: Timing { interval: Duration::from_micros(*rng.pick(&[500, 1_000, 2_000])), timeout },
@@ -177,28 +160,24 @@ impl TransactionWorld {
             stop: Cell::new(false),
             requests: Cell::new(0),
             layout,
-        };
-        let shared = Rc::new(shared);
+        });
         let faults = Faults::new(seed, rails, timeout);
         let mut node_nics = Vec::new();
         let mut memories = Vec::new();
         for number in 0..nodes {
             let host = world.add_host(&format!("n{number}"));
             let nics: Vec<_> = (0..rails).map(|rail| world.add_nic(host, rail)).collect();
-            memories.push(start_node(&mut world, &shared, host, &nics, number, coordinators));
+            memories.push(start_node(&mut world, &shared, host, &nics, number, coordinators)?);
             node_nics.push(nics);
         }
         load(&shared.layout, &records, &memories);
-        let setup = match kept_records {
-            0 => Vec::new(),
-            _ => vec![format!(
-                "{nodes} nodes, {coordinators} coordinators, {rails} rails, {tasks} tasks of {most} programs, {mix:?}, {:?}, {vqp:?}\n{:?}",
-                shared.timing,
-                world.config()
-            )],
-        };
+        let setup = format!(
+            "{nodes} nodes, {coordinators} coordinators, {rails} rails, {tasks} tasks of {most} programs, {mix:?}, {:?}, {vqp:?}\n{:?}",
+            shared.timing,
+            world.config()
+        );
         let (processes, starts) = Default::default();
-        let mut made = TransactionWorld {
+        Ok(TransactionWorld {
             world,
             shared,
             rails,
@@ -208,14 +187,10 @@ impl TransactionWorld {
             faults,
             processes,
             starts,
-            committed: 0,
             setup,
-        };
-        made.setup.retain(|line| !line.is_empty());
-        made
+        })
     }
 
-    /// Starts a process of a coordinator, on a host of its own.
     fn start(&mut self, coordinator: u16) {
         let id = self.processes.len();
         if id == MAX_PROCESSES {
@@ -236,16 +211,14 @@ impl TransactionWorld {
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| process.borrow_mut().step(ctx));
     }
 
-    /// Runs the world until all work is done and all lives are recovered.
-    /// `drawn` is the number of coordinators of the whole world.
-    fn run(&mut self, drawn: usize, numbers: &mut FaultNumbers<'_>) {
+    fn run(&mut self, left: &mut Left<'_>) {
         let coordinators = self.shared.layout.schema().coordinators;
         (1..=coordinators).for_each(|coordinator| self.start(coordinator));
-        // The failures of links and NICs are those of the whole world.
-        (usize::from(coordinators)..drawn).for_each(|_| self.faults.skip_fate());
+        // A reduction to fewer coordinators does not change the failures of links and NICs.
+        (usize::from(coordinators)..left.parts.connections).for_each(|_| self.faults.skip_fate());
         let of_processes = self.processes.iter().map(|process| process.borrow().nics.clone());
         let nics: Vec<_> = self.node_nics.iter().cloned().chain(of_processes).collect();
-        self.faults.schedule(&mut self.world, &nics, numbers);
+        self.faults.schedule(&mut self.world, &nics, left);
         let safety = self.world.now() + SAFETY_TIME;
         let is_done = self.run_until(safety);
         self.faults.is_over = true;
@@ -258,10 +231,11 @@ impl TransactionWorld {
                 let states: Vec<_> =
                     self.processes.iter().map(|process| process.borrow().describe()).collect();
                 let words = self.words();
-                self.find(Finding::stuck("stuck", format!("{}; {words:?}", states.join(", "))));
+                let stuck = Finding::stuck("stuck", format!("{}; {words:?}", states.join(", ")));
+                self.shared.history.borrow_mut().findings.push(stuck);
             }
         }
-        // What was delayed arrives. It must change nothing.
+        // Delayed packets arrive. They must change nothing.
         self.world.run_for(Duration::from_millis(25));
         self.shared.stop.set(true);
         self.world.run_for(Duration::from_millis(2));
@@ -318,11 +292,7 @@ impl TransactionWorld {
                     (process.host, process.life.coordinator)
                 };
                 if let End::Sleeps(time) = fate.end {
-                    self.world.after(fate.delay, move |world| {
-                        let until = world.now() + time;
-                        world.pause(host, Some(until));
-                    });
-                    return;
+                    return schedule_nap(&mut self.world, host, fate.delay, time);
                 }
                 let process = Rc::clone(&self.processes[id]);
                 self.world.after(fate.delay, move |world| {
@@ -338,7 +308,7 @@ impl TransactionWorld {
         }
     }
 
-    /// Starts another process of a coordinator after a time, or not before the faults are over.
+    /// Starts another process of a coordinator after a time, or when the faults are over.
     fn start_later(&mut self, coordinator: u16) {
         if let Some(delay) = self.faults.draw_restart() {
             let shared = Rc::clone(&self.shared);
@@ -348,17 +318,17 @@ impl TransactionWorld {
         }
     }
 
-    /// Whether a coordinator has no process although it has work, or although nobody else could
+    /// Whether a coordinator has no process, although it has work, or no process runs that could
     /// recover lives.
     fn needs_process(&self, coordinator: u16) -> bool {
         let runs = |process: &Rc<RefCell<Process>>| process.borrow().state != State::Ended;
-        let is_running = |process: &&Rc<RefCell<Process>>| {
+        let is_running = |process: &Rc<RefCell<Process>>| {
             runs(process) && process.borrow().life.coordinator == coordinator
         };
         let has_work =
             self.shared.work[usize::from(coordinator) - 1].iter().any(|work| !work.borrow().is_empty());
         let is_alone = !self.processes.iter().any(runs);
-        (has_work || is_alone) && !self.processes.iter().any(|process| is_running(&process))
+        (has_work || is_alone) && !self.processes.iter().any(is_running)
     }
 
     fn restart_missing(&mut self) {
@@ -374,32 +344,26 @@ impl TransactionWorld {
         coordinators.map(|coordinator| word(&self.shared.layout, &self.memories[0], coordinator)).collect()
     }
 
-    fn find(&self, finding: Finding) {
-        self.shared.history.borrow_mut().findings.push(finding);
-    }
-
-    /// Checks the history, and what the memory has in the end.
-    fn check(&mut self) {
+    /// Checks the history and the memory. Returns the number of transactions that took effect.
+    fn check(&mut self) -> u64 {
         let shared = Rc::clone(&self.shared);
         let history = &mut *shared.history.borrow_mut();
         if !history.findings.is_empty() {
-            return;
+            return 0;
         }
         for coordinator in 1..=shared.layout.schema().coordinators {
             history.read_log(&shared.layout, &self.memories, coordinator);
         }
         let (model, committed) = history.replay(&self.records);
-        self.committed = committed;
         if !history.findings.is_empty() {
-            return;
+            return committed;
         }
         let mut inspector = Inspector::new(Rc::clone(&shared.layout));
         for (coordinator, word) in (1..).zip(self.words()) {
             let mut lives = (0..=word.incarnation()).map(|incarnation| Life { coordinator, incarnation });
-            lives
-                .rfind(|&life| word.is_recovered(life))
-                .into_iter()
-                .for_each(|life| inspector.set_recovered(life));
+            if let Some(life) = lives.rfind(|&life| word.is_recovered(life)) {
+                inspector.set_recovered(life);
+            }
         }
         let mut records = BTreeMap::new();
         while let Some(requests) = inspector.requests() {
@@ -419,15 +383,13 @@ impl TransactionWorld {
             history.find("records", text.unwrap_or_default());
         }
         if let Some((node, at)) = touched(&shared.layout, &self.memories) {
-            history.find(
-                "touched",
-                format!("memory that belongs to nothing has changed at {at} on node {node}"),
-            );
+            let text = format!("memory that belongs to nothing has changed at {at} on node {node}");
+            history.find("touched", text);
         }
+        committed
     }
 }
 
-/// Starts a memory node. Returns its memory.
 fn start_node(
     world: &mut World,
     shared: &Rc<Shared>,
@@ -435,8 +397,7 @@ fn start_node(
     nics: &[Arc<SimNic>],
     number: u16,
     coordinators: u16,
-) -> Arc<Buffer> {
-    let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect());
+) -> Result<Arc<Buffer>, Error> {
     let config = NodeConfig {
         node: NodeId(number),
         bytes: shared.layout.bytes() as usize,
@@ -445,8 +406,7 @@ fn start_node(
         kind: QpKind::Virtual,
         failover: shared.vqp,
     };
-    let node = Node::new(domain.expect("the NICs are new"), config);
-    let mut node = node.expect("the NICs keep what transactions rely on");
+    let mut node = Node::new(domain(nics)?, config).expect("the NICs keep what transactions rely on");
     let memory = Arc::clone(node.memory());
     let shared = Rc::clone(shared);
     world.add_app(host, move |ctx: &mut AppContext<'_>| {
@@ -463,7 +423,7 @@ fn start_node(
         }
         node.poll();
     });
-    memory
+    Ok(memory)
 }
 
 fn load(layout: &Layout, records: &[(RecordKey, Vec<u8>)], memories: &[Arc<Buffer>]) {
@@ -477,12 +437,11 @@ fn load(layout: &Layout, records: &[(RecordKey, Vec<u8>)], memories: &[Arc<Buffe
     execute(memories, &number);
 }
 
-/// The life word of a coordinator on a node.
 fn word(layout: &Layout, memory: &Buffer, coordinator: u16) -> LifeWord {
     LifeWord::from_bits(memory.load(layout.life_line(coordinator) as usize))
 }
 
-/// Whether all lives are recovered, apart from those of processes that run.
+/// Whether all lives are recovered, apart from the lives of running processes.
 fn all_recovered(shared: &Shared, processes: &[Rc<RefCell<Process>>], memory: &Buffer) -> bool {
     (1..=shared.layout.schema().coordinators).all(|coordinator| {
         let word = word(&shared.layout, memory, coordinator);
@@ -495,7 +454,8 @@ fn all_recovered(shared: &Shared, processes: &[Rc<RefCell<Process>>], memory: &B
     })
 }
 
-/// Returns a byte that is not zero, outside of all lines, logs and places.
+/// Returns the node and the offset of a byte that is not zero, outside of all lines, logs and
+/// places of records.
 fn touched(layout: &Layout, memories: &[Arc<Buffer>]) -> Option<(usize, usize)> {
     let store = layout.store_line() as usize;
     let mut used: Vec<Vec<core::ops::Range<usize>>> = vec![vec![store..store + 8]; memories.len()];
@@ -516,10 +476,9 @@ fn touched(layout: &Layout, memories: &[Arc<Buffer>]) -> Option<(usize, usize)> 
             used[usize::from(at.node.0)].push(begin..begin + copies.bytes as usize);
         }
     }
-    for (node, (memory, mut used)) in memories.iter().zip(used).enumerate() {
-        let mut bytes = vec![0; memory.len()];
-        memory.read_at(0, &mut bytes);
-        used.drain(..).for_each(|range| bytes[range].fill(0));
+    for (node, (memory, used)) in memories.iter().zip(used).enumerate() {
+        let mut bytes = read_all(memory);
+        used.into_iter().for_each(|range| bytes[range].fill(0));
         if let Some(at) = bytes.iter().position(|&byte| byte != 0) {
             return Some((node, at));
         }

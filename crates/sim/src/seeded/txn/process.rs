@@ -1,6 +1,5 @@
-//! A coordinator's process: it connects to the memory nodes as the next life of its coordinator,
-//! takes the life, runs what is left of its coordinator's work, and takes over lives that have
-//! ended.
+//! A process of a coordinator. A process connects to the memory nodes as the next life of its
+//! coordinator, runs the rest of the coordinator's work, and takes over lives that have ended.
 
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
@@ -16,14 +15,14 @@ use mitra_verbs::Time;
 use super::history::History;
 use super::mail::{Mail, ProcessId};
 use super::program::Program;
+use crate::seeded::domain;
 use crate::{AppContext, HostId, SimNic};
 
-/// The registered memory of a process for requests to one node: the longest is a slot of the log.
+/// The registered memory of a process for requests to one node. A slot of the log must fit.
 const STAGING_BYTES: usize = 16 << 10;
-/// The tickets from here on are not those of transactions.
+/// Tickets above this one do not belong to transactions.
 const FIRST_OTHER_TICKET: u64 = 1 << 63;
 
-/// What all processes of a world have in common.
 pub(super) struct Shared {
     pub(super) layout: Rc<Layout>,
     pub(super) vqp: VqpConfig,
@@ -31,11 +30,9 @@ pub(super) struct Shared {
     pub(super) timing: Timing,
     pub(super) mail: RefCell<Mail>,
     pub(super) history: RefCell<History>,
-    /// What the tasks of each coordinator have still to do.
+    /// The remaining programs, by coordinator and task.
     pub(super) work: Vec<Vec<RefCell<VecDeque<Program>>>>,
-    /// What happens to processes by themselves.
     pub(super) events: RefCell<Vec<ProcessEvent>>,
-    /// Whether all programs are to end.
     pub(super) stop: Cell<bool>,
     pub(super) requests: Cell<u64>,
 }
@@ -46,35 +43,33 @@ impl Shared {
     }
 }
 
-/// What happens to a process by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProcessEvent {
-    /// Its life is over, or was never taken.
+    /// The life of the process is over, or was never taken.
     Ended(ProcessId),
-    /// It has come to the moment of its fate.
+    /// The process has posted the requests before its fate.
     Fated(ProcessId, Fate),
-    /// Another process of this coordinator is to start.
+    /// Another process of this coordinator must start.
     Start(u16),
-    /// Its life is live. All earlier lives of its coordinator are recovered.
+    /// A life of this coordinator is live. All its earlier lives are recovered.
     Live(u16),
 }
 
-/// The end of a process: its kind, and the requests and the delay after which it comes.
+/// How and when a process ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
-    /// Whether requests of takeovers count, instead of all requests.
+    /// Whether only requests of takeovers count.
     pub(super) in_takeover: bool,
-    /// The number of requests that it has posted before.
+    /// The number of requests that the process posts before.
     pub(super) requests: u64,
-    /// How much later it happens.
+    /// The time after the last of these requests.
     pub(super) delay: Duration,
     pub(super) end: End,
 }
 
-/// How it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// The process ends, and its host says so to who sends to it.
+    /// The process ends, and its host refuses packets to its NICs.
     Exits,
     /// The host loses its power.
     Silent,
@@ -82,7 +77,6 @@ pub(super) enum End {
     Sleeps(Duration),
 }
 
-/// What a process does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Asking,
@@ -92,7 +86,6 @@ pub(super) enum State {
     Ended,
 }
 
-/// A process.
 pub(super) struct Process {
     shared: Rc<Shared>,
     id: ProcessId,
@@ -105,7 +98,7 @@ pub(super) struct Process {
     unanswered: usize,
     channels: Channels,
     session: Option<Session>,
-    /// The lives that are being fenced, with the nodes that have not confirmed it.
+    /// The lives that are being fenced, and for each the nodes that have not confirmed.
     fences: Vec<(Life, Vec<u16>)>,
     fate: Option<Fate>,
     posted: u64,
@@ -121,8 +114,7 @@ impl Process {
         coordinator: u16,
         fate: Option<Fate>,
     ) -> Process {
-        let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn mitra_verbs::Provider>).collect();
-        let domain = Domain::new(providers).expect("the NICs are new");
+        let domain = domain(&nics).expect("the NICs are new");
         let nodes = usize::from(shared.layout.schema().nodes);
         Process {
             shared,
@@ -143,7 +135,6 @@ impl Process {
         }
     }
 
-    /// Whether the process has nothing to do.
     pub(super) fn is_idle(&mut self) -> bool {
         let is_idle = |session: &mut Session| session.is_live() && session.coordinator().is_idle();
         self.state == State::Ended || self.session.as_mut().is_some_and(is_idle)
@@ -165,12 +156,11 @@ impl Process {
         0..self.shared.layout.schema().nodes
     }
 
-    /// Begins: asks the nodes for the incarnations that they know.
+    /// Asks the nodes for the highest incarnation.
     pub(super) fn start(&mut self, now: Time) {
         self.nodes().for_each(|node| self.ask(now, node, Ask::Highest));
     }
 
-    /// Runs a turn.
     pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         if self.state == State::Ended || self.shared.stop.get() {
             return ctx.exit();
@@ -221,7 +211,7 @@ impl Process {
                     self.session.iter_mut().for_each(|session| session.on_fenced(life));
                 }
             }
-            // A NIC has not confirmed it yet.
+            // A NIC of the node has not confirmed the fence yet.
             (State::Starting | State::Live, Answer::Refused(Refusal::Nic(_))) => {
                 self.ask(now, node, hello.ask)
             }
@@ -263,7 +253,7 @@ impl Process {
         self.session = Some(session);
     }
 
-    /// Ends the life: no request of the process is posted any more.
+    /// Ends the life. The process posts no request any more.
     fn end(&mut self) {
         self.state = State::Ended;
         if let Some(session) = &mut self.session {
@@ -273,13 +263,13 @@ impl Process {
         self.shared.events.borrow_mut().push(ProcessEvent::Ended(self.id));
     }
 
-    /// Loses what the process was doing, as a process that ends at any moment does.
+    /// Ends the process without a notice, as a crash does.
     pub(super) fn die(&mut self) {
         self.state = State::Ended;
     }
 
     fn run(&mut self, now: Time) {
-        // What has ended first, and the requests leave in the turn in which they are made.
+        // Twice, so that requests that follow from completions leave in the same turn.
         for _ in 0..2 {
             let Some(session) = &mut self.session else { return };
             let mut done = Vec::new();
@@ -335,7 +325,6 @@ impl Process {
         self.ask(now, node, Ask::Fence { incarnation, fenced_coordinator, fenced_incarnation });
     }
 
-    /// Adds what the coordinator has still to do.
     fn add_tasks(&self, session: &mut Session) {
         let coordinator = session.coordinator();
         let index = usize::from(self.life.coordinator) - 1;
@@ -368,7 +357,6 @@ impl Process {
     }
 }
 
-/// The token of a coordinator.
 pub(super) fn token(coordinator: u16) -> [u8; 16] {
     [coordinator as u8; 16]
 }

@@ -1,19 +1,18 @@
-//! Random programs over the records of a store. What they do depends on what they read, and each
-//! writes values of its own.
+//! Random programs over the records of a store. The steps of a program depend on the records that
+//! it reads, and each program writes values of its own.
 
 use mitra_txn::{Abort, Access, Layout, RecordKey, Schema, TableId, TableSchema, Transaction};
 
 use crate::Prng;
 
-/// The number of keys of each table. The buckets of the last one overflow, and those of the others
-/// are contended.
+/// The number of keys of each table. The buckets of the last table overflow. The buckets of the
+/// other tables are contended.
 const KEYS: [u64; 3] = [24, 24, 40];
-/// The most numbers that an appended list keeps.
+/// The maximum length of a list.
 const LIST_LEN: usize = 24;
-/// The numbers below this one are those of loaded records.
+/// The first number that a program writes. Loaded records have smaller numbers.
 pub(super) const FIRST_NUMBER: u64 = 1 << 16;
 
-/// Returns the layout of the store.
 pub(super) fn layout(nodes: u16, coordinators: u16, slots: u16) -> Layout {
     let lists =
         TableSchema { max_value_bytes: 8 * LIST_LEN as u32, partitions: 2, records: 12, group_bits: 0 };
@@ -24,7 +23,6 @@ pub(super) fn layout(nodes: u16, coordinators: u16, slots: u16) -> Layout {
     Layout::new(schema, |at| at.key as u32).expect("the tables are small")
 }
 
-/// Draws the records that the store has at first.
 pub(super) fn draw_records(rng: &mut Prng) -> Vec<(RecordKey, Vec<u8>)> {
     let ppm = *rng.pick(&[100_000, 500_000, 800_000]);
     let mut records = Vec::new();
@@ -50,13 +48,11 @@ enum Step {
     Put(RecordKey, u64),
     Insert(RecordKey, u64),
     Delete(RecordKey),
-    /// Changes the record whatever it is: deletes it, inserts it, or writes it.
+    /// Deletes, inserts or writes the record, depending on what is there.
     Toggle(RecordKey, u64),
-    /// Appends a number to the list of the record.
     Append(RecordKey, u64),
 }
 
-/// A program.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     first: Vec<(RecordKey, Access)>,
@@ -64,16 +60,16 @@ pub(super) struct Program {
     rolls_back: bool,
 }
 
-/// What a program returns: all that it has read.
+/// All values that a program has read.
 pub(super) type Output = Vec<Option<Vec<u8>>>;
 
-/// How the programs of a world differ from those of others.
+/// The distribution of the steps of all programs in a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mix {
-    /// The number of keys of each table that are used: few keys are hot.
+    /// The number of keys of each table that are used. Few keys make contention.
     keys: u64,
     update_ppm: u32,
-    /// How many of ten steps append to a list.
+    /// The number of steps in ten that append to a list.
     appends: u64,
 }
 
@@ -86,7 +82,6 @@ impl Mix {
         }
     }
 
-    /// Draws the program with this number.
     pub(super) fn program(self, rng: &mut Prng, number: u64) -> Program {
         let key = |rng: &mut Prng, tables: usize| {
             let table = rng.index(tables);
@@ -113,7 +108,6 @@ impl Mix {
 }
 
 impl Program {
-    /// Runs the program.
     pub(super) async fn execute(&self, tx: &mut impl Transaction) -> Result<Output, Abort> {
         let mut output = tx.get_all(&self.first).await?;
         for step in &self.steps {

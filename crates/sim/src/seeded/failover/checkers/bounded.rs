@@ -1,25 +1,23 @@
-//! `bounded`: the lists that a vQP keeps are no longer than its configuration allows.
+//! `bounded`: the lists of a vQP are no longer than its configuration allows.
 
 use super::super::End;
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;
 
-/// The number of operations on windows that one rail has to execute: the bind of the window, and
-/// again on a new queue pair.
+/// The operations on windows of one rail: a bind, and the repetition on a new queue pair.
 const WINDOW_OPERATIONS: usize = 2;
 
-/// The number of actions of the negotiation that wait for its next run: those of an event after the
-/// last one.
+/// The actions of the negotiation that wait for its next run, after one event.
 const ACTIONS: usize = 4;
 
 impl<Q: FailoverQp> End<Q> {
-    /// Checks the lists after a turn of the program, which has taken the completions.
+    /// To be called after a turn of the program, which has taken the completions.
     pub(in super::super) fn check_lengths(&mut self, rails: usize) {
         if self.too_long.is_some() {
             return;
         }
         for lengths in self.endpoint.qp.state_lengths() {
-            // A completion is taken when it is there, unless it waits for the peer's Resume.
+            // A completion stays in the list only if it waits for the peer's Resume.
             let most = lengths.max_operations + 2 * lengths.max_receives;
             let lists = [
                 ("operations", lengths.operations, lengths.max_operations),

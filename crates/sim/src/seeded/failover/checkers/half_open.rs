@@ -1,6 +1,6 @@
 //! `half-open`: if one end of a connection has closed, the other one closes too.
 
-use super::super::{Ends, FailoverWorld, Finding, LIVENESS_LIMIT, SeedRun};
+use super::super::{Ends, FailoverWorld, LIVENESS_LIMIT, SeedRun};
 use crate::World;
 use crate::workload::FailoverQp;
 
@@ -13,11 +13,11 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         }
         let both = World::programs_are(|| !reasons(&ends).contains(&None));
         let closed = self.world.run_until(both, LIVENESS_LIMIT);
-        // Without heartbeats, an end asks about its peer only while something waits for it.
+        // Without heartbeats, an end asks about its peer only while work waits for the peer.
         if let (Err(stalled), true) = (closed, self.setup.has_heartbeats()) {
             let [a, b] = reasons(&ends);
             let detail = format!("one end closed, the other does not notice: {a:?} {b:?}\n{}", stalled.state);
-            result.findings.push(Finding::stuck("half-open", detail));
+            result.stuck("half-open", detail);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The checkers of a connection, one file each. A checker compares what the ends were told and what
-//! they saw with a rule that no fault excuses.
+//! The checkers of a connection, one file each. A checker compares the reported outcomes and the
+//! effects in memory with one rule.
 
 mod bounded;
 mod contradiction;
@@ -21,7 +21,6 @@ use mitra_verbs::Capabilities;
 use super::{End, FailoverWorld, Finding, SeedRun};
 use crate::workload::{FailoverQp, Verdict, verify};
 
-/// A finished connection.
 struct Connection<'a, Q> {
     world: &'a FailoverWorld<Q>,
     number: usize,
@@ -32,7 +31,6 @@ struct Connection<'a, Q> {
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
-    /// Checks the records of both ends of the connection with this index.
     pub(super) fn check(&self, number: usize, result: &mut SeedRun) {
         let ends = self.connections[number].each_ref().map(|end| end.borrow());
         let plans = &self.setup.plans[number];
@@ -64,7 +62,6 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     }
 }
 
-/// Returns what is wrong with a connection.
 type Checker<Q> = fn(&Connection<'_, Q>) -> Vec<Finding>;
 
 impl<Q: FailoverQp + 'static> Connection<'_, Q> {
@@ -72,7 +69,6 @@ impl<Q: FailoverQp + 'static> Connection<'_, Q> {
         self.world.setup.nics().all(has)
     }
 
-    /// Says why the connection closed.
     fn describe(&self) -> String {
         format!("connection {} closed for {:?}, {:?}", self.number, self.reasons, self.contradictions)
     }
@@ -83,8 +79,8 @@ impl<Q: FailoverQp + 'static> Connection<'_, Q> {
         if self.reasons.contains(&Some(CloseReason::Unfenced)) {
             return true;
         }
-        // Without `ack_after_placement`, the responder may lose data that it has acknowledged. Only
-        // a log shows that, in a failover.
+        // Without `ack_after_placement`, a responder may lose acknowledged data. Only the
+        // completion log shows the loss, in a failover.
         let world = self.world;
         let lost: u64 =
             world.nics.iter().flatten().map(|nic| world.world.stats(nic.id()).placement_bytes_lost).sum();

@@ -1,9 +1,9 @@
-//! `not-received`: a message that was reported as executed is received, if the receiver does not
-//! close. A message that waits for a receive is received also after the receiver has closed.
+//! `not-received`: a message that was reported as executed is received, unless the receiver closes.
+//! A message that waits for a receive is received even if the receiver closes.
 
 use std::rc::Rc;
 
-use super::super::{End, FailoverWorld, Finding, LIVENESS_LIMIT, SeedRun};
+use super::super::{End, FailoverWorld, LIVENESS_LIMIT, SeedRun};
 use crate::World;
 use crate::workload::FailoverQp;
 
@@ -17,9 +17,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 a.has_received_from(&b) && b.has_received_from(&a)
             })
         });
-        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
-            result.findings.push(Finding::stuck("not-received", stalled.state));
-        }
+        result.must_reach("not-received", self.world.run_until(received, LIVENESS_LIMIT));
     }
 
     /// Runs the world until no message waits for a receive.
@@ -28,15 +26,13 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let received = World::programs_are(move || {
             ends.iter().all(|end| end.borrow().endpoint.qp.waiting_messages() == 0)
         });
-        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
-            result.findings.push(Finding::stuck("not-received", stalled.state));
-        }
+        result.must_reach("not-received", self.world.run_until(received, LIVENESS_LIMIT));
     }
 }
 
 impl<Q: FailoverQp> End<Q> {
-    /// Returns whether this end has received all messages that were reported as executed at the
-    /// other end, or has closed.
+    /// Returns whether this end has closed, or has received all messages that the other end reports
+    /// as executed.
     fn has_received_from(&self, other: &End<Q>) -> bool {
         let log = self.peer.responder_log();
         self.endpoint.qp.close_reason().is_some() || log.received.len() >= other.peer.delivered_messages()

@@ -9,8 +9,7 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
     if connection.is_false_outcome_excused() {
         return Vec::new();
     }
-    // An end that closes takes the completions that are there. It reports a receive whose
-    // completion is late as flushed.
+    // An end that closes reports a receive as flushed if the completion is late.
     let has_late_receives =
         connection.world.setup.limits.late_completions.is_some() && connection.reasons != [None; 2];
     let verdicts = ["a", "b"].into_iter().zip(connection.verdicts.clone());

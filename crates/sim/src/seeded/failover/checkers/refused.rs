@@ -1,5 +1,5 @@
-//! `refused`: a queue pair that is open refuses no valid request, unless it has no number for the
-//! request. `numbers`: it takes no request for which it has none.
+//! `refused`: an open queue pair refuses no valid request for which it has a number. `numbers`: a
+//! queue pair takes no request for which it has no number.
 
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;

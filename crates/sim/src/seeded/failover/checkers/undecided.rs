@@ -1,4 +1,4 @@
-//! `undecided`: no operation fails if the evidence for it survives: no NIC fails that keeps it.
+//! `undecided`: no operation fails if no NIC fails that keeps the evidence for the operation.
 
 use mitra_verbs::Capabilities;
 
@@ -11,8 +11,8 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
     }
     let schedule = &connection.world.schedule;
     let ends = connection.verdicts.iter().enumerate();
-    // The peer's NICs have the evidence. A READ fails if its data is lost with a NIC of the
-    // requester, and then those behind it do.
+    // The peer's NICs keep the evidence. If a NIC of the requester fails and loses the data of a
+    // READ, the READ and the operations behind it fail.
     let must_decide = ends.filter(|(end, verdict)| {
         let has_reads = verdict.of(OpKind::Read).posted > 0;
         !schedule.has_nic_failure() || schedule.has_nic_failures_only_at(*end) && !has_reads
@@ -23,8 +23,8 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
     failed.map(|(_, verdict)| Finding::violation("undecided", detail(verdict))).collect()
 }
 
-/// Returns whether each NIC keeps the evidence of every operation, and no program ends its queue
-/// pair or lets a message fail for lack of a receive.
+/// Returns whether each NIC keeps the evidence of every operation, no program ends its queue pair,
+/// and no message fails for lack of a receive.
 fn keeps_evidence<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> bool {
     let keeps_evidence = |nic: Capabilities| nic.psn_query && nic.saved_results && nic.ack_after_placement;
     let (setup, schedule) = (&connection.world.setup, &connection.world.schedule);

@@ -2,6 +2,7 @@
 
 use mitra_failover::CloseReason;
 
+use super::super::fault_schedule::Fault;
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;
 use crate::workload::check_liveness;
@@ -15,11 +16,10 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
         let rail = schedule.spared_rail;
         found(format!("{reason:?} although rail {rail:?} was usable; {}", connection.describe()));
     }
-    // Packets that are lost although the links are up do not count as an isolation of the ends, nor
-    // does an address that the peer does not know yet.
+    // The liveness rule does not know packets that are lost although the links are up, and
+    // addresses that the peer does not know yet.
     let [a, b] = &connection.ends;
-    if !schedule.has_one_way_loss()
-        && !schedule.has_address_change()
+    if !schedule.has(|fault| matches!(fault, Fault::OneWay { .. } | Fault::Address { .. }))
         && let Err(dead) =
             check_liveness(&connection.world.world, connection.world.hosts, [&a.endpoint.qp, &b.endpoint.qp])
     {
@@ -28,7 +28,6 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
     findings
 }
 
-/// Returns whether the connection may close for this reason.
 fn may_close<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>, reason: CloseReason) -> bool {
     let (setup, schedule) = (&connection.world.setup, &connection.world.schedule);
     let may_follow = || schedule.has_leave(connection.number) || an_end_may_close(connection);
@@ -36,7 +35,7 @@ fn may_close<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>, reason: Cl
         CloseReason::Closed | CloseReason::PeerClosed => may_follow(),
         CloseReason::Unfenced => !connection.all_nics(|nic| nic.reset),
         CloseReason::Contradiction => !connection.all_nics(|nic| nic.ack_after_placement),
-        // A hung NIC answers, but its host can post no receives.
+        // The host of a hung NIC can post no receives.
         CloseReason::RequestError => {
             setup.vqp.rnr_retry < 7 && (!setup.receives_posted_ahead || schedule.has_hang())
         }
@@ -45,8 +44,7 @@ fn may_close<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>, reason: Cl
     }
 }
 
-/// Returns whether an end has closed for a reason of its own that is allowed, so that its peer may
-/// close too.
+/// Returns whether an end has closed for an allowed reason of its own, so that its peer may close.
 fn an_end_may_close<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> bool {
     connection.reasons.into_iter().flatten().any(|reason| match reason {
         CloseReason::Closed | CloseReason::PeerClosed => false,
