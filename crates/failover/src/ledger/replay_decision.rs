@@ -1,5 +1,4 @@
-//! The decision on each operation that was in flight when a rail failed: it ends with an outcome,
-//! or it is replayed.
+//! The decision on each operation that was in flight when a rail failed: an outcome or a replay.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
@@ -10,57 +9,54 @@ use crate::config::{Policy, Service};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
 use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact, plan_unreliable};
 
-/// The old value of a recovered atomic, to be stored in the local memory that the work request
-/// names.
+/// The old value of a recovered atomic, to be stored in local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveredValue {
-    /// The operation's sequence number.
+    /// The sequence number of the atomic.
     pub seq: u64,
-    /// The local memory that the work request names.
+    /// The memory that the work request names.
     pub at: Sge,
-    /// The old value.
+    /// In the byte order of the host.
     pub value: u64,
 }
 
-/// The statistics of the operations of this end that were in flight at a failover.
+/// Statistics of the operations of this end that were in flight at a failover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RecoveryStats {
-    /// The number of operations that were in flight on the old rail.
+    /// The operations that were in flight on the old rail.
     pub in_flight: u32,
-    /// The number of those that the peer had executed, under [`Policy::Exact`]. 0 under the
-    /// baseline policies.
+    /// Of these, the operations that the peer had executed, under [`Policy::Exact`]. 0 under the
+    /// baseline policies, as are the next two fields.
     pub executed: u32,
-    /// The number of operations in flight that the peer had executed in part, under
-    /// [`Policy::Exact`].
+    /// The operations that the peer had executed in part.
     pub torn: u32,
-    /// The number of operations in flight that the evidence does not decide, under
-    /// [`Policy::Exact`].
+    /// The operations that the evidence does not decide.
     pub ambiguous: u32,
-    /// The number of operations in flight that are replayed, completely or in part.
+    /// The operations that are replayed, completely or in part.
     pub replayed: u32,
-    /// The number of operations in flight that ended in an error. This includes flushed operations.
+    /// The operations that ended in an error, flushed ones included.
     pub failed: u32,
-    /// The number of payload bytes of the operations in flight.
+    /// The payload bytes of the operations in flight.
     pub bytes_in_flight: u64,
-    /// The number of payload bytes that are sent again, or requested again in the case of a READ.
+    /// The payload bytes that are sent again, or requested again by a READ.
     pub bytes_replayed: u64,
     /// Whether the old rail certainly carried data of the operations in flight: the peer executed a
-    /// part of one that is not a READ, or had no receive for the first one that it did not execute.
-    /// Only under [`Policy::Exact`].
+    /// part of one that is not a READ, or had no receive for the first unexecuted one. Only under
+    /// [`Policy::Exact`].
     pub carried_data: bool,
-    /// The number of payload bytes of the next two-sided operation that earlier rails placed. If it
-    /// is not 0, that operation is a torn WRITE with immediate.
+    /// The payload bytes of the next two-sided operation that earlier rails placed. Only a torn
+    /// WRITE with immediate has such bytes.
     pub imm_bytes_kept: u32,
 }
 
-/// The facts about a failover on which the ledger bases the decision.
+/// What the ledger bases its decision on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveryInput<'a> {
-    /// The policy of the vQP.
+    /// The vQP's policy.
     pub policy: Policy,
-    /// The peer's evidence.
+    /// From the peer.
     pub evidence: &'a Evidence,
-    /// Whether the local NIC was alive when it was fenced. If so, all data that it received is in
+    /// Whether the local NIC was alive when it was fenced, so that all data that it received is in
     /// memory.
     pub local_placed: bool,
     /// Whether the peer's NIC of the old rail acknowledges data only after the data is in memory.
@@ -72,7 +68,7 @@ pub struct RecoveryInput<'a> {
 }
 
 impl Ledger {
-    /// Returns the operations in flight with their indices in `ops`, in posting order.
+    /// With their indices in `ops`, in posting order.
     fn in_flight(&self) -> Vec<(usize, InFlight)> {
         let posted = (self.ops.iter().enumerate())
             .filter(|(_, op)| op.state == State::InFlight && !op.executed_locally);
@@ -93,10 +89,10 @@ impl Ledger {
     }
 
     /// Decides every operation in flight and prepares the replay on the new rail. Appends the old
-    /// values of recovered atomics to `values`. The caller must have popped all completions.
+    /// values of recovered atomics to `values`. The caller has popped all completions.
     ///
     /// # Errors
-    /// A contradiction in the evidence. In this case the ledger is unchanged.
+    /// A contradiction in the evidence; the ledger is then unchanged.
     pub fn decide(
         &mut self,
         input: &RecoveryInput<'_>,
@@ -121,9 +117,9 @@ impl Ledger {
                         Case { op, verdict, fence, write_policy: self.ops[i].write_policy }
                     })
                     .collect();
-                // The rail has delivered the values of the operations that it completed, and the
-                // evidence now shows the first of them in the peer's memory. Only a NIC that loses
-                // acknowledged data makes the others an issue.
+                // The rail has delivered the values of the operations that it completed. The
+                // evidence now shows the first of them in the peer's memory. Any others were
+                // acknowledged by a NIC that lost their data.
                 let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
                 let acknowledged = self.acknowledged_in_flight();
                 let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
@@ -170,17 +166,16 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// The number of bytes that earlier rails have placed of the WRITE with immediate that is the
-    /// next message to be sent, if it is one. The peer adds them to the length of its first receive
-    /// on the new rail.
+    /// The bytes that earlier rails have placed of the next message, if it is a WRITE with
+    /// immediate. The peer adds them to the length of its first receive on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)
     }
 
-    /// Ends the later operations of the user whose operation at `index` was refused, as far as they
-    /// are not executed. The `wr_id` of the application's requests names the user. `later` and
-    /// `plans` are the operations in flight behind it.
+    /// Flushes the operations behind `index` that belong to the same user, whom the application's
+    /// `wr_id` names. Executed operations keep their outcome. `later` and `plans` are the
+    /// operations in flight behind `index`.
     fn flush_behind(&mut self, index: usize, later: &[(usize, InFlight)], plans: &mut [Plan]) {
         let user = self.ops[index].app_wr_id;
         for ((i, _), plan) in later.iter().zip(plans) {
@@ -227,7 +222,6 @@ impl Ledger {
         stats
     }
 
-    /// Changes the operation at `index` according to its plan.
     fn apply(&mut self, index: usize, plan: Plan, values: &mut Vec<RecoveredValue>) {
         let mtu = self.mtu.bytes() as u64;
         let op = &mut self.ops[index];
@@ -264,8 +258,7 @@ impl Ledger {
         }
     }
 
-    /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the
-    /// PSN `psn`.
+    /// Begins an epoch on a rail whose first packet has the PSN `psn`.
     pub(super) fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
         if !Mutant::CompletionsOfEarlierEpochKept.is_on() {
@@ -285,14 +278,14 @@ impl Ledger {
 fn carried_data(in_flight: &[(usize, InFlight)], verdicts: &[Verdict], lacks_receive: bool) -> bool {
     let mut ops = in_flight.iter().zip(verdicts).map(|((_, op), verdict)| (op.kind, *verdict));
     let executed = |(kind, verdict): (Kind, Verdict)| {
-        // The PSN of a READ shows only that the request arrived. Its response is the data.
+        // The PSN shows only the arrival of a READ request. The data of a READ is its response.
         matches!(verdict, Verdict::Executed | Verdict::Torn(1..)) && !matches!(kind, Kind::Read | Kind::Local)
     };
     let first_open = ops.clone().find(|(_, verdict)| *verdict != Verdict::Executed);
     lacks_receive && first_open.is_some_and(|(kind, _)| kind.is_two_sided()) || ops.any(executed)
 }
 
-/// Removes the first `bytes` bytes from a WRITE, at both its remote address and its data.
+/// Removes the first `bytes` bytes of a WRITE.
 fn cut_front(wr: &mut SendWr, bytes: u64) {
     match &mut wr.op {
         SendOp::Write(_) | SendOp::WriteWithImm(..) if Mutant::RestWrittenAtStart.is_on() => {}

@@ -5,7 +5,7 @@ use crate::control_message::Body;
 use crate::secret::SecretWord;
 use mitra_verbs::Psn;
 
-/// A xorshift generator: each schedule is reproducible from its seed.
+/// A xorshift generator, so that a seed reproduces its schedule.
 pub(super) struct Xorshift(pub(super) u64);
 
 impl Xorshift {
@@ -19,7 +19,7 @@ impl Xorshift {
 
 struct End {
     negotiation: RailNegotiation,
-    /// The evidence that this end collects, the same for every ballot.
+    /// The same for every ballot.
     local_evidence: Evidence,
     fencing: bool,
     fenced: bool,
@@ -31,7 +31,6 @@ struct Net {
     rng: Xorshift,
     now: Time,
     ends: [End; 2],
-    /// The messages in transit to each end.
     in_transit: [Vec<Message>; 2],
 }
 
@@ -88,7 +87,7 @@ impl Net {
         }
     }
 
-    /// Runs one random step: a delivery, the completion of a fence, or a timer.
+    /// A delivery, the completion of a fence, or a timer.
     fn step(&mut self) {
         let i = self.rng.below(2) as usize;
         match self.rng.below(4) {
@@ -183,8 +182,8 @@ fn both_ends_close_without_a_usable_rail() {
     }
 }
 
-/// Both ends propose rail 1. End 0 cannot use it and may decline end 1's ballot; a little later it
-/// can use the rail.
+/// Both ends propose rail 1. End 0 cannot use the rail and may decline end 1's ballot, and later it
+/// can.
 #[test]
 fn two_ends_that_propose_and_decline_do_not_deadlock() {
     for seed in 1..500 {
@@ -206,8 +205,8 @@ fn two_ends_that_propose_and_decline_do_not_deadlock() {
     }
 }
 
-/// The proposer may have sent its evidence for the declined ballot and then proposed another one.
-/// If an end accepted the declined ballot later, it would move alone.
+/// The proposer may have sent its evidence for the declined ballot before it proposed another one.
+/// An end that accepted the declined ballot later would move alone.
 #[test]
 fn declined_ballot_stays_declined() {
     let retry = Duration::from_millis(1);
@@ -311,8 +310,8 @@ fn acceptance_of_an_earlier_proposal_fences_nothing() {
     assert_eq!(a.poll_action(), Some(Action::Fence { rail: 0 }));
 }
 
-/// The peer refuses all rails while its links are down. They come up, and this end's link of the
-/// rail to which it moves goes down.
+/// The peer refuses all rails while its links are down. When they come up, this end's link of the
+/// new rail goes down.
 #[test]
 fn refusal_that_names_no_rail_permits_a_rail_that_was_refused() {
     let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_secs(5));
@@ -330,8 +329,7 @@ fn refusal_that_names_no_rail_permits_a_rail_that_was_refused() {
     assert!(matches!(&a.phase, Phase::Moving(m) if m.rail == 0));
 }
 
-/// Returns an end that has moved to rail 1 and has not received the peer's Resume, and the ballot
-/// of the move.
+/// Returns an end that has moved to rail 1 without the peer's Resume, and the ballot of the move.
 fn moved_unconfirmed() -> (RailNegotiation, Ballot) {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
@@ -348,7 +346,7 @@ fn moved_unconfirmed() -> (RailNegotiation, Ballot) {
 }
 
 /// The queue pair of the old rail fails again after its fence has begun, for example because the
-/// address of the NIC changes. Both ends replace it.
+/// NIC's address changes. Both ends replace it.
 #[test]
 fn failure_of_a_fenced_queue_pair_does_not_exclude_the_rail_later() {
     let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_secs(5));
@@ -507,8 +505,8 @@ fn evidence_repeats_the_bytes_of_a_resume_that_may_be_lost() {
 #[test]
 fn end_that_declines_a_proposal_still_asks_for_the_resume_of_its_last_move() {
     let (mut a, ballot) = moved_unconfirmed();
-    // The peer had this end's Resume, so it may propose, but its own Resume was lost. This end
-    // cannot use the rail, and the peer stays.
+    // The peer has this end's Resume, so it may propose, but its own Resume was lost. This end
+    // cannot use the proposed rail, and the peer stays.
     a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
     let next = ballot.next(Role::One).unwrap();
     a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2, home: None } });
@@ -529,8 +527,8 @@ fn end_that_stays_after_a_refusal_still_asks_for_the_resume_of_its_last_move() {
     let next = ballot.next(Role::One).unwrap();
     a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2, home: None } });
     while a.poll_action().is_some() {}
-    // The peer is silent on the active rail, and refuses the only other one that has queue pairs.
-    // So this end stays, without the Resume.
+    // The peer is silent on the active rail and refuses the only other rail with queue pairs. This
+    // end stays, without the Resume.
     let now = Time::ZERO + Duration::from_secs(1);
     a.rail_recovered(now, 2);
     a.rail_failed(now, 1, RailFailure::Silent);

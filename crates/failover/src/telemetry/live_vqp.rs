@@ -5,8 +5,8 @@ use mitra_verbs::{Qpn, Time};
 use crate::close_reason::CloseReason;
 use crate::telemetry::VqpPhase;
 
-/// The fields that a vQP publishes at each maintenance run. Each field is read and written by
-/// itself, so two fields may come from two runs.
+/// The fields that a vQP publishes at each maintenance run. Each is read and written alone, so a
+/// reader may see fields of two runs.
 #[derive(Debug, Default)]
 pub(crate) struct LiveVqp {
     qpn: AtomicU32,
@@ -17,12 +17,11 @@ pub(crate) struct LiveVqp {
     completed: AtomicU64,
     rejected_messages: AtomicU64,
     published_at: AtomicU64,
-    /// One more than the rail whose failure report was discarded since the last run; 0 if none was.
+    /// 1 + the rail whose failure report was discarded since the last run, or 0.
     discarded_rail: AtomicU32,
     closed: AtomicBool,
 }
 
-/// The values of the published fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PublishedFields {
     pub(crate) qpn: Qpn,
@@ -30,13 +29,11 @@ pub(crate) struct PublishedFields {
     pub(crate) active_rail: usize,
     /// 0 before the vQP is connected.
     pub(crate) epoch: u16,
-    /// The number of sends that were posted.
     pub(crate) posted: u64,
-    /// The number of sends that have completed.
     pub(crate) completed: u64,
-    /// The number of control datagrams that were refused.
+    /// Refused control datagrams.
     pub(crate) rejected_messages: u64,
-    /// The time of the maintenance run.
+    /// Of the maintenance run.
     pub(crate) now: Time,
     pub(crate) close_reason: Option<CloseReason>,
 }
@@ -54,7 +51,7 @@ impl LiveVqp {
         self.published_at.store(fields.now.as_nanos(), order);
     }
 
-    /// Returns the fields, without the reason for closing.
+    /// Returns no reason for closing.
     pub(super) fn load(&self) -> PublishedFields {
         let order = Ordering::Relaxed;
         PublishedFields {
@@ -62,8 +59,8 @@ impl LiveVqp {
             phase: VqpPhase::ALL[self.phase.load(order) as usize],
             active_rail: self.active_rail.load(order) as usize,
             epoch: self.epoch.load(order) as u16,
-            // The vQP stores `completed` after `posted`. Reading it first keeps it at most as
-            // large.
+            // The vQP stores `completed` after `posted`, so `completed` is read first and stays at
+            // most as large.
             completed: self.completed.load(Ordering::Acquire),
             posted: self.posted.load(order),
             rejected_messages: self.rejected_messages.load(order),
@@ -76,8 +73,8 @@ impl LiveVqp {
         Qpn::new(self.qpn.load(Ordering::Relaxed))
     }
 
-    /// Notes that the report of a failure of this rail was discarded. The next run says whether the
-    /// vQP closed or stays on the rail.
+    /// Notes that the failure report of this rail was discarded. The next run tells whether the vQP
+    /// has closed or stays on the rail.
     pub(crate) fn note_discarded(&self, rail: usize) {
         self.discarded_rail.store(rail as u32 + 1, Ordering::Relaxed);
     }
@@ -89,7 +86,7 @@ impl LiveVqp {
         self.discarded_rail.swap(0, Ordering::Relaxed).checked_sub(1).map(|rail| rail as usize)
     }
 
-    /// Returns whether this is the first call.
+    /// True at the first call.
     pub(super) fn mark_closed(&self) -> bool {
         !self.closed.swap(true, Ordering::Relaxed)
     }
