@@ -16,7 +16,7 @@ use crate::memory_region::{RemoteRegion, VirtualMr};
 
 pub(crate) const SEQ_BITS: u32 = 48;
 
-/// The log's memory, which is at the responder.
+/// The log at the responder, into which the requester writes the entries.
 #[derive(Debug)]
 pub(crate) struct CompletionLog {
     memory: Arc<Buffer>,

@@ -136,7 +136,7 @@ impl DataQp {
         }
     }
 
-    /// The state must need no other attributes.
+    /// For states that need no other attributes.
     pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
         self.provider().modify_qp(self.qpn, &QpAttr::to(state))
     }

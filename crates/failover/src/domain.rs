@@ -47,14 +47,18 @@ pub struct Domain {
     grants: grants::Grants,
     /// The next [`WindowOwner`].
     owners: AtomicU64,
-    /// Shared with the domains that [`Domain::with_own_pds`] makes, as are the next two fields and
-    /// `ports`.
-    events: Arc<Mutex<Events>>,
-    counters: Arc<Counters>,
-    home: Arc<shared_home::SharedHome>,
     control: control_endpoint::SharedEndpoints,
+    shared: Arc<Shared>,
+}
+
+/// The state of the NICs, which domains over the same NICs share ([`Domain::with_own_pds`]).
+#[derive(Debug, Default)]
+struct Shared {
+    events: Mutex<Events>,
+    counters: Arc<Counters>,
+    home: shared_home::SharedHome,
     /// The ports of the NICs when they were last read. They outlive the NICs.
-    ports: Arc<Mutex<Vec<PortAttr>>>,
+    ports: Mutex<Vec<PortAttr>>,
 }
 
 #[derive(Debug)]
@@ -100,20 +104,21 @@ impl Domain {
                 Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
             })
             .collect::<Result<Vec<_>>>()?;
-        let control = control_endpoint::none_yet(nics.len());
         let ports = nics.iter().map(|nic| nic.provider.query_port()).collect::<Result<_>>()?;
-        Ok(Arc::new(Domain {
+        let shared = Shared { ports: Mutex::new(ports), ..Shared::default() };
+        Ok(Domain::over(nics, Arc::new(shared)))
+    }
+
+    fn over(nics: Vec<LocalNic>, shared: Arc<Shared>) -> Arc<Domain> {
+        Arc::new(Domain {
+            control: control_endpoint::none_yet(nics.len()),
             nics,
-            control,
-            ports: Arc::new(Mutex::new(ports)),
             memory: Mutex::default(),
             windows: Mutex::default(),
             grants: Mutex::default(),
             owners: AtomicU64::new(0),
-            events: Arc::default(),
-            counters: Arc::default(),
-            home: Arc::default(),
-        }))
+            shared,
+        })
     }
 
     /// Creates another domain over the same NICs, for peers that do not trust each other. A key of
@@ -137,24 +142,18 @@ impl Domain {
         if nics.iter().all(|nic| nic.pd == NO_PD) {
             return Err(Error::DeviceFatal);
         }
-        let events = Arc::clone(&self.events);
-        let counters = Arc::clone(&self.counters);
-        let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        let home = Arc::clone(&self.home);
-        let control = control_endpoint::none_yet(nics.len());
-        let (grants, ports) = (Mutex::default(), Arc::clone(&self.ports));
-        Ok(Arc::new(Domain { nics, memory, windows, grants, owners, events, counters, home, control, ports }))
+        Ok(Domain::over(nics, Arc::clone(&self.shared)))
     }
 
     /// The open vQPs and the failovers of this domain and of all domains over its NICs
     /// ([`Domain::with_own_pds`]).
     pub fn activity(&self) -> Activity {
-        self.counters.read()
+        self.shared.counters.read()
     }
 
     /// What the vQPs of [`Domain::activity`] have done and do, in detail.
     pub fn telemetry(&self) -> &Arc<Telemetry> {
-        self.counters.telemetry()
+        self.shared.counters.telemetry()
     }
 
     /// Returns an identity for a vQP, as the owner of type 2 windows.
@@ -163,7 +162,7 @@ impl Domain {
     }
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+        &self.shared.counters
     }
 
     /// Returns the port of a rail's NIC. For a dead NIC, it is the port that was last read.
@@ -171,7 +170,7 @@ impl Domain {
     /// # Errors
     /// Any error of [`Provider::query_port`] but [`Error::DeviceFatal`].
     pub(crate) fn port(&self, rail: usize) -> Result<PortAttr> {
-        let known = &mut lock(&self.ports)[rail];
+        let known = &mut lock(&self.shared.ports)[rail];
         match self.nics[rail].provider.query_port() {
             Ok(port) => *known = port,
             Err(Error::DeviceFatal) => {}
@@ -219,17 +218,8 @@ impl Domain {
     /// # Errors
     /// The error of the first live NIC that refuses; [`Error::DeviceFatal`] if every NIC is dead.
     pub fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
-        let mut rails = SmallVec::<[Option<Mr>; 2]>::new();
-        for nic in &self.nics {
-            match nic.provider.reg_mr(nic.pd, Arc::clone(memory), access) {
-                Ok(mr) => rails.push(Some(mr)),
-                Err(Error::DeviceFatal) => rails.push(None),
-                Err(e) => {
-                    self.undo_registrations(&rails);
-                    return Err(e);
-                }
-            }
-        }
+        let register = |nic: &LocalNic| nic.provider.reg_mr(nic.pd, Arc::clone(memory), access);
+        let rails = self.on_live_nics(register, Domain::undo_registrations)?;
         let rail_0_is_dead = rails[0].is_none();
         let mr = VirtualMr::new(rails).ok_or(Error::DeviceFatal)?;
         let primary = mr.primary();
@@ -248,6 +238,30 @@ impl Domain {
         let at = table.partition_point(|r| r.mr.primary().lkey < primary.lkey);
         table.insert(at, Registered { mr: mr.clone(), memory: Arc::clone(memory), access });
         Ok(mr)
+    }
+
+    /// Calls `make` for every live NIC, or `undo` with what was made before a refusal. `None` stands
+    /// for a dead NIC.
+    ///
+    /// # Errors
+    /// The error of the first live NIC that refuses.
+    fn on_live_nics<T>(
+        &self,
+        make: impl Fn(&LocalNic) -> Result<T>,
+        undo: fn(&Domain, &[Option<T>]),
+    ) -> Result<SmallVec<[Option<T>; 2]>> {
+        let mut rails = SmallVec::new();
+        for nic in &self.nics {
+            match make(nic) {
+                Ok(made) => rails.push(Some(made)),
+                Err(Error::DeviceFatal) => rails.push(None),
+                Err(error) => {
+                    undo(self, &rails);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(rails)
     }
 
     fn undo_registrations(&self, rails: &[Option<Mr>]) {

@@ -394,8 +394,8 @@ mod tests {
         assert_eq!(judge(1, None).unwrap(), [Executed, NotExecuted, NotExecuted, NotExecuted]);
         assert_eq!(judge(3, None).unwrap(), [Executed, Executed, Executed, NotExecuted]);
         assert_eq!(judge(5, Some(102)).unwrap(), [Executed; 4]);
-        // An entry behind the PSN, an entry before the PSN that the log lacks, and a packet that
-        // was not posted.
+        // A log entry that the PSN does not contain, a log without an entry that the PSN contains,
+        // and a packet that was not posted.
         assert!(judge(3, Some(102)).is_err() && judge(4, None).is_err() && judge(6, Some(102)).is_err());
     }
 

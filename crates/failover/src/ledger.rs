@@ -30,7 +30,7 @@ pub use replay_decision::{RecoveredValue, RecoveryInput, RecoveryStats};
 /// PSN space, so that comparisons of PSNs modulo 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
 
-/// The number of sequence numbers.
+/// The number of sequence numbers that an entry of the completion log can have.
 pub(crate) const MAX_OPERATIONS: u64 = 1 << SEQ_BITS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +59,7 @@ struct Op {
     logged: bool,
     state: State,
     resolution: Resolution,
-    /// For the completion.
+    /// As the completion reports it.
     byte_len: u32,
     /// The bytes at the start of a WRITE that earlier rails executed.
     skipped: u64,
@@ -175,8 +175,8 @@ impl Ledger {
         }
     }
 
-    /// Sets the room of a rail's queue pair, if it is less than the depth. Nothing has been posted
-    /// yet.
+    /// Sets how many operations a rail's queue pair holds, if fewer than the depth. Nothing has
+    /// been posted yet.
     pub fn with_max_posted(self, max_posted: u32) -> Ledger {
         Ledger { max_posted: self.depth.min(max_posted as usize), ..self }
     }
@@ -400,8 +400,8 @@ impl Ledger {
     /// Marks an operation in flight as pending again, because it was not executed. Later operations
     /// stay in flight.
     pub fn unpost(&mut self, seq: u64) {
-        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
-        let Some(op) = self.ops.get_mut(index).filter(|op| op.state == State::InFlight) else { return };
+        let Some(index) = self.index_in_flight(seq) else { return };
+        let op = &mut self.ops[index];
         op.state = State::Pending;
         let fetches = u32::from(op.wr.op.is_read_or_atomic());
         self.fetches_in_flight = self.fetches_in_flight.saturating_sub(fetches);
@@ -436,14 +436,21 @@ impl Ledger {
 
     /// Whether the operation is posted on the active rail and has not ended.
     pub fn is_in_flight(&self, seq: u64) -> bool {
-        let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
-        index.and_then(|i| self.ops.get(i)).is_some_and(|op| op.state == State::InFlight)
+        self.index_in_flight(seq).is_some()
+    }
+
+    fn index(&self, seq: u64) -> Option<usize> {
+        let index = seq.checked_sub(self.first_seq)? as usize;
+        (index < self.ops.len()).then_some(index)
+    }
+
+    fn index_in_flight(&self, seq: u64) -> Option<usize> {
+        self.index(seq).filter(|&index| self.ops[index].state == State::InFlight)
     }
 
     /// Whether the operation is a local one.
     pub fn is_local(&self, seq: u64) -> bool {
-        let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
-        index.and_then(|i| self.ops.get(i)).is_some_and(|op| op.kind == Kind::Local)
+        self.index(seq).is_some_and(|index| self.ops[index].kind == Kind::Local)
     }
 
     /// Whether the oldest operation has ended.

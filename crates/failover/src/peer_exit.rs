@@ -35,18 +35,19 @@ impl PeerExitDetector {
 
     /// The rails with refusals since the last message of the peer.
     pub(crate) fn refusing(&self) -> u8 {
-        self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(refused.is_some()))
+        self.rails_where(|_, _| true)
+    }
+
+    fn rails_where(&self, holds: impl Fn(Time, Time) -> bool) -> u8 {
+        let is_in = |refused: &Option<_>| refused.is_some_and(|(first, last)| holds(first, last));
+        self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(is_in(refused)))
     }
 
     /// Returns whether each rail of the set `rails` has refused packets over at least
     /// `confirm_after`. `rails` must contain every rail on which the peer may answer again: every
     /// rail whose NIC is alive at this end. A link that is down may come up.
     pub(crate) fn has_exited(&self, rails: u8, confirm_after: Duration) -> bool {
-        let is_confirmed = |refused: &Option<(Time, Time)>| {
-            refused.is_some_and(|(first, last)| last.saturating_since(first) >= confirm_after)
-        };
-        let confirmed =
-            self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(is_confirmed(refused)));
+        let confirmed = self.rails_where(|first, last| last.saturating_since(first) >= confirm_after);
         rails != 0 && rails & !confirmed == 0
     }
 }

@@ -32,16 +32,19 @@ pub(super) struct Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Events { ports_down, nics_failed, gid_changes, qp_errors, established, claim } = self;
+        let Events { ports_down, nics_failed, .. } = self;
         f.debug_struct("Events")
             .field("ports_down", ports_down)
             .field("nics_failed", nics_failed)
-            .field("gid_changes", gid_changes)
-            .field("qp_errors", qp_errors)
-            .field("established", established)
-            .field("is_claimed", &claim.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
+}
+
+fn push<T>(events: &mut Vec<T>, event: T) {
+    if events.len() == MAX_QP_ERRORS {
+        events.remove(0);
+    }
+    events.push(event);
 }
 
 impl Domain {
@@ -53,7 +56,7 @@ impl Domain {
     /// `claim` runs while a vQP is driven or in [`Domain::poll_events`]. It must neither drive a
     /// vQP nor call the domain.
     pub fn claim_events(&self, claim: impl Fn(usize, AsyncEvent) -> bool + Send + Sync + 'static) {
-        lock(&self.events).claim = Some(Box::new(claim));
+        lock(&self.shared.events).claim = Some(Box::new(claim));
     }
 
     /// Consumes the events of all NICs. Every driven vQP does so too.
@@ -65,7 +68,7 @@ impl Domain {
 
     /// Consumes the events of one NIC. Returns whether its port is down or the NIC has failed.
     pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         while let Some(event) = self.nics[rail].provider.poll_async_event() {
             match event {
                 AsyncEvent::PortError => events.ports_down |= 1 << rail,
@@ -78,18 +81,8 @@ impl Domain {
                 _ if events.claim.as_ref().is_some_and(|claim| claim(rail, event)) => {}
                 AsyncEvent::QpFatal(qpn)
                 | AsyncEvent::QpAccessError(qpn)
-                | AsyncEvent::QpRequestError(qpn) => {
-                    if events.qp_errors.len() == MAX_QP_ERRORS {
-                        events.qp_errors.remove(0);
-                    }
-                    events.qp_errors.push((rail, qpn, event));
-                }
-                AsyncEvent::CommunicationEstablished(qpn) => {
-                    if events.established.len() == MAX_QP_ERRORS {
-                        events.established.remove(0);
-                    }
-                    events.established.push((rail, qpn));
-                }
+                | AsyncEvent::QpRequestError(qpn) => push(&mut events.qp_errors, (rail, qpn, event)),
+                AsyncEvent::CommunicationEstablished(qpn) => push(&mut events.established, (rail, qpn)),
                 _ => {}
             }
         }
@@ -98,13 +91,13 @@ impl Domain {
 
     /// The number of address changes among the consumed events.
     pub(crate) fn gid_changes(&self, rail: usize) -> u32 {
-        lock(&self.events).gid_changes[rail]
+        lock(&self.shared.events).gid_changes[rail]
     }
 
     /// Removes the record that a queue pair in RTR has received its first packet. Returns whether
     /// there was one.
     pub(crate) fn take_established(&self, rail: usize, qpn: Qpn) -> bool {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         let before = events.established.len();
         events.established.retain(|known| *known != (rail, qpn));
         events.established.len() < before
@@ -112,7 +105,7 @@ impl Domain {
 
     /// Removes the oldest event that says that a queue pair has refused a request of its peer.
     pub(crate) fn take_refusal(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         let is_refusal =
             |event| matches!(event, AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_));
         let at = events.qp_errors.iter().position(|(r, q, e)| (*r, *q) == (rail, qpn) && is_refusal(*e))?;
@@ -121,7 +114,7 @@ impl Domain {
 
     /// Removes all stored errors of a queue pair and returns the oldest.
     pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         let found =
             events.qp_errors.iter().find(|(r, q, _)| (*r, *q) == (rail, qpn)).map(|(.., event)| *event);
         events.qp_errors.retain(|(r, q, _)| (*r, *q) != (rail, qpn));

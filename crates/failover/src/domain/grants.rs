@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{Access, Buffer, Error, Key, Mr, MrId, Result};
+use mitra_verbs::{Access, Buffer, Error, Key, MrId, Result};
 use smallvec::SmallVec;
 
 use super::{Domain, LocalNic, lock};
@@ -45,17 +45,8 @@ impl Domain {
         if granted == Access::LOCAL_WRITE || grants.contains_key(&(owner, rkey)) {
             return None;
         }
-        let mut rails = SmallVec::<[Option<Mr>; 2]>::new();
-        for nic in &self.nics {
-            match nic.provider.reg_mr(nic.pd, memory.clone(), granted) {
-                Ok(mr) => rails.push(Some(mr)),
-                Err(Error::DeviceFatal) => rails.push(None),
-                Err(_) => {
-                    self.undo_registrations(&rails);
-                    return None;
-                }
-            }
-        }
+        let register = |nic: &LocalNic| nic.provider.reg_mr(nic.pd, memory.clone(), granted);
+        let rails = self.on_live_nics(register, Domain::undo_registrations).ok()?;
         let ids = rails.iter().map(|mr| mr.map(|mr| mr.id)).collect();
         let region = VirtualMr::new(rails)?.remote();
         grants.insert((owner, rkey), Grant { ids, rights: granted });

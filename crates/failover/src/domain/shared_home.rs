@@ -66,18 +66,18 @@ impl Domain {
         }
         if !state.rail.is_shared() {
             state.rail.share();
-            self.home.is_shared.store(true, Ordering::Release);
+            self.shared.home.is_shared.store(true, Ordering::Release);
         }
         let home = state.rail.home();
         if self.fence_all_outside(&mut state.rail, home.rail) { Ok(()) } else { Err(Error::DeviceFatal) }
     }
 
     fn lock_home(&self) -> MutexGuard<'_, State> {
-        lock(&self.home.state)
+        lock(&self.shared.home.state)
     }
 
     pub(crate) fn new_home_member(&self) -> VqpId {
-        VqpId(self.home.members.fetch_add(1, Ordering::Relaxed))
+        VqpId(self.shared.home.members.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Adds a vQP whose rails are connected and whose peer may not post yet. `qpn` is its queue
@@ -180,7 +180,7 @@ impl Domain {
 
     /// `None` if the vQPs do not share atomics.
     pub(crate) fn view_home(&self, member: VqpId, rail: u8) -> Option<HomeView> {
-        if !self.home.is_shared.load(Ordering::Acquire) {
+        if !self.shared.home.is_shared.load(Ordering::Acquire) {
             return None;
         }
         let state = self.lock_home();

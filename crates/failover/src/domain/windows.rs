@@ -5,7 +5,6 @@
 //! another one gets the bindings of its vQP.
 
 use mitra_verbs::{Error, Key, MrId, Mw, Result, SendOp, WindowBind, WindowType};
-use smallvec::SmallVec;
 
 use super::{Domain, lock};
 use crate::memory_window::VirtualMw;
@@ -39,17 +38,8 @@ impl Domain {
     /// [`Error::Unsupported`] if a NIC has no windows.
     pub fn alloc_mw(&self, window_type: WindowType) -> Result<VirtualMw> {
         self.check_windows()?;
-        let mut rails = SmallVec::<[Option<Mw>; 2]>::new();
-        for nic in &self.nics {
-            match nic.provider.alloc_mw(nic.pd, window_type) {
-                Ok(mw) => rails.push(Some(mw)),
-                Err(Error::DeviceFatal) => rails.push(None),
-                Err(error) => {
-                    self.undo_allocations(&rails);
-                    return Err(error);
-                }
-            }
-        }
+        let allocate = |nic: &super::LocalNic| nic.provider.alloc_mw(nic.pd, window_type);
+        let rails = self.on_live_nics(allocate, Domain::undo_allocations)?;
         let rail_0_is_dead = rails[0].is_none();
         let mw = VirtualMw::new(window_type, rails).ok_or(Error::DeviceFatal)?;
         let mut windows = lock(&self.windows);

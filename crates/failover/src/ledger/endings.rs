@@ -18,30 +18,31 @@ impl Ledger {
     /// itself. Returns `None` for any other operation.
     #[inline]
     pub fn execute_locally(&mut self, seq: u64) -> Option<SendOp> {
-        let index = seq.checked_sub(self.first_seq)? as usize;
-        let op = self.ops.get_mut(index).filter(|op| op.kind == Kind::Local)?;
-        if op.state != State::InFlight || core::mem::replace(&mut op.executed_locally, true) {
+        let index = self.index_in_flight(seq)?;
+        let op = &mut self.ops[index];
+        if op.kind != Kind::Local || core::mem::replace(&mut op.executed_locally, true) {
             return None;
         }
         let executed = op.wr.op;
         if self.durable.is_on {
             self.acknowledge_before(seq);
-            return Some(executed);
-        }
-        for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
-            before.state = State::Done(Outcome::Success);
+        } else {
+            self.complete_before(index);
         }
         Some(executed)
+    }
+
+    fn complete_before(&mut self, index: usize) {
+        for op in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
+            op.state = State::Done(Outcome::Success);
+        }
     }
 
     /// Records the rail's successful completion of an operation, which implies the completion of
     /// all operations before it. With durable completions, the operations then wait for
     /// [`Ledger::confirm`]. Returns false if the operation is not in flight.
     pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
-        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return false };
-        if self.ops.get(index).is_none_or(|op| op.state != State::InFlight) {
-            return false;
-        }
+        let Some(index) = self.index_in_flight(seq) else { return false };
         self.ops[index].byte_len = byte_len;
         if self.durable.is_on {
             self.acknowledge_before(seq + 1);
@@ -65,15 +66,12 @@ impl Ledger {
     /// status and flushes the later operations with the same `wr_id`, which names a user of the
     /// queue. The queue is not halted.
     pub fn refuse(&mut self, seq: u64, status: WcStatus) {
-        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
-        if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {
-            self.refused = Some((seq, status));
-            if self.durable.is_on && !Mutant::MemberRefusalConfirmsEarlier.is_on() {
-                return self.acknowledge_before(seq); // the peer may not have seen them
-            }
-            for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
-                before.state = State::Done(Outcome::Success);
-            }
+        let Some(index) = self.index_in_flight(seq).filter(|_| self.refused.is_none()) else { return };
+        self.refused = Some((seq, status));
+        if self.durable.is_on && !Mutant::MemberRefusalConfirmsEarlier.is_on() {
+            self.acknowledge_before(seq); // the peer may not have seen them
+        } else {
+            self.complete_before(index);
         }
     }
 
@@ -171,9 +169,8 @@ impl Ledger {
     }
 
     fn finish(&mut self, seq: u64, outcome: Outcome) {
-        let op = seq.checked_sub(self.first_seq).and_then(|i| self.ops.get_mut(i as usize));
-        if let Some(op) = op {
-            op.state = State::Done(outcome);
+        if let Some(index) = self.index(seq) {
+            self.ops[index].state = State::Done(outcome);
         }
     }
 

@@ -3,7 +3,7 @@
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
-use super::{Ledger, State};
+use super::{Ledger, Op, State};
 use crate::completion::{Outcome, Resolution, UnresolvedError};
 use crate::config::{Policy, Service};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
@@ -68,24 +68,23 @@ pub struct RecoveryInput<'a> {
 }
 
 impl Ledger {
-    /// With their indices in `ops`, in posting order.
-    fn in_flight(&self) -> Vec<(usize, InFlight)> {
-        let posted = (self.ops.iter().enumerate())
-            .filter(|(_, op)| op.state == State::InFlight && !op.executed_locally);
+    /// In posting order.
+    fn in_flight(&self) -> Vec<InFlight> {
+        let posted = self.ops.iter().filter(|op| op.state == State::InFlight && !op.executed_locally);
         posted
-            .map(|(i, op)| {
-                (
-                    i,
-                    InFlight {
-                        seq: op.wr.wr_id,
-                        kind: op.kind,
-                        first: op.first_psn,
-                        packets: op.packets,
-                        logged: op.logged,
-                    },
-                )
+            .map(|op| InFlight {
+                seq: op.wr.wr_id,
+                kind: op.kind,
+                first: op.first_psn,
+                packets: op.packets,
+                logged: op.logged,
             })
             .collect()
+    }
+
+    /// The operation `seq`, which is in the ledger.
+    fn op(&mut self, seq: u64) -> &mut Op {
+        &mut self.ops[(seq - self.first_seq) as usize]
     }
 
     /// Decides every operation in flight and prepares the replay on the new rail. Appends the old
@@ -98,23 +97,23 @@ impl Ledger {
         input: &RecoveryInput<'_>,
         values: &mut Vec<RecoveredValue>,
     ) -> Result<RecoveryStats, Contradiction> {
-        let in_flight = self.in_flight();
-        if in_flight.is_empty() && self.is_ended_by_error && !Mutant::EndedOperationsJudged.is_on() {
+        let ops = self.in_flight();
+        if ops.is_empty() && self.is_ended_by_error && !Mutant::EndedOperationsJudged.is_on() {
             return Ok(RecoveryStats::default()); // the vQP closes
         }
-        let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let kinds = || ops.iter().map(|op| op.kind).collect::<Vec<_>>();
         let (verdicts, mut plans) = match input.policy {
             _ if self.service == Service::Unreliable => (Vec::new(), plan_unreliable(&kinds())),
             Policy::Exact => {
                 let verdicts =
                     judge(&ops, self.completed, input.evidence, self.log, input.acks_after_placement)?;
-                let cases: Vec<Case> = in_flight
+                let cases: Vec<Case> = ops
                     .iter()
                     .zip(&verdicts)
-                    .map(|(&(i, op), &verdict)| {
-                        let fence = self.ops[i].wr.flags.contains(SendFlags::FENCE);
-                        Case { op, verdict, fence, write_policy: self.ops[i].write_policy }
+                    .map(|(&op, &verdict)| {
+                        let Op { wr, write_policy, .. } = self.op(op.seq);
+                        let fence = wr.flags.contains(SendFlags::FENCE);
+                        Case { op, verdict, fence, write_policy: *write_policy }
                     })
                     .collect();
                 // The rail has delivered the values of the operations that it completed. The
@@ -135,22 +134,21 @@ impl Ledger {
             && let Some(at) = ops.iter().position(|op| op.seq == seq)
         {
             plans[at] = Plan::End(Outcome::Failed(status));
-            self.flush_behind(in_flight[at].0, &in_flight[at + 1..], &mut plans[at + 1..]);
+            self.flush_behind(seq, &ops[at + 1..], &mut plans[at + 1..]);
         }
-        for (&(i, _), plan) in in_flight.iter().zip(&mut plans) {
-            if self.ops[i].is_cancelled && matches!(plan, Plan::Replay { .. }) {
+        for (op, plan) in ops.iter().zip(&mut plans) {
+            if self.op(op.seq).is_cancelled && matches!(plan, Plan::Replay { .. }) {
                 *plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
             }
         }
-        let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
-        for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
+        let mut stats = self.stats(&ops, &verdicts, &plans, input.evidence.lacks_receive);
+        for (n, (&InFlight { seq, kind, .. }, plan)) in ops.iter().zip(&plans).enumerate() {
             let maybe_began = match verdicts.get(n) {
                 Some(Verdict::Torn(_)) => !Mutant::TornBehindErrorFlushed.is_on(),
                 verdict => verdict == Some(&Verdict::Ambiguous),
             };
-            let op = &mut self.ops[i];
-            op.maybe_executed |= maybe_began && matches!(op.kind, Kind::Write | Kind::WriteImm);
-            self.apply(i, *plan, values);
+            self.op(seq).maybe_executed |= maybe_began && matches!(kind, Kind::Write | Kind::WriteImm);
+            self.apply(seq, *plan, values);
         }
         if halted && !Mutant::QueueGoesOnAfterError.is_on() {
             let behind = self.ops.iter_mut().skip_while(|op| !op.has_failed());
@@ -173,17 +171,17 @@ impl Ledger {
         first.map_or(0, |op| op.skipped as u32)
     }
 
-    /// Flushes the operations behind `index` that belong to the same user, whom the application's
+    /// Flushes the operations behind `seq` that belong to the same user, whom the application's
     /// `wr_id` names. Executed operations keep their outcome. `later` and `plans` are the
-    /// operations in flight behind `index`.
-    fn flush_behind(&mut self, index: usize, later: &[(usize, InFlight)], plans: &mut [Plan]) {
-        let user = self.ops[index].app_wr_id;
-        for ((i, _), plan) in later.iter().zip(plans) {
-            if self.ops[*i].app_wr_id == user && matches!(plan, Plan::Replay { .. }) {
+    /// operations in flight behind `seq`.
+    fn flush_behind(&mut self, seq: u64, later: &[InFlight], plans: &mut [Plan]) {
+        let user = self.op(seq).app_wr_id;
+        for (op, plan) in later.iter().zip(plans) {
+            if self.op(op.seq).app_wr_id == user && matches!(plan, Plan::Replay { .. }) {
                 *plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
             }
         }
-        let later = self.ops.iter_mut().skip(index);
+        let later = self.ops.iter_mut().filter(|op| op.wr.wr_id > seq);
         for op in later.filter(|op| op.state == State::Pending && op.app_wr_id == user) {
             op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
             op.resolution = Resolution::Recovered;
@@ -191,23 +189,23 @@ impl Ledger {
     }
 
     fn stats(
-        &self,
-        in_flight: &[(usize, InFlight)],
+        &mut self,
+        ops: &[InFlight],
         verdicts: &[Verdict],
         plans: &[Plan],
         lacks_receive: bool,
     ) -> RecoveryStats {
         let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
         let mut stats = RecoveryStats {
-            in_flight: in_flight.len() as u32,
+            in_flight: ops.len() as u32,
             executed: count(|v| *v == Verdict::Executed),
             torn: count(|v| matches!(v, Verdict::Torn(_))),
             ambiguous: count(|v| *v == Verdict::Ambiguous),
-            carried_data: carried_data(in_flight, verdicts, lacks_receive),
+            carried_data: carried_data(ops, verdicts, lacks_receive),
             ..RecoveryStats::default()
         };
-        for (&(i, _), plan) in in_flight.iter().zip(plans) {
-            let bytes = self.ops[i].wr.data.len();
+        for (op, plan) in ops.iter().zip(plans) {
+            let bytes = self.op(op.seq).wr.data.len();
             stats.bytes_in_flight += bytes;
             match *plan {
                 Plan::Replay { skip_packets } => {
@@ -222,9 +220,9 @@ impl Ledger {
         stats
     }
 
-    fn apply(&mut self, index: usize, plan: Plan, values: &mut Vec<RecoveredValue>) {
+    fn apply(&mut self, seq: u64, plan: Plan, values: &mut Vec<RecoveredValue>) {
         let mtu = self.mtu.bytes() as u64;
-        let op = &mut self.ops[index];
+        let op = self.op(seq);
         match plan {
             Plan::Replay { skip_packets } => {
                 if skip_packets > 0 {
@@ -239,7 +237,7 @@ impl Ledger {
                 if let Data::Sges(list) = &op.wr.data
                     && let Some(&at) = list.first()
                 {
-                    values.push(RecoveredValue { seq: op.wr.wr_id, at, value });
+                    values.push(RecoveredValue { seq, at, value });
                 }
                 op.byte_len = 8;
                 (op.state, op.resolution) = (State::Done(Outcome::Success), Resolution::Recovered);
@@ -275,8 +273,8 @@ impl Ledger {
 }
 
 /// See [`RecoveryStats::carried_data`].
-fn carried_data(in_flight: &[(usize, InFlight)], verdicts: &[Verdict], lacks_receive: bool) -> bool {
-    let mut ops = in_flight.iter().zip(verdicts).map(|((_, op), verdict)| (op.kind, *verdict));
+fn carried_data(ops: &[InFlight], verdicts: &[Verdict], lacks_receive: bool) -> bool {
+    let mut ops = ops.iter().zip(verdicts).map(|(op, verdict)| (op.kind, *verdict));
     let executed = |(kind, verdict): (Kind, Verdict)| {
         // The PSN shows only the arrival of a READ request. The data of a READ is its response.
         matches!(verdict, Verdict::Executed | Verdict::Torn(1..)) && !matches!(kind, Kind::Read | Kind::Local)

@@ -149,9 +149,8 @@ impl VqpTelemetry {
 
     /// Publishes the fields, and records the closing when they first show it.
     pub(crate) fn publish(&self, fields: &PublishedFields) {
-        self.live.store(fields);
-        let discarded = self.live.take_discarded_rail();
-        let closed = fields.close_reason.filter(|_| self.live.mark_closed());
+        let (before, discarded) = self.live.replace(fields);
+        let closed = fields.close_reason.filter(|_| before.close_reason.is_none());
         if discarded.is_none() && closed.is_none() {
             return;
         }

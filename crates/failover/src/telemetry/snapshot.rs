@@ -86,9 +86,10 @@ pub struct VqpSnapshot {
 }
 
 /// What a vQP does.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum VqpPhase {
     /// It is not connected.
+    #[default]
     Unconnected,
     /// It moves data.
     Active,
@@ -104,16 +105,6 @@ pub enum VqpPhase {
 }
 
 impl VqpPhase {
-    /// All phases.
-    pub const ALL: [VqpPhase; 6] = [
-        VqpPhase::Unconnected,
-        VqpPhase::Active,
-        VqpPhase::Recovering,
-        VqpPhase::Replaying,
-        VqpPhase::Halted,
-        VqpPhase::Closed,
-    ];
-
     /// The name in snapshots and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -136,7 +127,7 @@ pub(super) fn take(state: &State, max_vqps: usize, samples_latency: bool) -> Tel
         .vqps
         .values()
         .map(|entry| {
-            let live = entry.live.load();
+            let live = entry.live.fields();
             VqpSnapshot {
                 qpn: live.qpn,
                 phase: live.phase,
