@@ -128,20 +128,13 @@ impl Domain {
     /// # Errors
     /// Any error of [`Provider::alloc_pd`]; [`Error::DeviceFatal`] only if every NIC is dead.
     pub fn with_own_pds(&self) -> Result<Arc<Domain>> {
-        let mut nics = self.nics.clone();
-        for i in 0..nics.len() {
-            nics[i].pd = match nics[i].provider.alloc_pd() {
-                Err(Error::DeviceFatal) => NO_PD,
-                Err(error) => {
-                    dealloc_pds(&nics[..i]);
-                    return Err(error);
-                }
-                Ok(pd) => pd,
-            };
-        }
-        if nics.iter().all(|nic| nic.pd == NO_PD) {
+        let pds = self.on_live_nics(|nic| nic.provider.alloc_pd(), |nic, pd| nic.provider.dealloc_pd(pd))?;
+        if pds.iter().all(Option::is_none) {
             return Err(Error::DeviceFatal);
         }
+        let with_pd =
+            |(nic, pd): (&LocalNic, Option<PdId>)| LocalNic { pd: pd.unwrap_or(NO_PD), ..nic.clone() };
+        let nics = self.nics.iter().zip(pds).map(with_pd).collect();
         Ok(Domain::over(nics, Arc::clone(&self.shared)))
     }
 
@@ -219,7 +212,7 @@ impl Domain {
     /// The error of the first live NIC that refuses; [`Error::DeviceFatal`] if every NIC is dead.
     pub fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
         let register = |nic: &LocalNic| nic.provider.reg_mr(nic.pd, Arc::clone(memory), access);
-        let rails = self.on_live_nics(register, Domain::undo_registrations)?;
+        let rails = self.on_live_nics(register, deregister)?;
         let rail_0_is_dead = rails[0].is_none();
         let mr = VirtualMr::new(rails).ok_or(Error::DeviceFatal)?;
         let primary = mr.primary();
@@ -232,7 +225,7 @@ impl Domain {
             // The NIC of rail 0 assigned this handle or key to other memory before it died. A new
             // registration gets another key.
             drop(table);
-            self.undo_registrations(mr.registrations());
+            self.undo(mr.registrations(), deregister);
             return self.register(memory, access);
         }
         let at = table.partition_point(|r| r.mr.primary().lkey < primary.lkey);
@@ -240,15 +233,15 @@ impl Domain {
         Ok(mr)
     }
 
-    /// Calls `make` for every live NIC, or `undo` with what was made before a refusal. `None` stands
-    /// for a dead NIC.
+    /// Calls `make` for every live NIC. After a refusal, calls `undo` with what was made before.
+    /// `None` stands for a dead NIC.
     ///
     /// # Errors
     /// The error of the first live NIC that refuses.
-    fn on_live_nics<T>(
+    fn on_live_nics<T: Copy>(
         &self,
         make: impl Fn(&LocalNic) -> Result<T>,
-        undo: fn(&Domain, &[Option<T>]),
+        undo: impl Fn(&LocalNic, T) -> Result<()>,
     ) -> Result<SmallVec<[Option<T>; 2]>> {
         let mut rails = SmallVec::new();
         for nic in &self.nics {
@@ -256,7 +249,7 @@ impl Domain {
                 Ok(made) => rails.push(Some(made)),
                 Err(Error::DeviceFatal) => rails.push(None),
                 Err(error) => {
-                    undo(self, &rails);
+                    self.undo(&rails, undo);
                     return Err(error);
                 }
             }
@@ -264,9 +257,9 @@ impl Domain {
         Ok(rails)
     }
 
-    fn undo_registrations(&self, rails: &[Option<Mr>]) {
-        for (nic, mr) in self.nics.iter().zip(rails) {
-            let _ = mr.map_or(Ok(()), |mr| nic.provider.dereg_mr(mr.id)); // best effort: the caller returns the first error
+    fn undo<T: Copy>(&self, rails: &[Option<T>], undo: impl Fn(&LocalNic, T) -> Result<()>) {
+        for (nic, made) in self.nics.iter().zip(rails) {
+            let _ = made.map_or(Ok(()), |made| undo(nic, made)); // best effort: the caller returns the first error
         }
     }
 
@@ -347,17 +340,17 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
-    fn drop(&mut self) {
-        dealloc_pds(&self.nics);
-    }
+fn deregister(nic: &LocalNic, mr: Mr) -> Result<()> {
+    nic.provider.dereg_mr(mr.id)
 }
 
-fn dealloc_pds(nics: &[LocalNic]) {
-    for nic in nics {
-        // A NIC refuses if the protection domain still has an object. Only the memory of the
-        // protection domain itself is then lost.
-        let _ = nic.provider.dealloc_pd(nic.pd);
+impl Drop for Domain {
+    fn drop(&mut self) {
+        for nic in &self.nics {
+            // A NIC refuses if the protection domain still has an object. Only the memory of the
+            // protection domain itself is then lost.
+            let _ = nic.provider.dealloc_pd(nic.pd);
+        }
     }
 }
 

@@ -115,15 +115,17 @@ pub enum Verdict {
 }
 
 /// A conflict in the evidence. It closes the vQP.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Contradiction {
     /// Two sources of evidence imply different executed prefixes.
+    #[error("{sources} imply different executed operations")]
     Sources {
         /// A description of the two sources.
         sources: &'static str,
     },
     /// Operations completed at the requester, but the evidence does not contain them: the responder
     /// acknowledged them without placing their data in memory.
+    #[error("operation {completed} was acknowledged, but {}", in_memory(.proven))]
     LostAfterAck {
         /// The last operation in the completion log, by its sequence number. `None` without an
         /// entry.
@@ -133,20 +135,10 @@ pub enum Contradiction {
     },
 }
 
-impl core::fmt::Display for Contradiction {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Contradiction::Sources { sources } => write!(f, "{sources} imply different executed operations"),
-            Contradiction::LostAfterAck { proven: Some(proven), completed } => {
-                write!(
-                    f,
-                    "operation {completed} was acknowledged, but only those up to {proven} are in memory"
-                )
-            }
-            Contradiction::LostAfterAck { proven: None, completed } => {
-                write!(f, "operation {completed} was acknowledged, but none is proven to be in memory")
-            }
-        }
+fn in_memory(proven: &Option<u64>) -> String {
+    match proven {
+        Some(proven) => format!("only those up to {proven} are in memory"),
+        None => "none is proven to be in memory".to_owned(),
     }
 }
 

@@ -35,10 +35,6 @@ impl RemoteKeys {
         self.0.binary_search_by_key(&rkey, |&(key, _)| key)
     }
 
-    fn contains(&self, rkey: Key) -> bool {
-        self.position(rkey).is_ok()
-    }
-
     fn translate(&self, addr: RemoteAddr, rail: usize) -> Option<RemoteAddr> {
         let (_, region) = &self.0[self.position(addr.rkey).ok()?];
         let rail = if Mutant::RemoteKeysOfFirstRail.is_on() { 0 } else { rail };
@@ -85,7 +81,7 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
 #[inline]
 pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     match wr.op.remote_key() {
-        Some(key) if !remote.contains(key) => Err(UNKNOWN_RKEY),
+        Some(key) if remote.position(key).is_err() => Err(UNKNOWN_RKEY),
         _ => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use mitra_verbs::{Access, Buffer, Error, Key, MrId, Result};
 use smallvec::SmallVec;
 
-use super::{Domain, LocalNic, lock};
+use super::{Domain, LocalNic, deregister, lock};
 use crate::home_rail::VqpId;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
@@ -46,7 +46,7 @@ impl Domain {
             return None;
         }
         let register = |nic: &LocalNic| nic.provider.reg_mr(nic.pd, memory.clone(), granted);
-        let rails = self.on_live_nics(register, Domain::undo_registrations).ok()?;
+        let rails = self.on_live_nics(register, deregister).ok()?;
         let ids = rails.iter().map(|mr| mr.map(|mr| mr.id)).collect();
         let region = VirtualMr::new(rails)?.remote();
         grants.insert((owner, rkey), Grant { ids, rights: granted });

@@ -6,7 +6,7 @@
 
 use mitra_verbs::{Error, Key, MrId, Mw, Result, SendOp, WindowBind, WindowType};
 
-use super::{Domain, lock};
+use super::{Domain, LocalNic, lock};
 use crate::memory_window::VirtualMw;
 
 /// A handle that no NIC assigns, so a NIC refuses a bind that names it.
@@ -38,8 +38,8 @@ impl Domain {
     /// [`Error::Unsupported`] if a NIC has no windows.
     pub fn alloc_mw(&self, window_type: WindowType) -> Result<VirtualMw> {
         self.check_windows()?;
-        let allocate = |nic: &super::LocalNic| nic.provider.alloc_mw(nic.pd, window_type);
-        let rails = self.on_live_nics(allocate, Domain::undo_allocations)?;
+        let free = |nic: &LocalNic, mw: Mw| nic.provider.dealloc_mw(mw.id);
+        let rails = self.on_live_nics(|nic| nic.provider.alloc_mw(nic.pd, window_type), free)?;
         let rail_0_is_dead = rails[0].is_none();
         let mw = VirtualMw::new(window_type, rails).ok_or(Error::DeviceFatal)?;
         let mut windows = lock(&self.windows);
@@ -49,17 +49,11 @@ impl Domain {
             // The NIC of rail 0 assigned this key to another window before it died. A new
             // allocation gets another key.
             drop(windows);
-            self.undo_allocations(mw.allocations());
+            self.undo(mw.allocations(), free);
             return self.alloc_mw(window_type);
         }
         windows.push(Window { mw: mw.clone(), binding: None });
         Ok(mw)
-    }
-
-    fn undo_allocations(&self, rails: &[Option<Mw>]) {
-        for (nic, mw) in self.nics.iter().zip(rails) {
-            let _ = mw.map_or(Ok(()), |mw| nic.provider.dealloc_mw(mw.id)); // best effort: the caller returns the first error
-        }
     }
 
     /// Unbinds and removes a window on every NIC. After `Ok`, no NIC grants access by its keys. A

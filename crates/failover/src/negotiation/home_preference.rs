@@ -24,7 +24,7 @@ const MAX_STEP: u64 = 1 << 32;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct KnownHomes {
     /// The home of this end's domain. `None` if its vQPs do not share atomics.
-    own: Option<Home>,
+    pub(super) own: Option<Home>,
     /// The newest home that the peer has named.
     peer: Option<Home>,
     /// The home when the vQP was bound to the active rail. `None` if no end shared atomics then.
@@ -34,10 +34,6 @@ pub(super) struct KnownHomes {
 }
 
 impl KnownHomes {
-    pub(super) fn own(&self) -> Option<Home> {
-        self.own
-    }
-
     pub(super) fn newest(&self) -> Option<Home> {
         self.own.max(self.peer)
     }

@@ -162,7 +162,7 @@ impl RailNegotiation {
 
     pub(super) fn refuse(&mut self, ballot: Ballot) {
         let promised_epoch = self.promised.epoch;
-        let (unusable, home) = (self.local_unusable(), self.homes.own());
+        let (unusable, home) = (self.local_unusable(), self.homes.own);
         self.send(ballot, Body::Refuse { unusable, promised_epoch, home });
     }
 

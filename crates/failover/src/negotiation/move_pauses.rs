@@ -9,7 +9,7 @@ const MOVES_WITHOUT_PAUSE: u32 = 8;
 /// active rail may recover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct MovePauses {
-    last_move: Time,
+    pub(super) last_move: Time,
     /// The number of moves in a row, each less than `calm` after the last.
     moves: u32,
 }
@@ -20,10 +20,6 @@ impl MovePauses {
         let is_calm = now.saturating_since(self.last_move) >= calm;
         self.moves = if is_calm { 1 } else { self.moves.saturating_add(1) };
         self.last_move = now;
-    }
-
-    pub(super) fn last_move(&self) -> Time {
-        self.last_move
     }
 
     /// The earliest time of the next move. Pauses double from `first` to `max`.

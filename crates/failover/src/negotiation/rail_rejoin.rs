@@ -31,7 +31,7 @@ impl RailNegotiation {
     /// posted on them, so no retries show that the peer is gone.
     pub(super) fn connect_deadline(&self) -> Option<Time> {
         let is_waiting = self.is_active() && !self.may_post() && self.qp_failed & (1 << self.active) == 0;
-        is_waiting.then(|| self.move_pauses.last_move() + self.peer_timeout / 2)
+        is_waiting.then(|| self.move_pauses.last_move + self.peer_timeout / 2)
     }
 
     /// Whether this end must replace its queue pair of `rail` or connect it to the peer's.
