@@ -28,7 +28,7 @@ pub(crate) struct Rail {
     /// The replaced queue pair whose number is the vQP's number, with its completion queue. It
     /// stays in RESET, so that the NIC does not assign the number to another queue pair.
     number_holder: Option<(Qpn, CqId)>,
-    /// Whether another vQP has taken over the current queue pair, whose number it uses.
+    /// Whether another vQP has taken over the current queue pair and its number.
     qp_transferred: bool,
     /// Whether a connected data queue pair is moved on to RTS.
     sends: bool,
