@@ -9,11 +9,10 @@ use crate::telemetry::Telemetry;
 pub struct Activity {
     /// The number of vQPs that are neither closed nor dropped.
     pub vqps: usize,
-    /// How many times a vQP has moved to another rail, vQPs that are closed included.
+    /// The number of moves to another rail, including moves of closed vQPs.
     pub failovers: u64,
 }
 
-/// The counters of an [`Activity`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     vqps: AtomicUsize,
@@ -22,7 +21,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts a vQP until the result is dropped.
+    /// The vQP counts until the result is dropped.
     pub(crate) fn count_vqp(self: &Arc<Self>) -> CountedVqp {
         self.vqps.fetch_add(1, Ordering::Relaxed);
         CountedVqp(Arc::clone(self))
@@ -44,7 +43,6 @@ impl Counters {
     }
 }
 
-/// A vQP that is counted.
 #[derive(Debug)]
 pub(crate) struct CountedVqp(Arc<Counters>);
 

@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// One of the two ends of a vQP, distinguished by their cookies.
+/// One of the two ends of a vQP. The cookies decide which is which.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// The end with the smaller cookie.
@@ -10,7 +10,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns the role of the other end.
+    /// The other end.
     pub fn peer(self) -> Role {
         match self {
             Role::Zero => Role::One,
@@ -20,7 +20,7 @@ impl Role {
 }
 
 /// The number of a binding of a vQP to a rail. Ballots are ordered by epoch and then by proposer,
-/// as in Paxos. If both ends propose at the same time, the higher ballot wins.
+/// as in Paxos, so the higher of two simultaneous proposals wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ballot {
     /// The epoch: 1 for the initial binding. Each proposal takes the next epoch, even if the
@@ -34,7 +34,7 @@ impl Ballot {
     /// The ballot of the initial binding to rail 0, which neither end proposes.
     pub const FIRST: Ballot = Ballot { epoch: 1, proposer: Role::Zero };
 
-    /// Returns `proposer`'s next ballot, or `None` after the last epoch.
+    /// `proposer`'s next ballot. `None` after the last epoch.
     pub fn next(self, proposer: Role) -> Option<Ballot> {
         Some(Ballot { epoch: self.epoch.checked_add(1)?, proposer })
     }

@@ -2,14 +2,15 @@ use core::fmt;
 
 use mitra_verbs::WcStatus;
 
-/// Why a vQP leaves a rail: the detector that reported the failure of the rail, or a preference.
+/// The reason why a vQP leaves a rail: the detector of its failure, or a preference for another
+/// rail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
     /// An operation on the rail completed with this status.
     Completion(WcStatus),
     /// The local port is down, or the local NIC is dead.
     Device,
-    /// The address of the NIC has changed, at this end or the other.
+    /// The address of the NIC has changed, at either end.
     Address,
     /// Heartbeats on the rail were missed.
     Heartbeat,
@@ -24,8 +25,7 @@ impl Cause {
     /// [`FailoverCounts::detected`](crate::telemetry::FailoverCounts::detected).
     pub const DETECTORS: [&str; 4] = ["completion", "device", "heartbeat", "peer"];
 
-    /// Returns the index of the detector in [`Cause::DETECTORS`]. `None` if the rail has not
-    /// failed.
+    /// The index in [`Cause::DETECTORS`]. `None` if the rail has not failed.
     pub fn detector(self) -> Option<usize> {
         match self {
             Cause::Completion(_) => Some(0),

@@ -2,10 +2,9 @@ use core::fmt;
 
 use mitra_verbs::Error;
 
-/// Defines the reasons with their causes and ways out.
 macro_rules! close_reasons {
     ($($(#[$doc:meta])* $reason:ident: $cause:literal, $way_out:literal;)*) => {
-        /// The reason why a vQP closed. Its `Display` text names the cause and what the application
+        /// The reason why a vQP closed. The `Display` text names the cause and what the application
         /// can do.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum CloseReason {
@@ -16,21 +15,21 @@ macro_rules! close_reasons {
             /// All reasons.
             pub const ALL: &[CloseReason] = &[$(CloseReason::$reason),*];
 
-            /// Returns the cause, without the way out.
+            /// The cause alone.
             pub fn cause(self) -> &'static str {
                 match self {
                     $(CloseReason::$reason => $cause,)*
                 }
             }
 
-            /// Returns what the application can do.
+            /// What the application can do.
             pub fn way_out(self) -> &'static str {
                 match self {
                     $(CloseReason::$reason => $way_out,)*
                 }
             }
 
-            /// The error of a call that a vQP refuses because it closed for this reason.
+            /// The error of calls on a vQP that closed for this reason.
             pub(crate) const fn refusal(self) -> Error {
                 Error::Invalid(match self {
                     $(CloseReason::$reason => {
@@ -50,17 +49,17 @@ close_reasons! {
     /// in flight cannot be decided.
     PeerUnreachable: "the peer answered on no rail within peer_timeout",
         "check that the peer's process and host run, then connect a new one";
-    /// The host of the peer reports on every rail whose NIC is alive at this end that no process
-    /// has the peer's port open, and the peer is silent. Only software NICs learn of that
-    /// ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)); with others, the vQP
-    /// ends as [`CloseReason::PeerUnreachable`].
+    /// The peer is silent, and its host reports that no process has the peer's port open. The
+    /// report comes on every rail whose NIC is alive at this end. Only software NICs receive it
+    /// ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)). With other NICs, the
+    /// vQP closes as [`CloseReason::PeerUnreachable`].
     PeerExited: "the peer's process has ended or closed its NICs: its host refuses packets on every rail that this end can use",
         "start the peer's process again, then connect a new one";
     /// This end could not fence its old NIC.
     Unfenced: "the NIC of the failed rail could be neither fenced nor reset, and may still execute requests",
         "reset that NIC before its memory is used again, then connect a new one";
     /// The new rail of a failover failed before the peer had confirmed the move, and no other rail
-    /// was left to reach the peer.
+    /// reached the peer.
     FailedDuringRecovery: "the new rail of a failover failed before the peer confirmed the move, and no other rail was left",
         "bring a link or a NIC up, then connect a new one";
     /// The evidence contradicts itself or the completions.

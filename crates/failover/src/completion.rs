@@ -4,7 +4,7 @@ use mitra_verbs::{Key, Srqn, WcOpcode, WcStatus};
 
 use crate::close_reason::CloseReason;
 
-/// The reason why an operation's execution or its return value is unknown.
+/// The reason why the execution of an operation, or its return value, is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnresolvedError {
@@ -14,11 +14,11 @@ pub enum UnresolvedError {
         "not, partly or fully executed: no evidence tells which; read the peer's memory to find out, then resume()"
     )]
     Indeterminate,
-    /// The operation was executed exactly once, but its return value is lost. For a receive: its
-    /// length is unknown.
+    /// The operation was executed exactly once, but its return value is lost. For a receive, the
+    /// lost value is the length.
     #[error("executed exactly once, but its value is lost; do not repeat it, then resume()")]
     ValueLost,
-    /// The responder executed the operation exactly once, although an earlier operation ended in an
+    /// The responder executed the operation exactly once, behind an operation that ended in an
     /// error.
     #[error(
         "executed exactly once, behind an operation that ended in an error; do not repeat it, then resume()"
@@ -37,7 +37,7 @@ pub enum Outcome {
     Success,
     /// The operation failed as it would on a queue pair without failover.
     Failed(WcStatus),
-    /// The operation's execution or return value is unknown.
+    /// The execution or the return value is unknown.
     Unresolved(UnresolvedError),
 }
 
@@ -64,13 +64,14 @@ pub enum Resolution {
 
 /// A completion of a virtual queue pair.
 ///
-/// Sends complete in posting order, once each: every signalled one, and every one that fails.
+/// Sends complete in posting order, each once. Every signalled send has a completion, and every
+/// send that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// The operation's sequence number on this vQP; for a receive, the number of receives before
-    /// it.
+    /// The sequence number of the operation on this vQP. For a receive, the number of receives
+    /// before it.
     pub seq: u64,
     /// The type of the operation.
     pub opcode: WcOpcode,
@@ -91,8 +92,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Returns the completion of a receive that got no message. `seq` is the receive's position
-    /// among all receives of the queue pair, from 0 on.
+    /// The completion of a receive without a message. `seq` is the position among all receives of
+    /// the queue pair, from 0.
     pub fn failed_receive(wr_id: u64, seq: u64, status: WcStatus) -> Completion {
         Completion {
             wr_id,
@@ -108,15 +109,15 @@ impl Completion {
         }
     }
 
-    /// Returns whether the outcome is [`Outcome::Success`].
+    /// Whether the outcome is [`Outcome::Success`].
     pub fn is_success(&self) -> bool {
         self.outcome == Outcome::Success
     }
 
-    /// Returns the completion if its outcome is [`Outcome::Success`].
+    /// Converts every outcome but [`Outcome::Success`] into an error.
     ///
     /// # Errors
-    /// The operation and its outcome, for every other outcome.
+    /// The operation and its outcome.
     pub fn into_result(self) -> Result<Completion, OperationError> {
         match self.outcome {
             Outcome::Success => Ok(self),
@@ -125,8 +126,8 @@ impl Completion {
     }
 }
 
-/// An operation that did not end in success. Its message names the operation, the cause and, if
-/// there is one, the way out.
+/// An operation without success. The message names the operation, the cause and, if there is one,
+/// the way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{opcode} {wr_id}: {outcome}")]
 pub struct OperationError {
@@ -134,6 +135,6 @@ pub struct OperationError {
     pub wr_id: u64,
     /// The type of the operation.
     pub opcode: WcOpcode,
-    /// The result, which is not [`Outcome::Success`].
+    /// The result, never [`Outcome::Success`].
     pub outcome: Outcome,
 }

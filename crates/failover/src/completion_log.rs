@@ -14,53 +14,45 @@ use crate::config::Config;
 use crate::domain::Domain;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
-/// The number of bits of a sequence number in an entry.
 pub(crate) const SEQ_BITS: u32 = 48;
 
-/// The memory at the responder into which the requester writes the entries.
+/// The log at the responder, into which the requester writes the entries.
 #[derive(Debug)]
 pub(crate) struct CompletionLog {
     memory: Arc<Buffer>,
     mr: VirtualMr,
 }
 
-/// Returns the number of slots for a send queue of `depth` requests. There are at least `depth`
-/// slots, so a slot is reused only after its operation has left the send queue.
+/// Returns the number of slots for a send queue of `depth` requests. With at least `depth` slots, a
+/// slot is reused only after its operation has left the send queue.
 pub(crate) fn slots(depth: u32) -> usize {
     depth.next_power_of_two() as usize
 }
 
 impl CompletionLog {
-    /// Creates an empty log for a peer with at most `depth` outstanding requests, and registers its
-    /// memory.
     fn new(domain: &Domain, depth: u32) -> Result<CompletionLog> {
         let memory = Arc::new(Buffer::new(slots(depth) * 8));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(CompletionLog { memory, mr })
     }
 
-    /// Creates the log that the configuration asks for, if it does.
-    ///
-    /// # Errors
-    /// Any error of a NIC.
     pub(crate) fn of_config(domain: &Domain, config: &Config) -> Result<Option<CompletionLog>> {
         config.completion_log.then(|| CompletionLog::new(domain, config.log_entries())).transpose()
     }
 
-    /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because its
-    /// entries would be refused.
+    /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because the
+    /// NIC would refuse its entries.
     pub(crate) fn offer(&self, access: Access) -> Option<RemoteRegion> {
         access.contains(Access::REMOTE_WRITE).then(|| self.mr.remote())
     }
 
-    /// The registration of the log's memory.
     pub(crate) fn mr(&self) -> &VirtualMr {
         &self.mr
     }
 
-    /// Returns the highest sequence number that the peer logged in `epoch`, or `None` if there is
-    /// no entry of that epoch. Reads all slots, one for each request of the peer's send queue,
-    /// because READs and SENDs leave gaps. In mode `durable` each maintenance does so.
+    /// Returns the highest sequence number of the entries of `epoch`. READs and SENDs leave gaps,
+    /// so the call reads all slots, one for each request of the peer's send queue. In mode
+    /// `durable` each maintenance run calls it.
     pub(crate) fn last_seq(&self, epoch: u16) -> Option<u64> {
         let slots = self.memory.len() / 8;
         (0..slots)
@@ -75,7 +67,7 @@ impl CompletionLog {
     }
 }
 
-/// An end's offer of a completion log in its connection data.
+/// The part of an end's connection parameters about its completion log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogTerms<'a> {
     pub(crate) is_kept: bool,
@@ -84,8 +76,8 @@ pub(crate) struct LogTerms<'a> {
     pub(crate) region: Option<&'a RemoteRegion>,
 }
 
-/// Returns why this end, with at most `depth` requests in its ledger and on `rails` rails, cannot
-/// connect to its peer.
+/// Returns the reason why this end, with up to `depth` outstanding requests, cannot connect to its
+/// peer.
 pub(crate) fn mismatch(
     local: LogTerms<'_>,
     peer: LogTerms<'_>,
@@ -115,14 +107,13 @@ pub(crate) fn mismatch(
     mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, reason)| reason)
 }
 
-/// Returns the number of WRITEs for which this end writes one entry. `acks_after_placement` says
-/// whether all NICs of the peer acknowledge only what is in memory.
+/// Returns the number of WRITEs per entry. A NIC of the peer that acknowledges data before the data
+/// is in memory needs an entry for each.
 pub(crate) fn interval(config: &Config, acks_after_placement: bool) -> u32 {
     if config.durable || !acks_after_placement { 1 } else { config.completion_log_interval }
 }
 
-/// Returns the request that writes the entry of the operation `seq` into the peer's log over
-/// `rail`.
+/// Returns the inline WRITE that puts the entry of operation `seq` into the peer's log.
 pub(crate) fn entry(log: &RemoteRegion, rail: usize, wr_id: u64, epoch: u16, seq: u64) -> SendWr {
     let slot = seq % (log.len() / 8);
     let remote = log.on_rail(rail, slot * 8);

@@ -1,6 +1,3 @@
-//! The connection parameters that the two ends of a vQP exchange through the application before
-//! they connect.
-
 use core::fmt;
 use core::time::Duration;
 
@@ -12,11 +9,11 @@ use crate::config::{Policy, Service};
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
 
-/// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at
-/// the other end.
+/// The connection parameters of one end, which the application sends to the other end for
+/// [`VirtualQp::connect`](crate::VirtualQp::connect).
 ///
-/// They contain the secret cookie that authenticates control messages to this end, so they must be
-/// sent over a confidential channel. The `Debug` text names only the addresses.
+/// The parameters contain the secret cookie that authenticates control messages to this end. They
+/// must be sent over a confidential channel. The `Debug` text names only the addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
     pub(crate) cookie: SecretWord,
@@ -32,11 +29,10 @@ pub struct ConnectInfo {
     /// [`DetectorConfig::max_missed_heartbeats`](crate::DetectorConfig::max_missed_heartbeats).
     pub(crate) max_missed_heartbeats: u32,
     pub(crate) rails: Vec<RailInfo>,
-    /// The completion log at this end, for the operations of the other end.
+    /// The completion log at this end for the operations of the other end.
     pub(crate) log_region: Option<RemoteRegion>,
 }
 
-/// The connection parameters of one rail at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RailInfo {
     pub(crate) gid: Gid,
@@ -52,7 +48,7 @@ pub(crate) struct RailInfo {
 const MAGIC: [u8; 4] = *b"MVQ3";
 
 impl ConnectInfo {
-    /// Returns the addresses of the end's NICs, in the order of rails.
+    /// The addresses of the end's NICs, in the order of rails.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         self.rails.iter().map(|rail| rail.gid)
     }
@@ -61,12 +57,12 @@ impl ConnectInfo {
         LogTerms { is_kept: self.log, is_durable: self.durable, region: self.log_region.as_ref() }
     }
 
-    /// Encodes the parameters, for the application to send to the other end.
+    /// Encodes the parameters, to be sent to the other end.
     pub fn encode(&self) -> Vec<u8> {
         self.to_bytes()
     }
 
-    /// Decodes the bytes that [`ConnectInfo::encode`] returned.
+    /// Decodes the bytes of [`ConnectInfo::encode`].
     ///
     /// # Errors
     /// [`Error::Invalid`] if the bytes are malformed or of another version.

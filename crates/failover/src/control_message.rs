@@ -2,9 +2,9 @@
 //! pair of each rail.
 //!
 //! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 ·
-//! receiver's cookie 8 · epoch 2 · proposer 1 · body. The cookie is the receiver's secret, and a
-//! datagram without it is rejected. The parser checks every length and count, because a datagram
-//! may come from any host.
+//! receiver's cookie 8 · epoch 2 · proposer 1 · body. The cookie is the receiver's secret. A
+//! datagram may come from any host, so the parser checks every length and count and rejects another
+//! cookie.
 
 use core::cmp::Ordering;
 
@@ -21,15 +21,13 @@ use crate::secret::SecretWord;
 
 pub use message_kind::MessageKind;
 
-/// The maximum length of a control message, in bytes.
+/// In bytes.
 pub const MAX_LEN: usize = 256;
-/// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a
-/// vQP.
+/// The maximum number of saved results in a message, and the maximum `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
 const VERSION: u8 = 4;
-/// The length of everything before the body, in bytes.
+/// In bytes.
 const HEADER: usize = 15;
-/// The position of the epoch in a message.
 const EPOCH_OFFSET: usize = 12;
 
 /// A control message.
@@ -44,7 +42,7 @@ pub struct Message {
 /// The content of a control message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
-    /// The sender is alive and the rail that carries the message works.
+    /// The sender is alive, and the rail of the message works.
     Heartbeat {
         /// Bit i: the sender cannot use rail i.
         unusable: u8,
@@ -54,14 +52,15 @@ pub enum Body {
         /// The new rail.
         rail: u8,
         /// The newest home that the sender knows. If it is on another rail, the sender proposes the
-        /// next generation on the new rail. `None` if neither end is known to share atomics.
+        /// next generation on the new rail. `None` if the sender knows of no end that shares
+        /// atomics.
         home: Option<Home>,
     },
     /// The sender promises the ballot and has fenced the old rail.
     Evidence {
         /// The rail of the ballot.
         rail: u8,
-        /// The home, as in a proposal.
+        /// The home, as in [`Body::Propose`].
         home: Option<Home>,
         /// The record of the operations that the sender executed for the receiver on the old rail.
         evidence: Evidence,
@@ -70,78 +69,76 @@ pub enum Body {
     Resume {
         /// Whether the sender has the receiver's Resume.
         has_peer_resume: bool,
-        /// The number of payload bytes of its torn WRITE with immediate that the sender does not
-        /// send again. The receiver adds this number to the length of its next receive. 0 if there
-        /// is no such WRITE.
+        /// The payload bytes of the sender's torn WRITE with immediate that the sender does not
+        /// send again. The receiver adds them to the length of its next receive. 0 without such a
+        /// WRITE.
         partial_imm_bytes: u32,
     },
     /// The sender declines the ballot.
     Refuse {
         /// Bit i: the sender cannot use rail i.
         unusable: u8,
-        /// The epoch of the highest ballot that the sender promised. The next proposal must be
-        /// above it.
+        /// The epoch of the highest ballot that the sender promised. The next proposal must exceed
+        /// it.
         promised_epoch: u16,
         /// The home rail of the sender's vQPs. `None` if they do not share atomics.
         home: Option<Home>,
     },
     /// Asks the receiver for [`Body::Placed`], because operations wait for it.
     AskPlaced,
-    /// What the sender's processor has seen of the receiver's operations in the epoch of the
-    /// ballot. See [`Config::durable`](crate::Config::durable).
+    /// What the sender's processor has seen of the receiver's operations in the epoch of the ballot
+    /// ([`Config::durable`](crate::Config::durable)).
     Placed(Placed),
-    /// The sender's NIC of a rail has another address than before.
+    /// The address of the sender's NIC of a rail has changed.
     Address(Address),
-    /// The sender knows the address of this [`Body::Address`].
+    /// The sender knows the address of an [`Body::Address`].
     AddressKnown {
         /// The rail.
         rail: u8,
         /// `Address::change`.
         change: u32,
     },
-    /// The vQP has closed at the sender, which answers every further message with Closed.
+    /// The vQP has closed at the sender. A closed end answers every message but Closed with this
+    /// one.
     Closed {
-        /// The final record of the operations that the sender executed for the receiver on the rail
-        /// that the ballot binds. `None` if it is not known to be complete.
+        /// The final record of the operations that the sender executed for the receiver, on the
+        /// rail of the ballot. `None` if the record may be incomplete.
         evidence: Option<Evidence>,
     },
-    /// The parameters of the sender's new queue pair on the rail that carries the message. The
-    /// ballot of the message is the ballot by which the vQP left that rail.
+    /// The parameters of the sender's new queue pair on the rail of the message. The ballot is the
+    /// one by which the vQP left that rail.
     NewQp(NewQp),
 }
 
 impl Body {
-    /// Returns whether the message is sent as a solicited event, which wakes a receiver that waits
-    /// for events. A heartbeat is not: it needs no answer, and the receiver reads it when its own
-    /// next heartbeat is due.
+    /// Whether the message is a solicited event, which wakes a receiver that waits for events. A
+    /// heartbeat needs no answer, and the receiver reads it when its own next heartbeat is due.
     pub fn wakes(&self) -> bool {
         !matches!(self, Body::Heartbeat { .. })
     }
 }
 
-/// The address of the sender's NIC of a rail. It is sent on every rail, because the receiver may
-/// have no other way to the sender on that rail.
+/// The address of the sender's NIC of a rail. The message goes out on every rail, because the
+/// receiver may have lost its way to the sender on this one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
-    /// The rail.
     pub rail: u8,
-    /// The number of the change. The receiver ignores all but the highest that it has seen, because
-    /// messages may be delayed.
+    /// The number of the change. Messages may be delayed, so the receiver ignores all but the
+    /// highest.
     pub change: u32,
-    /// The address.
     pub gid: Gid,
 }
 
-/// The parameters of a queue pair that replaces a fenced one, and the state of its connection.
+/// The parameters of a queue pair that replaces a fenced one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NewQp {
-    /// The rail of the queue pair. The receiver ignores the message if it arrives on another rail,
-    /// because it then does not prove that this rail works.
+    /// The rail of the queue pair. The receiver ignores the message on another rail, because it
+    /// then does not prove that this rail works.
     pub rail: u8,
     /// Whether the sender's queue pair is connected to the receiver's.
     pub connected: bool,
-    /// Whether the sender requests an answer, because it does not know yet that the receiver's
-    /// queue pair is connected.
+    /// Whether the sender requests an answer, because it does not know whether the receiver's queue
+    /// pair is connected.
     pub asks: bool,
     /// The queue pair number.
     pub qpn: Qpn,
@@ -149,13 +146,10 @@ pub struct NewQp {
     pub psn: Psn,
 }
 
-/// The reason why a datagram is not a control message of this vQP. The vQP drops and counts such
-/// datagrams.
+/// The reason why a datagram is not a control message of this vQP. The vQP counts such datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejected {
-    /// The datagram is malformed or of another version.
     Malformed,
-    /// The datagram is not from this vQP's peer.
     Foreign,
 }
 
@@ -165,7 +159,8 @@ impl From<Malformed> for Rejected {
     }
 }
 
-/// Messages are ordered by their encoding, so that a model can keep those in transit in a set.
+/// Messages are ordered by their encoding, so that a model checker can keep those in transit in a
+/// set.
 impl Ord for Message {
     fn cmp(&self, other: &Message) -> Ordering {
         let encode = |message: &Message| message.encode(Role::Zero, SecretWord::new(0));
@@ -180,7 +175,6 @@ impl PartialOrd for Message {
 }
 
 impl Message {
-    /// Encodes the message for a receiver with this cookie.
     pub(crate) fn encode(&self, sender: Role, cookie: SecretWord) -> SmallVec<[u8; MAX_LEN]> {
         let mut out = SmallVec::new();
         [VERSION, self.body.kind(), sender as u8, 0].put(&mut out);
@@ -191,7 +185,7 @@ impl Message {
         out
     }
 
-    /// Parses a datagram from the end with the role `sender` to the end with this cookie.
+    /// `sender` is the role of the expected sender, and `cookie` belongs to the receiver.
     ///
     /// # Errors
     /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else
@@ -212,8 +206,8 @@ impl Message {
     }
 }
 
-/// Returns the cookie in a datagram, which names the vQP that the message is for. `None` if the
-/// datagram is too short for a message.
+/// Returns the cookie, which names the vQP that the message is for. `None` if the datagram is too
+/// short.
 pub(crate) fn receiver_cookie(bytes: &[u8]) -> Option<SecretWord> {
     let cookie = bytes.get(4..12)?;
     Some(SecretWord::new(u64::from_le_bytes(cookie.try_into().ok()?)))
@@ -265,7 +259,7 @@ impl Codec<'_> for NewQp {
     }
 }
 
-/// Whether there is a log, and its highest sequence number or 0; then the number of receives.
+/// Encoding: whether there is a log, its highest sequence number or 0, the number of receives.
 impl Codec<'_> for Placed {
     fn put(&self, out: &mut impl Extend<u8>) {
         self.log.is_some().put(out);
@@ -279,7 +273,7 @@ impl Codec<'_> for Placed {
     }
 }
 
-/// The fields that may be absent are then 0. At most `MAX_SAVED` saved results are written.
+/// Absent fields are encoded as 0. At most `MAX_SAVED` saved results are written.
 impl Codec<'_> for Evidence {
     fn put(&self, out: &mut impl Extend<u8>) {
         let saved = &self.saved[..self.saved.len().min(MAX_SAVED)];
@@ -317,7 +311,7 @@ impl Codec<'_> for Evidence {
     }
 }
 
-/// A home of fixed length: whether there is one, its rail, and its generation.
+/// Encoding of fixed length: whether there is a home, its rail, its generation.
 mod fixed_home {
     use super::{Codec, Home, MAX_RAILS, Malformed, Reader};
 

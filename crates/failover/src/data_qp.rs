@@ -1,5 +1,4 @@
-//! A queue pair that carries operations, RC or UC, with the completion queue of both its
-//! directions.
+//! The RC or UC queue pair that carries operations, with one completion queue for both directions.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
@@ -11,14 +10,14 @@ use crate::config::{Config, Service};
 use crate::evidence::Evidence;
 use crate::local_nic::LocalNic;
 
-/// The length in bytes of an entry of a completion log, which is inline data.
+/// The length in bytes of an entry of a completion log. Entries are posted inline.
 const LOG_ENTRY_LEN: u32 = 8;
 
-/// The number of queue slots beyond the configured depths, for requests of the vQP itself such as
-/// the fence's marker. They ensure that the application can use the configured depths completely.
+/// The queue slots beyond the configured depths, for requests of the vQP itself such as the fence's
+/// marker.
 pub(crate) const SPARE_SLOTS: u32 = 8;
 
-/// The numbers of objects that a dead NIC does not have.
+/// The numbers that stand for objects on a dead NIC.
 pub(crate) const NO_QP: Qpn = Qpn::new(0);
 pub(crate) const NO_CQ: CqId = CqId(u32::MAX);
 
@@ -33,10 +32,6 @@ pub struct DataQp {
 }
 
 impl DataQp {
-    /// Creates the queue pair with the depths of `config`, in RESET.
-    ///
-    /// # Errors
-    /// Any error of the NIC.
     pub(crate) fn create(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
         let p = &nic.provider;
         let room = p.attr().limits.wrs.saturating_sub(SPARE_SLOTS);
@@ -58,8 +53,8 @@ impl DataQp {
         }
     }
 
-    /// Creates the queue pair, or stands for one if the NIC is dead. No NIC has objects with these
-    /// numbers, so each call fails, as for a queue pair that has died with its NIC.
+    /// Creates the queue pair. If the NIC is dead, the result has numbers that no NIC assigns, so
+    /// every call on it fails as on a queue pair that died with its NIC.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -73,7 +68,6 @@ impl DataQp {
         }
     }
 
-    /// Returns whether the NIC was alive when the queue pair was created.
     pub(crate) fn exists(&self) -> bool {
         self.qpn != NO_QP
     }
@@ -98,8 +92,7 @@ impl DataQp {
         self.first_psn
     }
 
-    /// Returns the attributes of a connection to the peer's queue pair, which has this address,
-    /// number and first PSN.
+    /// `peer` is the address, the number and the first PSN of the peer's queue pair.
     pub(crate) fn connection(&self, config: &Config, path_mtu: Mtu, peer: (Gid, Qpn, Psn)) -> RcConnection {
         let (gid, qpn, rq_psn) = peer;
         RcConnection {
@@ -116,20 +109,18 @@ impl DataQp {
         }
     }
 
-    /// Connects the queue pair, from RESET to RTR.
     pub(crate) fn modify_to_rtr(&self, connection: &RcConnection) -> Result<()> {
         self.provider().modify_qp(self.qpn, &connection.init())?;
         self.provider().modify_qp(self.qpn, &self.of_service(connection.rtr()))
     }
 
-    /// Moves the connected queue pair to RTS.
     pub(crate) fn modify_to_rts(&self, connection: &RcConnection) -> Result<()> {
         let access = Some(connection.access);
         self.provider().modify_qp(self.qpn, &QpAttr { access, ..self.of_service(connection.rts()) })
     }
 
-    /// Returns the attributes of an RC connection without those that a queue pair of this service
-    /// does not have. UC has none that concern acknowledgements, READs and atomics.
+    /// Removes the attributes that UC does not have: they concern acknowledgements, READs and
+    /// atomics (`ibv_modify_qp(3)`).
     fn of_service(&self, attr: QpAttr) -> QpAttr {
         match self.service {
             Service::Reliable | Service::XrcSend | Service::XrcReceive => attr,
@@ -145,7 +136,7 @@ impl DataQp {
         }
     }
 
-    /// Moves the queue pair to a state that needs no other attributes.
+    /// For states that need no other attributes.
     pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
         self.provider().modify_qp(self.qpn, &QpAttr::to(state))
     }
@@ -158,13 +149,12 @@ impl DataQp {
         self.provider().post_recv(self.qpn, wrs)
     }
 
-    /// Appends up to `max` completions to `out`, and returns their number.
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         self.provider().poll_cq(self.cq, max, out)
     }
 
-    /// Requests an event at the next completion. A dead NIC raises none.
+    /// A dead NIC raises no event, which is no error.
     pub(crate) fn arm(&self) -> Result<()> {
         match self.provider().req_notify_cq(self.cq, false) {
             Ok(()) | Err(Error::DeviceFatal) => Ok(()),
@@ -172,8 +162,8 @@ impl DataQp {
         }
     }
 
-    /// Adds the evidence of the fenced queue pair that its NIC has: the responder PSN and the saved
-    /// results. A NIC that is not alive has none.
+    /// Adds what the NIC knows of the fenced queue pair: the responder PSN and the saved results. A
+    /// NIC that is not alive adds nothing.
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
         let capabilities = self.provider().attr().capabilities;
         if nic_alive && capabilities.psn_query && !Mutant::PsnLeftOut.is_on() {
@@ -185,14 +175,12 @@ impl DataQp {
         }
     }
 
-    /// Destroys the queue pair and its completion queue. See [`destroy`].
     pub(crate) fn destroy(&self) -> Result<()> {
         destroy(self.provider(), (self.qpn, self.cq))
     }
 }
 
-/// Destroys a queue pair and its completion queue. Returns the first error; the error of a dead NIC
-/// does not count.
+/// Returns the first error. Objects on a dead NIC count as destroyed.
 pub(crate) fn destroy(p: &dyn Provider, (qpn, cq): (Qpn, CqId)) -> Result<()> {
     let steps = [p.destroy_qp(qpn), p.destroy_cq(cq)];
     let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));

@@ -27,39 +27,38 @@ pub(crate) use windows::WindowOwner;
 
 use self::events::Events;
 
-/// Stands for the protection domain of a NIC that was dead when the domain was made. A NIC has no
-/// object with this number, so it executes no request of the domain even if it works again.
+/// The protection domain on a NIC that was dead when the domain was made. A NIC assigns no such
+/// number, so it executes no request of the domain even if it works again.
 const NO_PD: PdId = PdId(u32::MAX);
 
 /// The local NICs of a process's virtual queue pairs, one for each rail, and the memory registered
-/// with all of these NICs. The order of the rails must be the same at both ends.
+/// with all of them. The order of the rails must be the same at both ends.
 ///
-/// A domain consumes the asynchronous events of its NICs, so a NIC must not be in two independent
-/// domains: each domain would consume events that the other domain needs. Several virtual queue
-/// pairs share one domain, or use domains made with [`Domain::with_own_pds`]. An application with
-/// objects of its own on the NICs gets their events by [`Domain::claim_events`].
+/// A domain consumes the asynchronous events of its NICs. A NIC must therefore not be in two
+/// independent domains, because each would consume events that the other needs. Virtual queue pairs
+/// share one domain, or use domains made with [`Domain::with_own_pds`]. An application with objects
+/// of its own on the NICs gets their events by [`Domain::claim_events`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
-    /// The registered memory, sorted by the primary lkey.
+    /// Sorted by the primary lkey.
     memory: Mutex<Vec<Registered>>,
-    /// The memory windows, in no order.
     windows: Mutex<Vec<windows::Window>>,
-    /// The keys of single queue pairs.
     grants: grants::Grants,
-    /// The number of vQPs that were made in this domain.
+    /// The next [`WindowOwner`].
     owners: AtomicU64,
-    /// The events that were consumed, shared with the domains that [`Domain::with_own_pds`] makes.
-    events: Arc<Mutex<Events>>,
-    /// The counters of the vQPs, shared with the same domains.
-    counters: Arc<Counters>,
-    /// The home rail, shared with the same domains.
-    home: Arc<shared_home::SharedHome>,
-    /// The endpoints for control messages.
     control: control_endpoint::SharedEndpoints,
-    /// The ports of the NICs as they were read last, shared with the same domains. They outlive the
-    /// NICs.
-    ports: Arc<Mutex<Vec<PortAttr>>>,
+    shared: Arc<Shared>,
+}
+
+/// The state of the NICs, which domains over the same NICs share ([`Domain::with_own_pds`]).
+#[derive(Debug, Default)]
+struct Shared {
+    events: Mutex<Events>,
+    counters: Arc<Counters>,
+    home: shared_home::SharedHome,
+    /// The ports of the NICs when they were last read. They outlive the NICs.
+    ports: Mutex<Vec<PortAttr>>,
 }
 
 #[derive(Debug)]
@@ -70,7 +69,7 @@ struct Registered {
 }
 
 impl Domain {
-    /// Creates a domain over these NICs, given in the order of rails.
+    /// `providers` has one NIC for each rail, in the order of rails.
     ///
     /// # Errors
     /// [`Error::Limit`] if there are no NICs or more than [`MAX_RAILS`]; any error of
@@ -79,8 +78,8 @@ impl Domain {
         Domain::make(providers, |_| Ok(None))
     }
 
-    /// Creates a domain with a completion channel on each NIC, for applications that wait for the
-    /// events that [`VirtualQp::arm`](crate::VirtualQp::arm) requests.
+    /// Creates a domain with a completion channel on each NIC, which applications need that wait
+    /// for the events of [`VirtualQp::arm`](crate::VirtualQp::arm).
     ///
     /// # Errors
     /// The errors of [`Domain::new`]; any error of [`Provider::create_completion_channel`].
@@ -105,80 +104,66 @@ impl Domain {
                 Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
             })
             .collect::<Result<Vec<_>>>()?;
-        let control = control_endpoint::none_yet(nics.len());
         let ports = nics.iter().map(|nic| nic.provider.query_port()).collect::<Result<_>>()?;
-        Ok(Arc::new(Domain {
+        let shared = Shared { ports: Mutex::new(ports), ..Shared::default() };
+        Ok(Domain::over(nics, Arc::new(shared)))
+    }
+
+    fn over(nics: Vec<LocalNic>, shared: Arc<Shared>) -> Arc<Domain> {
+        Arc::new(Domain {
+            control: control_endpoint::none_yet(nics.len()),
             nics,
-            control,
-            ports: Arc::new(Mutex::new(ports)),
             memory: Mutex::default(),
             windows: Mutex::default(),
             grants: Mutex::default(),
             owners: AtomicU64::new(0),
-            events: Arc::default(),
-            counters: Arc::default(),
-            home: Arc::default(),
-        }))
+            shared,
+        })
     }
 
-    /// Creates another domain over the same NICs with protection domains of its own, for peers that
-    /// do not trust each other: a key of one domain's memory is invalid on the queue pairs of the
-    /// other domain, and their control messages arrive at different queue pairs. Both domains may
-    /// be used at the same time.
+    /// Creates another domain over the same NICs, for peers that do not trust each other. A key of
+    /// one domain's memory is invalid on the queue pairs of the other domain, and control messages
+    /// arrive at different queue pairs. Both domains may be used at the same time.
     ///
     /// # Errors
     /// Any error of [`Provider::alloc_pd`]; [`Error::DeviceFatal`] only if every NIC is dead.
     pub fn with_own_pds(&self) -> Result<Arc<Domain>> {
-        let mut nics = self.nics.clone();
-        for i in 0..nics.len() {
-            nics[i].pd = match nics[i].provider.alloc_pd() {
-                Err(Error::DeviceFatal) => NO_PD,
-                Err(error) => {
-                    dealloc_pds(&nics[..i]);
-                    return Err(error);
-                }
-                Ok(pd) => pd,
-            };
-        }
-        if nics.iter().all(|nic| nic.pd == NO_PD) {
+        let pds = self.on_live_nics(|nic| nic.provider.alloc_pd(), |nic, pd| nic.provider.dealloc_pd(pd))?;
+        if pds.iter().all(Option::is_none) {
             return Err(Error::DeviceFatal);
         }
-        let events = Arc::clone(&self.events);
-        let counters = Arc::clone(&self.counters);
-        let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        let home = Arc::clone(&self.home);
-        let control = control_endpoint::none_yet(nics.len());
-        let (grants, ports) = (Mutex::default(), Arc::clone(&self.ports));
-        Ok(Arc::new(Domain { nics, memory, windows, grants, owners, events, counters, home, control, ports }))
+        let with_pd =
+            |(nic, pd): (&LocalNic, Option<PdId>)| LocalNic { pd: pd.unwrap_or(NO_PD), ..nic.clone() };
+        let nics = self.nics.iter().zip(pds).map(with_pd).collect();
+        Ok(Domain::over(nics, Arc::clone(&self.shared)))
     }
 
-    /// Returns the number of open vQPs and of failovers, over this domain and all domains that
-    /// share its NICs by [`Domain::with_own_pds`].
+    /// The open vQPs and the failovers of this domain and of all domains over its NICs
+    /// ([`Domain::with_own_pds`]).
     pub fn activity(&self) -> Activity {
-        self.counters.read()
+        self.shared.counters.read()
     }
 
-    /// Returns what the same vQPs have done and do, in detail.
+    /// What the vQPs of [`Domain::activity`] have done and do, in detail.
     pub fn telemetry(&self) -> &Arc<Telemetry> {
-        self.counters.telemetry()
+        self.shared.counters.telemetry()
     }
 
-    /// Returns an identity for a vQP of this domain, as the owner of the type 2 windows that are
-    /// bound on it.
+    /// Returns an identity for a vQP, as the owner of type 2 windows.
     pub(crate) fn new_window_owner(&self) -> WindowOwner {
         WindowOwner(self.owners.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+        &self.shared.counters
     }
 
-    /// Returns the port of a rail's NIC, or of a dead NIC the one that was read last.
+    /// Returns the port of a rail's NIC. For a dead NIC, it is the port that was last read.
     ///
     /// # Errors
     /// Any error of [`Provider::query_port`] but [`Error::DeviceFatal`].
     pub(crate) fn port(&self, rail: usize) -> Result<PortAttr> {
-        let known = &mut lock(&self.ports)[rail];
+        let known = &mut lock(&self.shared.ports)[rail];
         match self.nics[rail].provider.query_port() {
             Ok(port) => *known = port,
             Err(Error::DeviceFatal) => {}
@@ -187,7 +172,7 @@ impl Domain {
         Ok(*known)
     }
 
-    /// Returns the NICs with new completion channels, for one vQP. A dead NIC has none.
+    /// Returns the NICs with new completion channels for one vQP. A dead NIC gets none.
     ///
     /// # Errors
     /// Any error of [`Provider::create_completion_channel`] but [`Error::DeviceFatal`].
@@ -205,9 +190,9 @@ impl Domain {
         &self.nics
     }
 
-    /// Returns the limits of a virtual queue pair. The limits on work requests, scatter/gather
-    /// entries, inline data and messages are the minima over all NICs, less the queue slots that
-    /// the vQP itself uses. The other limits are those of rail 0's NIC.
+    /// The limits of a virtual queue pair. The limits on work requests, scatter/gather entries,
+    /// inline data and messages are the minima over all NICs, less the queue slots that the vQP
+    /// itself uses. The other limits are the limits of rail 0's NIC.
     pub fn limits(&self) -> Limits {
         let minimum = |of: fn(&Limits) -> u32| {
             self.nics.iter().map(|nic| of(&nic.provider.attr().limits)).min().unwrap_or(0)
@@ -226,17 +211,8 @@ impl Domain {
     /// # Errors
     /// The error of the first live NIC that refuses; [`Error::DeviceFatal`] if every NIC is dead.
     pub fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
-        let mut rails = SmallVec::<[Option<Mr>; 2]>::new();
-        for nic in &self.nics {
-            match nic.provider.reg_mr(nic.pd, Arc::clone(memory), access) {
-                Ok(mr) => rails.push(Some(mr)),
-                Err(Error::DeviceFatal) => rails.push(None),
-                Err(e) => {
-                    self.undo_registrations(&rails);
-                    return Err(e);
-                }
-            }
-        }
+        let register = |nic: &LocalNic| nic.provider.reg_mr(nic.pd, Arc::clone(memory), access);
+        let rails = self.on_live_nics(register, deregister)?;
         let rail_0_is_dead = rails[0].is_none();
         let mr = VirtualMr::new(rails).ok_or(Error::DeviceFatal)?;
         let primary = mr.primary();
@@ -246,10 +222,10 @@ impl Domain {
             other.id == primary.id || other.lkey == primary.lkey || other.rkey == primary.rkey
         };
         if rail_0_is_dead && table.iter().any(is_taken) {
-            // Other memory has this handle or key as its primary one, from rail 0 before that NIC
-            // died. A new registration gets another key.
+            // The NIC of rail 0 assigned this handle or key to other memory before it died. A new
+            // registration gets another key.
             drop(table);
-            self.undo_registrations(mr.registrations());
+            self.undo(mr.registrations(), deregister);
             return self.register(memory, access);
         }
         let at = table.partition_point(|r| r.mr.primary().lkey < primary.lkey);
@@ -257,21 +233,44 @@ impl Domain {
         Ok(mr)
     }
 
-    /// Revokes the registrations of memory that could not be registered with every live NIC.
-    fn undo_registrations(&self, rails: &[Option<Mr>]) {
-        for (nic, mr) in self.nics.iter().zip(rails) {
-            let _ = mr.map_or(Ok(()), |mr| nic.provider.dereg_mr(mr.id)); // best effort: the caller returns the first error
+    /// Calls `make` for every live NIC. After a refusal, calls `undo` with what was made before.
+    /// `None` stands for a dead NIC.
+    ///
+    /// # Errors
+    /// The error of the first live NIC that refuses.
+    fn on_live_nics<T: Copy>(
+        &self,
+        make: impl Fn(&LocalNic) -> Result<T>,
+        undo: impl Fn(&LocalNic, T) -> Result<()>,
+    ) -> Result<SmallVec<[Option<T>; 2]>> {
+        let mut rails = SmallVec::new();
+        for nic in &self.nics {
+            match make(nic) {
+                Ok(made) => rails.push(Some(made)),
+                Err(Error::DeviceFatal) => rails.push(None),
+                Err(error) => {
+                    self.undo(&rails, undo);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(rails)
+    }
+
+    fn undo<T: Copy>(&self, rails: &[Option<T>], undo: impl Fn(&LocalNic, T) -> Result<()>) {
+        for (nic, made) in self.nics.iter().zip(rails) {
+            let _ = made.map_or(Ok(()), |made| undo(nic, made)); // best effort: the caller returns the first error
         }
     }
 
-    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory any more. A
-    /// NIC that is dead is reset, because it may only be hung.
+    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory. A dead NIC is
+    /// reset, because it may only be hung.
     ///
     /// # Errors
     /// [`Error::Busy`] if a window is bound to the memory, which then stays registered on every
-    /// NIC. Otherwise the error of the first NIC that does not confirm the revocation; that NIC may
-    /// still access the memory. The registrations on the other NICs are revoked nevertheless, and
-    /// new work requests cannot name the memory.
+    /// NIC. Otherwise the error of the first NIC that does not confirm the revocation and may still
+    /// access the memory. All other registrations are revoked nevertheless, and new work requests
+    /// cannot name the memory.
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         self.check_unbound(mr.primary().id)?;
         let mut revocations = 0;
@@ -283,7 +282,7 @@ impl Domain {
             }
             revocations += 1;
             let revoked = match nic.provider.dereg_mr(mr.id) {
-                // The bind of a window has been executed and is not recorded yet.
+                // A NIC has executed a bind that `windows` does not contain yet.
                 Err(error @ Error::Busy { .. }) if revocations == 1 => return Err(error),
                 Err(Error::DeviceFatal) => nic.provider.reset(),
                 other => other,
@@ -296,9 +295,9 @@ impl Domain {
         first.and(self.revoke_grants_to(mr.primary().rkey)) // none is made any more
     }
 
-    /// Translates a scatter/gather entry to its address and key on `rail`. If its key is not the
-    /// primary lkey of registered memory, the result has a key that the domain does not use on
-    /// `rail`, so that the NIC refuses the request as it would on a queue pair without failover.
+    /// Translates an entry from the primary registration to `rail`. For an unknown key, the result
+    /// has a key that the domain does not use on `rail`. The NIC then refuses the request, as on a
+    /// queue pair without failover.
     pub fn translate(&self, sge: Sge, rail: usize) -> Sge {
         let table = lock(&self.memory);
         if let Some(found) = find(&table, sge.key) {
@@ -309,10 +308,10 @@ impl Domain {
         Sge { key: unused.unwrap_or(sge.key), ..sge }
     }
 
-    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too
-    /// short, or if the key of some of the bytes is unknown, or their memory is unmapped, out of
-    /// bounds or not writable. In these cases some bytes may have been copied. As a NIC does, it
-    /// checks the part of an entry that takes bytes.
+    /// Copies `bytes` into registered memory, entry by entry. Like a NIC, it checks only the part
+    /// of an entry that takes bytes. Returns false if the entries are too short, if a key is
+    /// unknown, or if memory is unmapped, out of bounds or not writable. Some bytes may then have
+    /// been copied.
     pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
         let mut rest = bytes;
@@ -334,35 +333,33 @@ impl Domain {
         rest.is_empty()
     }
 
-    /// Stores the old value of an atomic in the local memory that its work request names. Returns
-    /// false if [`Domain::scatter`] does.
+    /// Stores the old value of an atomic in the memory that its work request names. Fails as
+    /// [`Domain::scatter`] does.
     pub(crate) fn store_atomic_result(&self, at: Sge, value: u64) -> bool {
         self.scatter(&[Sge { len: at.len.min(8), ..at }], &value.to_ne_bytes())
     }
 }
 
+fn deregister(nic: &LocalNic, mr: Mr) -> Result<()> {
+    nic.provider.dereg_mr(mr.id)
+}
+
 impl Drop for Domain {
     fn drop(&mut self) {
-        dealloc_pds(&self.nics);
+        for nic in &self.nics {
+            // A NIC refuses if the protection domain still has an object. Only the memory of the
+            // protection domain itself is then lost.
+            let _ = nic.provider.dealloc_pd(nic.pd);
+        }
     }
 }
 
-/// Frees the protection domains of a domain that no longer exists.
-fn dealloc_pds(nics: &[LocalNic]) {
-    for nic in nics {
-        // A NIC refuses if an object in the protection domain was not destroyed. Then only the
-        // protection domain's memory is lost.
-        let _ = nic.provider.dealloc_pd(nic.pd);
-    }
-}
-
-/// Returns the memory whose primary lkey is `key`.
 fn find(table: &[Registered], key: Key) -> Option<&Registered> {
     let at = table.binary_search_by_key(&key, |r| r.mr.primary().lkey).ok()?;
     Some(&table[at])
 }
 
-/// Locks `mutex`, even if it is poisoned, because no code panics while the data is inconsistent.
+/// A poisoned lock is taken too, because no code panics while the data is inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,22 +1,21 @@
-//! The evidence of the operations that a responder executed, and the verdicts that follow from it.
+//! The evidence of a responder's executed operations, and the verdicts that follow from it.
 //!
 //! An RC responder executes SENDs, WRITEs and atomics in posting order (IBTA volume 1, 9.7). After
-//! a failure, the requester therefore has to determine only one number: the length of the executed
-//! prefix. Each kind of evidence bounds that number.
+//! a failure, the requester therefore determines one number: the length of the executed prefix.
+//! Each source of evidence bounds this number.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SavedResult};
 
-/// Half of the 24-bit PSN space. If the distance from PSN a to PSN b is at least this, b is before
-/// a.
+/// Half of the 24-bit PSN space. A PSN at this distance or more is an earlier one.
 const HALF_PSN_SPACE: u32 = 1 << 23;
 
-/// The record of the operations that an end executed for its peer. An end takes it once per move,
-/// after its fence.
+/// The record of the operations that an end executed for its peer. An end collects it once per
+/// move, after its fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Evidence {
-    /// The responder's next expected PSN. The responder executed every packet with an earlier PSN.
-    /// `None` if the NIC cannot be read.
+    /// The responder's next expected PSN: it executed every earlier packet. `None` if the NIC
+    /// cannot be read.
     pub psn: Option<Psn>,
     /// The highest sequence number in the completion log. `None` if the log is empty or absent.
     pub log: Option<u64>,
@@ -28,8 +27,7 @@ pub struct Evidence {
     pub lacks_receive: bool,
     /// The saved results of atomics. Empty if the NIC cannot be read.
     pub saved: Vec<SavedResult>,
-    /// The `partial_imm_bytes` of this end's last Resume, repeated here because that message may
-    /// have been lost.
+    /// The `partial_imm_bytes` of this end's last Resume, which may have been lost.
     pub partial_imm_bytes: u32,
 }
 
@@ -43,43 +41,38 @@ pub struct Placed {
     pub received: u64,
 }
 
-/// The kind of an operation. Kinds differ in the evidence that exists for them.
+/// The kind of an operation, which determines what evidence of it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// SEND: consumes a receive.
     Send,
-    /// WRITE.
     Write,
-    /// WRITE with immediate: consumes a receive after its data is placed.
+    /// Consumes a receive after its data is placed.
     WriteImm,
-    /// READ: does not change the responder's memory.
+    /// Does not change the responder's memory.
     Read,
-    /// CAS or FAA.
     Atomic,
-    /// The bind of a window or a local invalidation: executed by the requester's NIC, without a
-    /// packet, when everything before it has completed. Such an operation is the last in flight. It
-    /// is a part of what the evidence decides only if the NIC has not executed it.
+    /// The bind of a window or a local invalidation. The requester's NIC executes it without a
+    /// packet, when everything before it has completed. Such an operation is the last in flight.
+    /// The evidence concerns it only if the NIC has not executed it.
     Local,
 }
 
 impl Kind {
-    /// Returns whether the operation consumes a receive, so that the receiver record counts it.
+    /// Whether the receiver record counts the operation, because it consumes a receive.
     pub fn is_two_sided(self) -> bool {
         matches!(self, Kind::Send | Kind::WriteImm)
     }
 
-    /// Returns whether the operation is a message to the peer that needs no response with data.
+    /// Whether the operation is a message to the peer without data in the response.
     pub fn is_message(self) -> bool {
         matches!(self, Kind::Send | Kind::Write | Kind::WriteImm)
     }
 
-    /// Returns whether the operation is a READ or an atomic, of which `rd_atomic` limits the number
-    /// in flight.
+    /// Whether `rd_atomic` limits the number of these operations in flight.
     pub fn is_read_or_atomic(self) -> bool {
         matches!(self, Kind::Read | Kind::Atomic)
     }
 
-    /// Returns whether a completion log entry may follow the operation.
     pub fn is_logged(self) -> bool {
         matches!(self, Kind::Write | Kind::WriteImm | Kind::Atomic)
     }
@@ -88,90 +81,72 @@ impl Kind {
 /// An operation that was posted on the failed rail and has not completed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InFlight {
-    /// The sequence number.
     pub seq: u64,
-    /// The kind of the operation.
     pub kind: Kind,
-    /// The PSN of the first packet.
     pub first: Psn,
-    /// The number of packets, without the packet of the log entry.
+    /// Without the packet of the log entry.
     pub packets: u32,
-    /// Whether a log entry follows the operation.
     pub logged: bool,
 }
 
-/// The requester's record of the operations that completed on the failed rail.
+/// The requester's record of the operations that completed on the failed rail, in this epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Completed {
-    /// The number of two-sided operations completed in this epoch.
     pub two_sided: u64,
-    /// The sequence number of the last of these operations.
     pub last_two_sided: Option<u64>,
-    /// The sequence number of the last operation of this epoch whose log entry was certainly
-    /// executed, because a later operation completed.
+    /// The last operation whose log entry was certainly executed, because a later operation
+    /// completed.
     pub logged: Option<u64>,
-    /// The completed operation after `logged` whose log entry may not have been executed: its
-    /// sequence number, and the PSN of the entry.
+    /// The completed operation after `logged` whose log entry may be missing, and the PSN of the
+    /// entry.
     pub maybe_logged: Option<(u64, Psn)>,
 }
 
-/// The conclusion from the evidence about one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The responder executed the whole operation. For a READ, this means that the responder
+    /// The responder executed the whole operation. A READ counts as executed if the responder
     /// executed operations up to it.
     Executed,
-    /// The responder executed no part of the operation.
     NotExecuted,
-    /// The responder executed exactly this number of the operation's packets, which is not all of
-    /// them.
+    /// The responder executed this number of packets, which is not all of them.
     Torn(u32),
-    /// The evidence does not show whether the responder executed none, a part or all of the
-    /// operation.
+    /// The responder executed none, a part or all of the operation.
     Ambiguous,
 }
 
-/// A conflict in the evidence, which closes the vQP.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// A conflict in the evidence. It closes the vQP.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Contradiction {
     /// Two sources of evidence imply different executed prefixes.
+    #[error("{sources} imply different executed operations")]
     Sources {
         /// A description of the two sources.
         sources: &'static str,
     },
-    /// Operations completed successfully at the requester, but the evidence does not contain them:
-    /// the responder acknowledged them without placing their data in memory.
+    /// Operations completed at the requester, but the evidence does not contain them: the responder
+    /// acknowledged them without placing their data in memory.
+    #[error("operation {completed} was acknowledged, but {}", in_memory(.proven))]
     LostAfterAck {
-        /// The sequence number of the last operation in the completion log. `None` without an
+        /// The last operation in the completion log, by its sequence number. `None` without an
         /// entry.
         proven: Option<u64>,
-        /// The sequence number of a completed operation that the evidence does not contain.
+        /// The sequence number of a completed operation without evidence.
         completed: u64,
     },
 }
 
-impl core::fmt::Display for Contradiction {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Contradiction::Sources { sources } => write!(f, "{sources} imply different executed operations"),
-            Contradiction::LostAfterAck { proven: Some(proven), completed } => {
-                write!(
-                    f,
-                    "operation {completed} was acknowledged, but only those up to {proven} are in memory"
-                )
-            }
-            Contradiction::LostAfterAck { proven: None, completed } => {
-                write!(f, "operation {completed} was acknowledged, but none is proven to be in memory")
-            }
-        }
+fn in_memory(proven: &Option<u64>) -> String {
+    match proven {
+        Some(proven) => format!("only those up to {proven} are in memory"),
+        None => "none is proven to be in memory".to_owned(),
     }
 }
 
 /// Returns the verdict on each operation in flight, in posting order.
 ///
-/// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the
-/// responder's NIC acknowledges data only after the data is in memory
-/// ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs a completion proves nothing
+/// `log` says whether the vQP keeps a completion log, and `acks_after_placement` whether the
+/// responder's NIC acknowledges data only when it is in memory
+/// ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs, a completion proves nothing
 /// about data that the NIC lost when it failed.
 ///
 /// The responder's PSN decides every operation exactly. Without the PSN, the completion log and the
@@ -234,17 +209,16 @@ pub fn judge(
     Ok(verdicts)
 }
 
-/// Returns the number of packets from PSN `first` up to, but not including, the PSN `next`. Returns
-/// 0 if `next` is before `first`.
+/// Returns the number of packets from `first` up to, but not including, `next`. 0 if `next` is
+/// earlier.
 fn packets_before(first: Psn, next: Psn) -> u32 {
     let distance = next.distance(first);
     if distance < HALF_PSN_SPACE { distance } else { 0 }
 }
 
-/// Returns the verdicts that follow from the responder's next expected PSN.
 fn judge_by_psn(ops: &[InFlight], completed: Completed, psn: Psn) -> Result<Vec<Verdict>, Contradiction> {
-    // The responder executed every completed operation, but perhaps not the log entry after the
-    // last of them.
+    // The responder executed every completed operation, but perhaps not the log entry of the last
+    // one.
     let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
     if floor.is_some_and(|floor| psn.distance(floor) >= HALF_PSN_SPACE) {
         return Err(Contradiction::Sources { sources: "responder PSN and completions" });
@@ -265,11 +239,9 @@ fn judge_by_psn(ops: &[InFlight], completed: Completed, psn: Psn) -> Result<Vec<
         .collect())
 }
 
-/// Returns the verdicts that follow from the receiver record and the completion log. `received` is
-/// the number of operations in flight that consumed a receive.
+/// `received` is the number of operations in flight that consumed a receive.
 fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> Vec<Verdict> {
-    // Lower bound: a record shows that an operation was executed. All operations before it were
-    // executed, too.
+    // Lower bound: an operation in a record was executed, and so were all operations before it.
     let mut consumed = 0;
     let mut proven = 0;
     for (i, op) in ops.iter().enumerate() {
@@ -282,7 +254,7 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> V
             proven = i + 1;
         }
     }
-    // Upper bound: an operation that a record would contain, and does not, was not completely
+    // Upper bound: an operation that a record would contain and does not was not completely
     // executed. No later operation was executed.
     let mut beyond = false;
     ops.iter()
@@ -377,15 +349,15 @@ mod tests {
         let ops = ops(&MIXED, true);
         let v = judge(&ops, Completed::default(), &evidence(None, None, 0), true, true).unwrap();
         assert_eq!(v, [Ambiguous, NotExecuted, NotExecuted, NotExecuted, NotExecuted]);
-        // The receiver record shows the SEND, which proves the WRITE before it and its log entry.
+        // The receiver record contains the SEND, so the WRITE before it and its log entry were
+        // executed.
         let v = judge(&ops, Completed::default(), &evidence(None, Some(100), 1), true, true).unwrap();
         assert_eq!(v, [Executed, Executed, Ambiguous, Ambiguous, NotExecuted]);
         let v = judge(&ops, Completed::default(), &evidence(None, Some(103), 1), true, true).unwrap();
         assert_eq!(v, [Executed, Executed, Executed, Executed, Ambiguous]);
     }
 
-    /// Three WRITEs, of which the last has the entry, and a WRITE behind it whose entry is not due
-    /// yet.
+    /// Three WRITEs, of which the last has an entry, and a WRITE whose entry is not due yet.
     fn ops_with_one_entry() -> Vec<InFlight> {
         let psn = Psn::new(0xff_fffa);
         let op = |i: u32, at: u32| InFlight {
@@ -414,8 +386,8 @@ mod tests {
         assert_eq!(judge(1, None).unwrap(), [Executed, NotExecuted, NotExecuted, NotExecuted]);
         assert_eq!(judge(3, None).unwrap(), [Executed, Executed, Executed, NotExecuted]);
         assert_eq!(judge(5, Some(102)).unwrap(), [Executed; 4]);
-        // An entry that the PSN does not contain, one that it contains and the log does not, and a
-        // packet that was not posted.
+        // A log entry that the PSN does not contain, a log without an entry that the PSN contains,
+        // and a packet that was not posted.
         assert!(judge(3, Some(102)).is_err() && judge(4, None).is_err() && judge(6, Some(102)).is_err());
     }
 

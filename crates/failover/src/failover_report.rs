@@ -18,14 +18,14 @@ pub struct FailoverReport {
     pub stats: RecoveryStats,
     /// The time at which this end detected the failure, or learned of it from the peer.
     pub detected_at: Time,
-    /// The time at which this end began to fence. Until then, the two ends agree on the move.
+    /// The time at which this end began to fence. Before, the two ends agreed on the move.
     pub fence_began_at: Time,
     /// The time at which this end's fence was done.
     pub fenced_at: Time,
     /// The time at which this end had the peer's evidence.
     pub evidence_at: Time,
-    /// The time at which this end had decided every operation in flight. The replay begins then.
+    /// The time at which this end had decided every operation in flight and began the replay.
     pub decided_at: Time,
-    /// The time at which the last operation that was in flight had completed. `None` until then.
+    /// The time of the last completion of an operation that was in flight. `None` until then.
     pub completed_at: Option<Time>,
 }

@@ -1,5 +1,4 @@
-//! What two ends tell each other over a stream (a TCP or Unix socket, a TLS session) before they
-//! connect.
+//! The exchange of connection parameters over a stream, for example a TCP socket or a TLS session.
 //!
 //! ```no_run
 //! # fn connect(vqp: &mut mitra_failover::VirtualQp, lent: &mitra_failover::VirtualMr) -> Result<(), Box<dyn std::error::Error>> {
@@ -13,9 +12,9 @@
 //! # }
 //! ```
 //!
-//! Both ends call the same functions in the same order. What is exchanged contains secrets
-//! ([`ConnectInfo`]): between machines, use a stream that is confidential and authenticates the
-//! peer. The stream's time-outs bound how long a silent peer is waited for.
+//! Both ends call the same functions in the same order. The parameters contain secrets
+//! ([`ConnectInfo`]), so a stream between machines must be confidential and authenticate the peer.
+//! Only the time-outs of the stream bound the wait for a silent peer.
 
 use std::io::{self, Read, Write};
 
@@ -24,14 +23,15 @@ use mitra_verbs::{Codec, Reader};
 use crate::connect_info::ConnectInfo;
 use crate::memory_region::RemoteRegion;
 
-/// The byte that says that an end has connected.
+/// The byte that an end sends when it has connected.
 const CONNECTED: u8 = 1;
 
-/// Sends this end's parameters and the regions that it lends, and returns those of the peer. At
-/// most 128 KiB are read, whatever the peer sends.
+/// Sends this end's parameters and the regions that it lends, and returns the peer's. Reads at most
+/// 128 KiB.
 ///
-/// Both ends send first and read then. The parameters have less than 500 bytes, and a region 105 at
-/// most, so the sockets' buffers hold them unless hundreds of regions are lent.
+/// Both ends send before they read, so the sockets must buffer a whole message. The parameters have
+/// less than 500 bytes and a region has at most 105, which fits unless hundreds of regions are
+/// lent.
 ///
 /// # Errors
 /// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer closes it early;
@@ -67,8 +67,8 @@ pub fn exchange(
     Ok((info, regions))
 }
 
-/// Tells the peer that this end has connected, and waits until the peer has. A request that is
-/// posted before the peer has connected is sent again, and may end as
+/// Tells the peer that this end has connected, and waits until the peer has. Without this step, a
+/// request may reach a peer that is not connected yet. Such a request is sent again, and may end as
 /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable) if the peer takes long.
 ///
 /// # Errors
@@ -84,7 +84,6 @@ pub fn confirm(stream: &mut (impl Read + Write)) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "the peer sent something else than that it has connected"))
 }
 
-/// Receives a length and as many bytes.
 fn receive(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut len = [0; 2];
     stream.read_exact(&mut len)?;
@@ -100,7 +99,7 @@ mod tests {
     use mitra_verbs::{Key, RemoteAddr};
     use std::os::unix::net::UnixStream;
 
-    /// A peer that sends these bytes, whatever it receives.
+    /// A peer that sends the first field and stores in the second what it receives.
     struct Scripted<'a>(&'a [u8], Vec<u8>);
 
     impl Read for Scripted<'_> {
@@ -127,7 +126,6 @@ mod tests {
         exchange(&mut Scripted(bytes, Vec::new()), &info(), &[])
     }
 
-    /// Returns the bytes that an end sends if it lends two regions.
     fn sent() -> Vec<u8> {
         let mut peer = Scripted(&[], Vec::new());
         exchange(&mut peer, &info(), &[region(64), region(8)]).unwrap_err();
@@ -158,7 +156,7 @@ mod tests {
         let mut peer = Scripted(&longest, Vec::new());
         assert_eq!(exchange(&mut peer, &info(), &[]).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(peer.0.len() >= longest.len() - (2 << 16), "no more is read than two messages");
-        // Regions that end early, and a region of no rail.
+        // A truncated region, and a region without rails.
         let info = info().encode();
         for regions in [&region(8).encode()[1..], &[0][..]] {
             let parts = [&info[..], regions].map(|part| [&(part.len() as u16).to_be_bytes(), part].concat());

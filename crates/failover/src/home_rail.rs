@@ -2,16 +2,17 @@
 //!
 //! On most NICs an atomic is atomic only with respect to atomics of the same NIC
 //! ([`AtomicScope::Nic`](mitra_verbs::AtomicScope::Nic)). If several vQPs use one word, at most one
-//! NIC of the responder may therefore execute their requests: that of the *home rail*. A queue pair
-//! of the responder is *bound* from the time at which its peer may post requests to it until it is
-//! fenced. The rule is: all bound queue pairs are on the home rail. So the first vQP that needs
-//! another rail fences the queue pairs of all vQPs, and the others follow it.
+//! NIC of the responder may therefore execute their requests: the NIC of the *home rail*. A queue
+//! pair of the responder is *bound* from the time at which its peer may post requests to it until
+//! it is fenced. The invariant is that all bound queue pairs are on the home rail. The first vQP
+//! that needs another rail therefore fences the queue pairs of all vQPs, and the other vQPs follow
+//! it.
 //!
-//! Each home has a [generation](Home), as each view of a replicated system has a number. A vQP that
-//! finds the newest home unusable proposes the next generation on another rail, and a vQP that
-//! follows proposes the home as it is. Each proposal names the newest home that the proposer knows,
-//! and the peer declines it if its own home is newer. So two processes that both have a home end on
-//! the same one, whatever the order in which their vQPs move.
+//! Each home has a [generation](Home), like the view number of a replicated system. A vQP that
+//! finds the newest home unusable proposes the next generation on another rail. A vQP that follows
+//! proposes the home as it is. Each proposal names the newest home that the proposer knows, and the
+//! peer declines the proposal if the peer's own home is newer. Two processes with a home each
+//! therefore end on the same home, in whatever order their vQPs move.
 
 use std::collections::BTreeMap;
 
@@ -24,28 +25,26 @@ use crate::config::MAX_RAILS;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct VqpId(pub(crate) u64);
 
-/// A home rail and its generation. Homes are ordered by generation and then by rail: of two homes
-/// of one generation, which vQPs chose at the same time, the one with the higher rail wins.
+/// A home rail and its generation. Homes are ordered by generation and then by rail. If two vQPs
+/// choose homes of one generation at the same time, the home with the higher rail wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Home {
     /// The number of times that the home has moved because a vQP found it unusable.
     pub generation: u64,
-    /// The rail.
+    /// The home rail.
     pub rail: u8,
 }
 
 impl Home {
-    /// Returns the home after a move to `rail`.
     pub(crate) fn moved_to(self, rail: u8) -> Home {
         let generation = self.generation.saturating_add(u64::from(rail != self.rail));
         Home { generation, rail }
     }
 }
 
-/// The home rail and the bound queue pairs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct HomeRail {
-    /// Whether the vQPs share atomics. Otherwise each vQP is bound to a rail of its own choice.
+    /// Whether the vQPs share atomics. If not, each vQP is bound to a rail of its own choice.
     is_shared: bool,
     home: Home,
     /// The bound queue pairs, by rail and vQP.
@@ -57,39 +56,37 @@ impl HomeRail {
         self.is_shared
     }
 
-    /// The home rail.
     pub(crate) fn home(&self) -> Home {
         self.home
     }
 
-    /// Returns whether the home does not move to `to`, because queue pairs are bound to a newer
-    /// home on another rail.
+    /// Whether the home must not move to `to`, because queue pairs are bound to a newer home on
+    /// another rail.
     pub(crate) fn is_newer_than(&self, to: Home) -> bool {
         self.home > to && self.next_to_fence(to.rail).is_some()
     }
 
-    /// Returns whether the queue pair of a vQP on `rail` is bound.
     pub(crate) fn is_bound(&self, member: VqpId, rail: u8) -> bool {
         self.bound.contains_key(&(rail, member))
     }
 
-    /// Returns a bound queue pair that is not on `rail`, if the vQPs share atomics. It must be
-    /// fenced, and [`HomeRail::unbind`] called, before any vQP is bound to `rail`.
+    /// Returns a bound queue pair of another rail than `rail`, if the vQPs share atomics. Before
+    /// any vQP is bound to `rail`, the caller must fence this queue pair and call
+    /// [`HomeRail::unbind`].
     pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(VqpId, u8, Qpn)> {
         let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
         let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
         outside.map(|(&(on, member), &qpn)| (member, on, qpn)).filter(|_| !Mutant::HomeNotFenced.is_on())
     }
 
-    /// Returns a bound queue pair of this vQP.
     pub(crate) fn next_of(&self, member: VqpId) -> Option<(u8, Qpn)> {
         let mut rails = 0..MAX_RAILS as u8;
         rails.find_map(|rail| Some((rail, *self.bound.get(&(rail, member))?)))
     }
 
-    /// Binds the queue pair of a vQP on the rail of `to`, and makes this rail the home, with the
-    /// generation of `to` or a higher one. Returns false, and changes nothing, if a queue pair is
-    /// bound to another rail and the vQPs share atomics.
+    /// Binds a queue pair on the rail of `to` and makes this rail the home, with at least the
+    /// generation of `to`. Returns false and changes nothing if [`HomeRail::next_to_fence`] names a
+    /// queue pair.
     #[must_use]
     pub(crate) fn bind(&mut self, member: VqpId, to: Home, qpn: Qpn) -> bool {
         if self.next_to_fence(to.rail).is_some() {
@@ -108,25 +105,25 @@ impl HomeRail {
         true
     }
 
-    /// Records that another queue pair replaces the bound one of a vQP on `rail`. Returns false,
-    /// and changes nothing, if none is bound.
+    /// Records that `qpn` replaces the bound queue pair. Returns false and changes nothing if none
+    /// is bound.
     #[must_use]
     pub(crate) fn replace(&mut self, member: VqpId, rail: u8, qpn: Qpn) -> bool {
         self.bound.get_mut(&(rail, member)).map(|bound| *bound = qpn).is_some()
     }
 
-    /// Records that a queue pair executes nothing more.
+    /// The queue pair must execute nothing more.
     pub(crate) fn unbind(&mut self, member: VqpId, rail: u8) {
         self.bound.remove(&(rail, member));
     }
 
-    /// Records that the NIC of `rail` was reset, so that its queue pairs execute nothing more.
+    /// Records a reset of the NIC, after which its queue pairs execute nothing more.
     pub(crate) fn unbind_all(&mut self, rail: u8) {
         self.bound.retain(|&(on, _), _| on != rail);
     }
 
-    /// Begins to share atomics, with the first rail that has a bound queue pair as home. The caller
-    /// fences the queue pairs on other rails.
+    /// Begins to share atomics. The home is the first rail that has a bound queue pair. The caller
+    /// must fence the queue pairs on other rails.
     pub(crate) fn share(&mut self) {
         self.is_shared = true;
         let rail_of = |key: Option<&(u8, VqpId)>| key.map_or(0, |&(rail, _)| rail);

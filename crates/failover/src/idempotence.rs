@@ -7,56 +7,57 @@ use crate::evidence::Kind;
 /// What a second execution of an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RepeatClass {
-    /// Nothing that the first did not: the operation changes no memory of the peer.
+    /// The second execution has no effect, because the operation changes no memory of the peer.
     Harmless,
-    /// Nothing, if no program has consumed or overwritten the target in the meantime (the seeds'
-    /// warning case is a flag that its reader reset).
+    /// The second execution writes the same bytes again. A program that has consumed or overwritten
+    /// the target in the meantime sees the old data once more, for example a flag that it has
+    /// reset.
     HarmlessUntilConsumed,
-    /// It delivers a second message, or a second notification.
+    /// The second execution delivers the message or the notification once more.
     Delivered,
-    /// It changes the memory a second time, and returns another value.
+    /// The second execution changes the memory again and returns another value.
     Executed,
 }
 
-/// Where the value comes from that an operation returns, if its completion was lost.
+/// The source of the value that an operation returns, if its completion was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LostValue {
     /// The operation returns no value.
     None,
-    /// The operation is executed again, unless an operation behind it with [`SendFlags::FENCE`]
-    /// changed memory.
+    /// A repetition of the operation. It is impossible if a later operation with
+    /// [`SendFlags::FENCE`] changed memory.
     Repeat,
-    /// From the responder's saved results, if its NIC can be read.
+    /// The responder's saved results, if its NIC can be read.
     SavedResult,
 }
 
-/// What repeating an operation does, and which evidence shows whether it was executed
+/// The effect of a second execution of an operation, and the evidence of the first
 /// ([`idempotence`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Idempotence {
-    /// What a second execution does.
+    /// The effect of a second execution.
     pub class: RepeatClass,
-    /// Whether the responder's PSN shows how many packets of the operation were executed. It can be
-    /// read while the responder's NIC answers.
+    /// Whether the responder's PSN shows how many packets of the operation were executed. The PSN
+    /// can be read while the responder's NIC answers.
     pub by_responder_psn: bool,
-    /// Whether an entry of the completion log follows the operation. The log survives the
-    /// responder's NIC. It decides every operation but the first without an entry.
+    /// Whether the completion log can prove the execution. The log survives the responder's NIC. Of
+    /// the operations behind the last entry, it leaves the first one undecided.
     pub by_completion_log: bool,
-    /// Whether the receiver record shows if the message, or the notification of the operation, was
-    /// delivered. It survives the responder's NIC.
+    /// Whether the receiver record shows the delivery of the message or of the notification. The
+    /// record survives the responder's NIC.
     pub by_receiver_record: bool,
-    /// Where the returned value comes from.
+    /// The source of the returned value.
     pub lost_value: LostValue,
-    /// Whether the operation forbids to execute an earlier READ again: it has [`SendFlags::FENCE`]
-    /// and may change the memory that the READ read.
+    /// Whether an earlier READ must not be executed again after this operation, because the
+    /// operation has [`SendFlags::FENCE`] and may change the memory that the READ read.
     pub fixes_earlier_reads: bool,
 }
 
-/// Returns what repeating an operation does, and which evidence shows whether it was executed. The
-/// decisions of [`Policy::Exact`] follow from it.
+/// Returns the effect of a second execution of an operation, and the evidence of the first. The
+/// decisions of [`Policy::Exact`] follow from both.
 ///
-/// A local operation (the bind of a window, a local invalidation) sends no packet, so no evidence
-/// exists for it and none is needed.
+/// No evidence exists for a local operation (a bind or a local invalidation), because it sends no
+/// packet. None is needed.
 ///
 /// [`Policy::Exact`]: crate::Policy::Exact
 pub fn idempotence(op: &SendOp, flags: SendFlags) -> Idempotence {
@@ -64,7 +65,6 @@ pub fn idempotence(op: &SendOp, flags: SendFlags) -> Idempotence {
 }
 
 impl Kind {
-    /// Returns the kind of a request.
     pub fn of(op: &SendOp) -> Kind {
         match op {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => Kind::Send,
@@ -76,12 +76,10 @@ impl Kind {
         }
     }
 
-    /// Returns whether the operation changes memory of the peer or delivers something to it.
     pub fn has_effect(self) -> bool {
         !matches!(self, Kind::Read)
     }
 
-    /// See [`idempotence`].
     pub fn idempotence(self, fence: bool) -> Idempotence {
         Idempotence {
             class: match self {
@@ -114,7 +112,6 @@ mod tests {
     use crate::recovery_plan::{Case, Plan, plan_exact};
 
     const REMOTE: RemoteAddr = RemoteAddr { addr: 0, rkey: Key(0) };
-    /// The operations of the columns of the promise table.
     const COLUMNS: [SendOp; 4] = [
         SendOp::Send,
         SendOp::Write(REMOTE),
@@ -122,8 +119,8 @@ mod tests {
         SendOp::FetchAdd { remote: REMOTE, add: 1 },
     ];
 
-    /// The failures of the promise table whose cells differ by operation: the start of the row in
-    /// docs/promises.md, and which evidence is left.
+    /// A row of the table in docs/promises.md whose cells differ by operation: the start of its
+    /// text, and the evidence that is left.
     struct Failure {
         row: &'static str,
         responder_nic_readable: bool,
@@ -141,8 +138,8 @@ mod tests {
         Failure { row: "the same, log off", responder_nic_readable: false, log: false },
     ];
 
-    /// Returns the plans for two equal operations in flight, of which the first `executed` were
-    /// executed with their log entries.
+    /// Returns the plans for two equal operations in flight. The first `executed` were executed,
+    /// with their log entries.
     fn plans(op: &SendOp, failure: &Failure, executed: usize) -> Vec<Plan> {
         let kind = Kind::of(op);
         let step = 1 + u32::from(failure.log && kind.is_logged());
@@ -175,7 +172,7 @@ mod tests {
         plan_exact(&cases, &evidence.saved, true)
     }
 
-    /// Returns the cell of the promise table that the plan for one operation fulfils.
+    /// Returns the words of the promise table that describe the plan.
     fn cell(plan: Plan) -> &'static str {
         match plan {
             Plan::Replay { skip_packets: 0 } | Plan::End(Outcome::Success) => "exactly once",
@@ -196,8 +193,7 @@ mod tests {
                 for executed in 0..=2 {
                     for (i, plan) in plans(op, failure, executed).into_iter().enumerate().take(executed + 1) {
                         let cell = cell(plan);
-                        // A READ is read again, which is the rule of step 6, and "the same" is the
-                        // row above.
+                        // "step 6" is the rule that a READ is sent again.
                         let promise = match promise.trim() {
                             "step 6" => "exactly once",
                             "the same" => "executed ones `ValueLost`, the one at the edge `Indeterminate`",
@@ -209,7 +205,7 @@ mod tests {
                             "{op:?} {i} of {executed} executed, {}: {cell}, promised {promise}",
                             failure.row
                         );
-                        // What is behind an error is not replayed.
+                        // Operations behind an error are not replayed.
                         if cell.starts_with('`') {
                             break;
                         }
@@ -224,14 +220,13 @@ mod tests {
         for op in COLUMNS.iter().chain(&[SendOp::WriteWithImm(REMOTE, 0)]) {
             let about = idempotence(op, SendFlags::empty());
             for failure in &FAILURES {
-                // The PSN and the receiver record leave no doubt about an operation; a WRITE with
-                // immediate delivers data, too.
+                // The receiver record alone does not decide a WRITE with immediate, because the
+                // data is placed before the record counts it.
                 let decided = about.by_responder_psn && failure.responder_nic_readable
                     || about.by_receiver_record && !about.by_completion_log
                     || about.class == RepeatClass::Harmless;
                 let unknown = plans(op, failure, 0).iter().any(|plan| cell(*plan) == "`Indeterminate`");
                 assert_eq!(unknown, !decided, "{op:?}, {}", failure.row);
-                // An entry in the log proves execution.
                 if about.by_completion_log && failure.log {
                     assert_ne!(cell(plans(op, failure, 2)[0]), "`Indeterminate`", "{op:?}, {}", failure.row);
                 }

@@ -1,5 +1,5 @@
-//! Translation of work requests from the addresses and keys that the application uses to those of
-//! another rail, and the checks of a request before the vQP accepts it.
+//! The checks of a work request before the vQP accepts it, and the translation from rail 0, whose
+//! addresses and keys the application uses, to another rail.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, SgeList};
@@ -16,7 +16,7 @@ const UNKNOWN_RKEY: Error =
 pub(crate) struct RemoteKeys(Vec<(Key, RemoteRegion)>);
 
 impl RemoteKeys {
-    /// Adds a region, or replaces the region with the same rkey on rail 0.
+    /// Replaces an earlier region with the same rkey on rail 0.
     pub(crate) fn insert(&mut self, region: RemoteRegion) {
         let key = region.at(0).rkey;
         match self.position(key) {
@@ -25,7 +25,6 @@ impl RemoteKeys {
         }
     }
 
-    /// Removes the region with this rkey on rail 0.
     pub(crate) fn remove(&mut self, rkey: Key) {
         if let Ok(at) = self.position(rkey) {
             self.0.remove(at);
@@ -36,10 +35,6 @@ impl RemoteKeys {
         self.0.binary_search_by_key(&rkey, |&(key, _)| key)
     }
 
-    fn contains(&self, rkey: Key) -> bool {
-        self.position(rkey).is_ok()
-    }
-
     fn translate(&self, addr: RemoteAddr, rail: usize) -> Option<RemoteAddr> {
         let (_, region) = &self.0[self.position(addr.rkey).ok()?];
         let rail = if Mutant::RemoteKeysOfFirstRail.is_on() { 0 } else { rail };
@@ -47,13 +42,12 @@ impl RemoteKeys {
     }
 }
 
-/// Returns [`Error::Limit`] if `requested` exceeds `limit`.
 pub(crate) fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()> {
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
 }
 
-/// Checks a request against the rules and limits of the queue pairs on the rails, which have the
-/// capacities of `config`. If a queue pair refused the request later, the vQP would have to close.
+/// Checks a request against the rules and limits of the rails' queue pairs. A queue pair that
+/// refused the request later would close the vQP.
 pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Result<()> {
     if wr.ud.is_some() {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
@@ -82,17 +76,17 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
     check_limit("bytes of a message", wr.data.len(), max_message)
 }
 
-/// Checks that the request's remote key is that of an imported region. Without one, the request
-/// could not be translated to other rails.
+/// Checks that the remote key belongs to an imported region. No other key can be translated to
+/// another rail.
 #[inline]
 pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     match wr.op.remote_key() {
-        Some(key) if !remote.contains(key) => Err(UNKNOWN_RKEY),
+        Some(key) if remote.position(key).is_err() => Err(UNKNOWN_RKEY),
         _ => Ok(()),
     }
 }
 
-/// Replaces the addresses and keys of a request, which are those of rail 0, by those of `rail`.
+/// Translates the addresses and keys of a request from rail 0 to `rail`.
 pub(crate) fn translate_send(
     wr: &mut SendWr,
     rail: usize,
@@ -125,8 +119,7 @@ pub(crate) fn translate_send(
     Ok(())
 }
 
-/// Returns a scatter/gather list with the addresses and keys of `rail`. On rail 0, they are those
-/// that the application uses.
+/// Translates the addresses and keys of receives from rail 0 to `rail`.
 pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> SgeList {
     if rail == 0 {
         return SgeList::from_slice(list);
@@ -158,7 +151,6 @@ mod tests {
         remote
     }
 
-    /// A queue pair that refused the request later would close the vQP.
     #[test]
     fn request_that_a_queue_pair_would_refuse_is_refused() {
         let config = Config { send_sges: 2, inline: 4, ..Config::default() };
@@ -195,7 +187,6 @@ mod tests {
         }
     }
 
-    /// No other key could be translated to another rail.
     #[test]
     fn request_needs_the_key_of_an_imported_region() {
         let mut remote = remote_keys();

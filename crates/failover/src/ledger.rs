@@ -1,8 +1,7 @@
 //! The ledger: the operations of a vQP's send queue in posting order, each with its state.
 //!
 //! The ledger is a state machine without I/O. It stores the addresses and keys that the application
-//! used. When the driver posts an operation, it translates them to the addresses and keys of the
-//! active rail.
+//! used, and the driver translates them to the active rail when it posts an operation.
 
 use std::collections::VecDeque;
 
@@ -27,67 +26,59 @@ use drain::Drain;
 use durable::Durable;
 pub use replay_decision::{RecoveredValue, RecoveryInput, RecoveryStats};
 
-/// The maximum number of packets in flight, unless a single operation has more: a quarter of the
+/// The maximum number of packets in flight, which a single operation may exceed: a quarter of the
 /// PSN space, so that comparisons of PSNs modulo 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
 
-/// The number of operations that a vQP can number.
+/// The number of sequence numbers that an entry of the completion log can have.
 pub(crate) const MAX_OPERATIONS: u64 = 1 << SEQ_BITS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
-    /// The operation waits to be posted.
     Pending,
-    /// The operation is posted on the active rail.
     InFlight,
-    /// The operation has ended. It is removed after all operations before it.
+    /// The operation has ended. It stays until all operations before it are removed.
     Done(Outcome),
 }
 
-/// An operation of the send queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Op {
-    /// The application's request, except that `wr_id` is the sequence number, the SIGNALED flag is
-    /// the one for the rail, and the `skipped` bytes are removed.
+    /// The application's request with three changes: `wr_id` is the sequence number, the SIGNALED
+    /// flag is the flag for the rail, and the `skipped` bytes are removed.
     wr: SendWr,
-    /// The `wr_id` of the application's request.
     app_wr_id: u64,
-    /// Whether the application's request has the SIGNALED flag.
+    /// The SIGNALED flag of the application's request.
     app_signaled: bool,
     write_policy: WritePolicy,
     kind: Kind,
-    /// The PSN of the first packet on the rail on which the operation was last posted. Not valid
-    /// before the operation is posted.
+    /// The PSN of the first packet when the operation was last posted. Not valid before.
     first_psn: Psn,
-    /// The number of packets, without the packet of the log entry.
+    /// Without the packet of the log entry.
     packets: u32,
-    /// Whether a log entry follows the operation on the rail on which it was last posted. Not valid
-    /// before the operation is posted.
+    /// Whether a log entry followed the operation when it was last posted. Not valid before.
     logged: bool,
     state: State,
     resolution: Resolution,
-    /// The number of bytes for the completion.
+    /// As the completion reports it.
     byte_len: u32,
-    /// The number of bytes at the start of a WRITE that earlier rails executed.
+    /// The bytes at the start of a WRITE that earlier rails executed.
     skipped: u64,
-    /// Whether an earlier rail executed a part of the operation or may have done so. If so, the
-    /// outcome must not be `Flushed`.
+    /// Whether an earlier rail executed a part of the operation, or may have. The outcome must then
+    /// not be `Flushed`.
     maybe_executed: bool,
-    /// Whether the NIC of the active rail has executed this local operation. It completes when the
-    /// other NICs have executed it too.
+    /// Whether the NIC of the active rail has executed this local operation, which completes when
+    /// the other NICs have executed it too.
     executed_locally: bool,
-    /// Whether the operation must not be sent again.
     is_cancelled: bool,
 }
 
 impl Op {
-    /// Returns whether the operation has ended in an error.
     fn has_failed(&self) -> bool {
         matches!(self.state, State::Done(Outcome::Failed(_) | Outcome::Unresolved(_)))
     }
 
-    /// Returns the outcome of an operation that will not be sent again: `error` if a part of it may
-    /// have been executed, and `Flushed` otherwise.
+    /// The outcome of an operation that is not sent again: `error` if a part of it may have been
+    /// executed, or else `Flushed`.
     fn outcome_if_not_sent(&self, error: UnresolvedError) -> Outcome {
         if self.maybe_executed && !Mutant::EarlierPartForgotten.is_on() {
             Outcome::Unresolved(error)
@@ -97,7 +88,7 @@ impl Op {
     }
 }
 
-/// The record of a request in the ledger, without the request.
+/// What the ledger stores with a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     app_wr_id: u64,
@@ -110,10 +101,9 @@ pub struct Entry {
 /// The next operation for the driver to post.
 #[derive(Debug)]
 pub struct Posting<'a> {
-    /// The request with the application's addresses and keys. Its `wr_id` is the sequence number.
+    /// Has the application's addresses and keys, and the sequence number as `wr_id`.
     pub wr: &'a SendWr,
-    /// The sequence number for the completion log entry to post after the request. `None` if the
-    /// request has no log entry.
+    /// The sequence number of the completion log entry to post behind the request, if there is one.
     pub log_seq: Option<u64>,
 }
 
@@ -121,50 +111,44 @@ pub struct Posting<'a> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ledger {
     ops: VecDeque<Op>,
-    /// The sequence number of `ops[0]`.
     first_seq: u64,
-    /// The index in `ops` at which the search for a pending operation starts.
+    /// All operations of `ops` before this index are posted or have ended.
     cursor: usize,
-    /// The transport service of the rails.
     service: Service,
-    /// The maximum number of operations.
     depth: usize,
-    /// An operation is posted only while fewer operations than this are before it.
+    /// An operation is posted only if fewer operations than this are before it in `ops`.
     max_posted: usize,
-    /// The maximum number of READs and atomics in flight.
+    /// The limit of `fetches_in_flight`.
     rd_atomic: u32,
-    /// Whether the vQP keeps a completion log.
     log: bool,
-    /// The number of WRITEs for which one log entry is posted, see
-    /// [`Config::completion_log_interval`](crate::Config::completion_log_interval).
+    /// The number of WRITEs per log entry
+    /// ([`Config::completion_log_interval`](crate::Config::completion_log_interval)).
     log_interval: u32,
-    /// The number of WRITEs posted since the last log entry.
+    /// WRITEs posted since the last log entry.
     unlogged: u32,
     mtu: Mtu,
-    /// The PSN of the next packet on the active rail.
     next_psn: Psn,
-    /// The number of READs and atomics in flight.
+    /// READs and atomics in flight.
     fetches_in_flight: u32,
-    /// The number of packets in flight, without those of log entries.
+    /// Packets in flight, without the packets of log entries.
     packets_in_flight: u32,
-    /// The number of operations posted since the last signalled operation.
+    /// Operations posted since the last signalled one.
     unsignaled: u32,
-    /// The record of the operations that completed in this epoch.
     completed: Completed,
     durable: Durable,
     drain: Drain,
-    /// The operation in flight that was refused, see [`Ledger::refuse`].
+    /// The operation in flight that [`Ledger::refuse`] recorded.
     refused: Option<(u64, WcStatus)>,
-    /// Whether the error of a request has ended the operations behind it, executed or not. The
-    /// peer's evidence may then contain some of them.
+    /// Whether an error has ended all operations, executed or not. The peer's evidence may then
+    /// contain some of them.
     is_ended_by_error: bool,
-    /// The first operation that ended in an error since posting last resumed. While there is one,
-    /// the application posts nothing.
+    /// The first operation that ended in an error since [`Ledger::resume`]. The application posts
+    /// nothing while there is one.
     halted_at: Option<u64>,
 }
 
 impl Ledger {
-    /// Creates an empty ledger for a rail whose first packet has the PSN `psn`.
+    /// `psn` is the PSN of the first packet on the rail.
     pub fn new(depth: u32, rd_atomic: u8, log: bool, mtu: Mtu, psn: Psn) -> Ledger {
         Ledger {
             ops: VecDeque::new(),
@@ -191,13 +175,13 @@ impl Ledger {
         }
     }
 
-    /// Sets the maximum number of operations that a rail's queue pair has room for, if it is less
-    /// than the depth. Nothing has been posted yet.
+    /// Sets how many operations a rail's queue pair holds, if fewer than the depth. Nothing has
+    /// been posted yet.
     pub fn with_max_posted(self, max_posted: u32) -> Ledger {
         Ledger { max_posted: self.depth.min(max_posted as usize), ..self }
     }
 
-    /// Sets the number of WRITEs for which one log entry is posted. Nothing has been posted yet.
+    /// Sets the number of WRITEs per log entry. Nothing has been posted yet.
     pub fn with_log_interval(self, log_interval: u32) -> Ledger {
         Ledger { log_interval, ..self }
     }
@@ -207,18 +191,18 @@ impl Ledger {
         Ledger { service, ..self }
     }
 
-    /// Returns whether the ledger has room for another operation.
+    /// Whether another operation fits.
     pub fn has_room(&self) -> bool {
         self.ops.len() < self.depth
     }
 
-    /// Returns whether the next operation can be numbered: entries of the completion log have room
-    /// for 48 bits.
+    /// Whether the next operation can be numbered: entries of the completion log have 48 bits for
+    /// it.
     pub fn has_number(&self) -> bool {
         self.next_seq() < MAX_OPERATIONS || Mutant::NumbersUnbounded.is_on()
     }
 
-    /// Begins with this sequence number. No operation was pushed.
+    /// Begins with this sequence number, before any operation is pushed.
     pub fn begin_at(&mut self, seq: u64) {
         debug_assert!(self.ops.is_empty());
         self.first_seq = seq;
@@ -229,12 +213,12 @@ impl Ledger {
         self.ops.len()
     }
 
-    /// Returns whether no operation is in the ledger.
+    /// Whether the ledger has no operation.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// Returns whether an operation that ended in an error has halted the queue.
+    /// Whether an operation that ended in an error has halted the queue.
     pub fn is_halted(&self) -> bool {
         self.halted_at.is_some()
     }
@@ -254,16 +238,15 @@ impl Ledger {
         self.first_seq + self.ops.len() as u64
     }
 
-    /// Removes the operations with sequence numbers of at least `from`. They must not have been
-    /// posted.
+    /// Removes the operations from `from` on, of which none has been posted.
     pub fn truncate(&mut self, from: u64) {
         let keep = from.saturating_sub(self.first_seq) as usize;
         debug_assert!(self.ops.iter().skip(keep).all(|op| op.state == State::Pending));
         self.ops.truncate(keep);
     }
 
-    /// Appends an operation and returns its sequence number. The caller has checked
-    /// [`Ledger::has_room`] and [`Ledger::is_halted`].
+    /// Appends an operation and returns its sequence number. Requires [`Ledger::has_room`], and
+    /// that the queue is not halted.
     #[inline]
     pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> u64 {
         let entry = self.entry(&wr);
@@ -273,11 +256,11 @@ impl Ledger {
         seq
     }
 
-    /// Counts a request as in flight before it is appended, and gives it the number and the flags
-    /// for the rail. The driver posts it and then calls [`Ledger::push_posted`], so that the
+    /// Counts a request as in flight before it is appended, and sets its number and its flags for
+    /// the rail. The driver posts the request and then calls [`Ledger::push_posted`], so that the
     /// request is copied while its packets are on their way. Returns `None` if the request must be
     /// appended first: an earlier operation is pending, a limit is reached, or the vQP keeps a
-    /// completion log. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
+    /// completion log. Requires [`Ledger::has_room`], and that the queue is not halted.
     #[inline]
     pub fn admit_new(&mut self, wr: &mut SendWr) -> Option<Entry> {
         if self.unposted() > 0 || self.log || self.drain != Drain::Off || self.awaits_local_op() {
@@ -290,8 +273,7 @@ impl Ledger {
         Some(Entry { first_psn, ..entry })
     }
 
-    /// Appends a request that [`Ledger::admit_new`] has admitted and the driver has posted. Its
-    /// `wr_id` is the sequence number.
+    /// Appends a request that [`Ledger::admit_new`] admitted and the driver posted.
     #[inline]
     pub fn push_posted(&mut self, wr: SendWr, write_policy: WritePolicy, entry: Entry) {
         self.append(wr, write_policy, entry, State::InFlight);
@@ -332,7 +314,6 @@ impl Ledger {
         });
     }
 
-    /// Returns the number of packets of a request with `len` bytes of data.
     fn packets(&self, kind: Kind, len: u64) -> u32 {
         match kind {
             Kind::Local => 0,
@@ -341,14 +322,14 @@ impl Ledger {
         }
     }
 
-    /// Returns whether the next pending operation was in flight on an earlier rail.
+    /// Whether the next pending operation was in flight on an earlier rail.
     pub fn next_is_replay(&self) -> bool {
         let next = self.ops.iter().skip(self.cursor).find(|op| op.state == State::Pending);
         next.is_some_and(|op| op.resolution == Resolution::Replayed)
     }
 
-    /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation
-    /// is pending or a limit is reached.
+    /// Marks the next pending operation as in flight and returns it. `None` if no operation is
+    /// pending or a limit is reached.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
         while self.ops.get(self.cursor)?.state != State::Pending {
             self.cursor += 1;
@@ -377,8 +358,8 @@ impl Ledger {
         Some(Posting { wr: &op.wr, log_seq: logged.then_some(op.wr.wr_id) })
     }
 
-    /// Counts an operation as in flight, unless a limit is reached. Returns whether its request is
-    /// signalled on the rail, and the PSN of its first packet.
+    /// Counts an operation as in flight, unless a limit is reached. Returns whether the request is
+    /// signalled on the rail, and its first PSN.
     #[inline]
     fn admit(&mut self, kind: Kind, packets: u32, must_signal: bool) -> Option<(bool, Psn)> {
         let fetch = kind.is_read_or_atomic();
@@ -389,9 +370,8 @@ impl Ledger {
         if self.packets_in_flight > 0 && !has_room {
             return None;
         }
-        // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of
-        // those in flight. Other operations are signalled often enough that unsignalled ones never
-        // fill the rail's queue.
+        // The limit `rd_atomic` needs an exact count, so every READ and atomic is signalled. Other
+        // operations are signalled often enough that unsignalled ones never fill the rail's queue.
         self.unsignaled += 1;
         let max_unsignaled = self.max_posted as u32 / 4;
         let signal = must_signal || fetch || kind == Kind::Local || self.unsignaled > max_unsignaled;
@@ -406,23 +386,22 @@ impl Ledger {
         Some((signal, first_psn))
     }
 
-    /// Returns whether an operation is posted and has not ended.
+    /// Whether an operation is posted and has not ended.
     pub fn has_in_flight(&self) -> bool {
         self.ops.iter().any(|op| op.state == State::InFlight)
     }
 
-    /// Returns the next pending operation, and what happens to it if it is a WRITE without
-    /// evidence. The limits on operations in flight may not allow to post it.
+    /// The next pending operation, even if the limits on operations in flight forbid to post it.
     pub fn next_pending(&self) -> Option<(&SendWr, WritePolicy)> {
         let next = self.ops.iter().skip(self.cursor).find(|op| op.state == State::Pending)?;
         Some((&next.wr, next.write_policy))
     }
 
-    /// Marks an operation in flight as pending again: it was not executed. Others in flight end by
-    /// themselves.
+    /// Marks an operation in flight as pending again, because it was not executed. Later operations
+    /// stay in flight.
     pub fn unpost(&mut self, seq: u64) {
-        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
-        let Some(op) = self.ops.get_mut(index).filter(|op| op.state == State::InFlight) else { return };
+        let Some(index) = self.index_in_flight(seq) else { return };
+        let op = &mut self.ops[index];
         op.state = State::Pending;
         let fetches = u32::from(op.wr.op.is_read_or_atomic());
         self.fetches_in_flight = self.fetches_in_flight.saturating_sub(fetches);
@@ -430,8 +409,8 @@ impl Ledger {
         self.cursor = self.cursor.min(index);
     }
 
-    /// Makes the operations with this `wr_id`, which names a user of the queue, end without being
-    /// sent or sent again: those in flight at the next decision.
+    /// Ends the operations of a user, whom the `wr_id` names, without sending them again.
+    /// Operations in flight end at the next decision.
     pub fn cancel(&mut self, user: u64) {
         for op in self.ops.iter_mut().filter(|op| op.app_wr_id == user) {
             op.is_cancelled = true;
@@ -441,34 +420,40 @@ impl Ledger {
         }
     }
 
-    /// Begins an epoch on a queue pair whose first packet has the PSN `psn`. No operation is in
-    /// flight.
+    /// Begins an epoch with no operation in flight. `psn` is the PSN of the first packet.
     pub fn begin_epoch(&mut self, psn: Psn) {
         debug_assert!(self.ops.iter().all(|op| op.state != State::InFlight));
         self.restart(psn);
     }
 
-    /// Returns whether the last operation that was posted is a local operation in flight. No
-    /// operation is posted behind it: the peer, whom a later message may tell the key of a window,
-    /// must be able to use it on whichever rail the vQP moves to.
+    /// Whether the last posted operation is a local one in flight. No operation is posted behind
+    /// it. A later message may tell the peer the key of a window, which the peer must be able to
+    /// use on every rail to which the vQP moves.
     fn awaits_local_op(&self) -> bool {
         let last = self.cursor.checked_sub(1).and_then(|i| self.ops.get(i));
         last.is_some_and(|op| op.kind == Kind::Local && op.state == State::InFlight)
     }
 
-    /// Returns whether the operation is posted on the active rail and has not ended.
+    /// Whether the operation is posted on the active rail and has not ended.
     pub fn is_in_flight(&self, seq: u64) -> bool {
-        let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
-        index.and_then(|i| self.ops.get(i)).is_some_and(|op| op.state == State::InFlight)
+        self.index_in_flight(seq).is_some()
     }
 
-    /// Returns whether the operation is a local one.
+    fn index(&self, seq: u64) -> Option<usize> {
+        let index = seq.checked_sub(self.first_seq)? as usize;
+        (index < self.ops.len()).then_some(index)
+    }
+
+    fn index_in_flight(&self, seq: u64) -> Option<usize> {
+        self.index(seq).filter(|&index| self.ops[index].state == State::InFlight)
+    }
+
+    /// Whether the operation is a local one.
     pub fn is_local(&self, seq: u64) -> bool {
-        let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
-        index.and_then(|i| self.ops.get(i)).is_some_and(|op| op.kind == Kind::Local)
+        self.index(seq).is_some_and(|index| self.ops[index].kind == Kind::Local)
     }
 
-    /// Returns whether the oldest operation has ended.
+    /// Whether the oldest operation has ended.
     #[inline]
     pub fn has_done(&self) -> bool {
         self.ops.front().is_some_and(|op| matches!(op.state, State::Done(_)))
@@ -480,8 +465,8 @@ impl Ledger {
         self.ops.len().saturating_sub(self.cursor)
     }
 
-    /// Removes ended operations from the front, up to the next one that has a completion for the
-    /// application, and returns that completion. Returns `None` if there is none.
+    /// Removes ended operations from the front until one has a completion for the application, and
+    /// returns that completion.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
             let op = self.ops.front()?;
@@ -505,11 +490,11 @@ impl Ledger {
         }
     }
 
-    /// Removes the first operation, which has ended, and updates the counts and the record of
-    /// completed operations.
+    /// Removes the first operation, which has ended, and counts it.
     fn remove_first(&mut self, outcome: Outcome) {
         let Some(op) = self.ops.front() else { return };
-        // A restart on the new rail has reset the counts since a recovered operation was posted.
+        // The restart on the new rail has already reset the counts to which a recovered operation
+        // contributed.
         if op.resolution != Resolution::Recovered {
             self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
             if op.kind.is_read_or_atomic() {
@@ -530,8 +515,8 @@ impl Ledger {
         }
         self.ops.pop_front();
         if self.ops.is_empty() {
-            // `clear` moves the head of the empty ring back to slot 0, so a short queue reuses the
-            // same few cached slots.
+            // `clear` moves the head of the empty ring to slot 0, so a short queue reuses a few
+            // cached slots.
             self.ops.clear();
         }
         self.first_seq += 1;

@@ -53,8 +53,8 @@ pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;
 pub use owned_region::OwnedRegion;
 
-/// The rail negotiation: a state machine without I/O that the two ends of a virtual queue pair run.
-/// For model checkers.
+/// For model checkers: the state machine of each end that agrees with the other end on the active
+/// rail.
 pub mod rail_negotiation {
     pub use crate::ballot::{Ballot, Role};
     pub use crate::close_reason::CloseReason;
@@ -64,15 +64,14 @@ pub mod rail_negotiation {
     pub use crate::negotiation::{Action, RailFailure, RailNegotiation};
 }
 
-/// The operations of a virtual queue pair: a state machine without I/O that says what is sent again
-/// after a failure. For tests with a model.
+/// For tests with a model: the state machine that decides which operations are sent again after a
+/// failure.
 pub mod operation_ledger {
     pub use crate::evidence::{Evidence, Placed};
     pub use crate::ledger::{Entry, Ledger, Posting, RecoveredValue, RecoveryInput};
 }
 
-/// The state machine, without I/O, of each end of a queue pair with a shared backup. For model
-/// checkers.
+/// For model checkers: the state machine of each end of a queue pair with a shared backup.
 pub mod shared_backup_member {
     pub use crate::ballot::Role;
     pub use crate::evidence::Evidence;

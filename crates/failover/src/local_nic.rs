@@ -7,9 +7,11 @@ use mitra_verbs::{CompletionChannel, PdId, Provider};
 pub struct LocalNic {
     /// The NIC.
     pub provider: Arc<dyn Provider>,
-    /// The protection domain of the domain's queue pairs and memory.
+    /// The protection domain of the queue pairs and the memory.
     pub pd: PdId,
-    /// The completion channel of the data queue pairs, if the domain was made by
-    /// [`Domain::with_completion_channels`](crate::Domain::with_completion_channels).
+    /// The completion channel of the data queue pairs, if [`Domain::with_completion_channels`] made
+    /// it.
+    ///
+    /// [`Domain::with_completion_channels`]: crate::Domain::with_completion_channels
     pub channel: Option<Arc<dyn CompletionChannel>>,
 }

@@ -3,14 +3,13 @@ use smallvec::SmallVec;
 
 use crate::memory_region::RemoteRegion;
 
-/// The bits of a window's key that the consumer chooses at each bind.
 const CONSUMER_BITS: u32 = 0xff;
 
 /// A memory window on every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Work requests name the window by its primary allocation, no matter which rail executes them. The
-/// primary allocation is the one on the first rail whose NIC was alive, usually rail 0. A bind
-/// gives the windows of all rails the same low 8 bits of the key.
+/// Work requests name the window by its primary allocation, whichever rail executes them: the
+/// allocation on the first rail whose NIC was alive, usually rail 0. A bind gives the windows of
+/// all rails the same low 8 bits of the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMw {
     primary: Mw,
@@ -20,8 +19,7 @@ pub struct VirtualMw {
 }
 
 impl VirtualMw {
-    /// Creates the window from its allocations in the order of rails. Returns `None` if no rail has
-    /// one.
+    /// `rails` has the allocations in the order of rails. Returns `None` if no rail has one.
     pub(crate) fn new(window_type: WindowType, rails: SmallVec<[Option<Mw>; 2]>) -> Option<VirtualMw> {
         let primary = *rails.iter().flatten().next()?;
         Some(VirtualMw { primary, window_type, rails })
@@ -32,42 +30,40 @@ impl VirtualMw {
         self.primary
     }
 
-    /// The type.
+    /// Type 1 or 2.
     pub fn window_type(&self) -> WindowType {
         self.window_type
     }
 
-    /// Returns the description that the peer imports to use the key `rkey` of this window on every
-    /// rail, whether or not the window is bound. Requests with the key give the addresses that the
-    /// bind gave.
+    /// Returns the description by which the peer uses the key `rkey` of this window on every rail.
+    /// The window need not be bound. The addresses of the peer's requests are the addresses that
+    /// the bind gave.
     pub fn remote(&self, rkey: Key) -> RemoteRegion {
         let on = |rail| RemoteAddr { addr: 0, rkey: self.key_on(rail, rkey).unwrap_or(rkey) };
         RemoteRegion::new(u64::MAX, (0..self.rails.len()).map(on).collect())
     }
 
-    /// The windows in the order of rails.
     pub(crate) fn allocations(&self) -> &[Option<Mw>] {
         &self.rails
     }
 
-    /// Returns whether `rkey` is a key of the primary window, bound or not.
+    /// Whether `rkey` is a key of the primary window, bound or not.
     pub(crate) fn has_key(&self, rkey: Key) -> bool {
         is_same_window(self.primary.rkey, rkey)
     }
 
-    /// Returns the handle on `rail`. `None` if the NIC was dead at the allocation.
+    /// `None` if the NIC of `rail` was dead at the allocation.
     pub(crate) fn id_on(&self, rail: usize) -> Option<MwId> {
         self.rails[rail].map(|mw| mw.id)
     }
 
-    /// Returns the key on `rail` for a key of the primary window. `None` if the NIC was dead at the
+    /// Translates a key of the primary window. `None` if the NIC of `rail` was dead at the
     /// allocation.
     pub(crate) fn key_on(&self, rail: usize, rkey: Key) -> Option<Key> {
         self.rails[rail].map(|mw| mw.rkey.with_consumer_bits(rkey.0 as u8))
     }
 
-    /// Returns the key of the primary window for a key on `rail`. `None` if the key is that of
-    /// another window.
+    /// Translates a key on `rail` to the primary window. `None` if `key` belongs to another window.
     pub(crate) fn key_from(&self, rail: usize, key: Key) -> Option<Key> {
         let is_key = self.rails[rail].is_some_and(|mw| is_same_window(mw.rkey, key));
         is_key.then(|| self.primary.rkey.with_consumer_bits(key.0 as u8))

@@ -1,14 +1,13 @@
 //! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and
 //! confirm.
 //!
-//! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the
-//! last ballot that the end promised, and sends its evidence only after its fence. It says at once
-//! that it has accepted, by the same Propose message. The proposer fences a rail that may still
-//! work only then: if the peer cannot use the proposed rail, the vQP stays on the old one. When
-//! each end has the other end's evidence, nothing can be executed on the old rail any more, so the
-//! evidence on which they decide cannot change. Messages may be lost, duplicated, delayed and
-//! reordered. They are therefore idempotent, contain their ballot, and are sent again until they
-//! are answered.
+//! The negotiation is a state machine without I/O. An end accepts a ballot only above the last
+//! ballot that the end promised, and answers at once with the same Propose message. It sends its
+//! evidence only after its fence. The proposer fences a rail that may still work only after the
+//! acceptance, because the vQP stays on the old rail if the peer cannot use the proposed one. When
+//! each end has the other end's evidence, nothing can be executed on the old rail, so the evidence
+//! on which they decide cannot change. Messages may be lost, duplicated, delayed and reordered.
+//! They are therefore idempotent, contain their ballot, and are sent again until they are answered.
 
 use core::time::Duration;
 
@@ -45,12 +44,11 @@ mod rail_rejoin;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of retries per peer timeout in two cases: proposals of a new ballot to a peer
-/// that refuses, which each use up an epoch, and Resumes that are still unanswered after the peer
-/// timeout.
+/// The maximum number of retries per peer timeout in two cases: Resumes that are unanswered after
+/// the peer timeout, and proposals to a peer that refuses, each of which uses up an epoch.
 const ATTEMPTS_PER_TIMEOUT: u32 = 32;
 
-/// An action that the negotiation requests from its driver.
+/// What the driver must do.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Stop posting, fence the rail, collect the evidence, and call [`RailNegotiation::fenced`].
@@ -61,27 +59,27 @@ pub enum Action {
     /// Send the message on every usable rail.
     Send(Message),
     /// Decide the operations in flight from the peer's evidence, call [`RailNegotiation::moved`],
-    /// and replay. Both ends are fenced.
+    /// and replay. Both ends have fenced.
     Decide {
         /// The new rail.
         rail: u8,
-        /// The record of the operations that the peer executed for this end.
+        /// The peer's record of the operations that it executed for this end.
         peer_evidence: Evidence,
     },
-    /// The peer has moved. Add a number of bytes to the length of the next receive: earlier rails
-    /// placed these bytes of the peer's torn WRITE with immediate.
+    /// The peer has moved. Add these bytes of the peer's torn WRITE with immediate, which earlier
+    /// rails placed, to the length of the next receive.
     PeerMoved {
-        /// The number of bytes. 0 if there is no such WRITE.
+        /// 0 if there is no such WRITE.
         partial_imm_bytes: u32,
     },
-    /// Continue on the old rail, which is not fenced: the peer cannot use another rail.
+    /// Continue on the old, unfenced rail: the peer cannot use another one.
     Stay,
-    /// Close the vQP: stop and drain all queue pairs, and call [`RailNegotiation::closed`].
+    /// Stop and drain all queue pairs, and call [`RailNegotiation::closed`].
     Close {
         /// The reason.
         reason: CloseReason,
         /// The peer's final record of the operations that it executed for this end on the active
-        /// rail, if the peer closed the vQP and the record is known.
+        /// rail. `None` if this end closed the vQP or the record is unknown.
         peer_evidence: Option<Evidence>,
     },
 }
@@ -91,7 +89,7 @@ pub enum Action {
 pub enum RailFailure {
     /// The peer is silent on the active rail.
     Silent,
-    /// The port is down. It may come up again before the queue pair has used up its retries.
+    /// The port is down. It may come up before the queue pair has used up its retries.
     LinkDown,
     /// The current queue pair has failed.
     QpFailed,
@@ -106,62 +104,52 @@ enum Phase {
     Closed,
 }
 
-/// A move in progress.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Move {
     ballot: Ballot,
-    /// The new rail.
     rail: u8,
-    /// The home after the move. `None` if neither end is known to share atomics.
+    /// The home after the move. `None` if no end is known to share atomics.
     home: Option<Home>,
-    /// The home that this end names in its messages: the one after the move if the peer has
-    /// accepted, or else the newest one known.
+    /// The home that this end names in its messages: the home after the move if the peer has
+    /// accepted, or else the newest known one.
     named_home: Option<Home>,
-    /// Whether this end proposed the ballot.
     proposed: bool,
-    /// Whether the move leads to the preferred rail although the active one works, as far as this
-    /// end knows.
+    /// Whether the move leads to the preferred rail although, as far as this end knows, the active
+    /// one works.
     is_failback: bool,
-    /// Whether the driver was asked to fence the old rail.
+    /// Whether [`Action::Fence`] was requested.
     is_fence_requested: bool,
-    /// The time at which this end promised `ballot`.
     ballot_adopted_at: Time,
     /// `None` until this end has fenced the old rail.
     local_evidence: Option<Evidence>,
     /// `None` until the peer's evidence for `ballot` has arrived.
     peer_evidence: Option<Evidence>,
-    /// The time at which the move began.
     started_at: Time,
 }
 
-/// The last move, until the peer has confirmed it. This end answers repeated requests with the same
-/// evidence.
+/// The last move, until the peer has confirmed it. It has the evidence to answer repeated requests.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct UnconfirmedMove {
     ballot: Ballot,
-    /// The ballot that bound the vQP to the old rail.
+    /// The ballot of the old rail.
     previous: Ballot,
     rail: u8,
     home: Option<Home>,
     local_evidence: Evidence,
-    /// The time until which Resume is sent at every retry interval. Afterwards it is sent less
-    /// often.
+    /// Until this time, Resume is sent at every retry interval, and less often later.
     fast_retry_until: Time,
-    /// The time at which the evidence was last sent again.
     evidence_resent_at: Option<Time>,
 }
 
-/// One end's state of the negotiation. In sets of rails, which have the type `u8`, bit i is rail i.
+/// One end's state of the negotiation. In sets of rails (`u8`), bit i is rail i.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RailNegotiation {
     role: Role,
     rail_count: u8,
     active: u8,
-    /// The ballot that bound the vQP to `active`.
     current: Ballot,
-    /// The highest ballot promised.
     promised: Ballot,
-    /// The highest epoch that the peer promised, by its refusals.
+    /// The highest epoch that the peer's refusals named.
     peer_epoch: u16,
     /// Rails whose port is down or whose NIC is dead at this end.
     down: u8,
@@ -169,50 +157,48 @@ pub struct RailNegotiation {
     dead: u8,
     /// Rails whose current queue pair has failed at this end.
     qp_failed: u8,
-    /// Rails that the peer cannot use, by its last heartbeat. Heartbeats may be lost, so this may
-    /// be outdated.
+    /// Rails that the peer cannot use, by its last heartbeat. Later heartbeats may have been lost.
     peer_unusable: u8,
     homes: KnownHomes,
-    /// Whether the queue pairs of the active rail may be replaced while the vQP stays on the rail.
+    /// Whether a move may replace the queue pairs of the active rail and stay on it.
     replaces_active_qps: bool,
     /// Whether the driver decides operations by the peer's evidence.
     needs_evidence: bool,
-    /// Rails that the vQP left and on which this end's new queue pair is not connected.
+    /// Rails that the vQP left and on which this end has not connected its new queue pair.
     local_qp_missing: u8,
     /// Rails that the vQP left and on which the peer's new queue pair is not known to be connected.
     peer_qp_missing: u8,
-    /// For each rail, the ballot by which the vQP last left the rail.
+    /// By rail, the ballot by which the vQP last left it.
     left_by: [Option<Ballot>; MAX_RAILS],
-    /// Rails that the peer cannot use, by its refusals in the current move, or in the last one if
-    /// that ended in [`Action::Stay`].
+    /// Rails that the peer refused in the current move, or in the last one if that ended in
+    /// [`Action::Stay`].
     refused: u8,
-    /// The time at which this end proposes refused rails again, and the pause before the time after
-    /// it.
+    /// The time at which this end proposes refused rails again, and the pause after that.
     refused_until: Option<(Time, Duration)>,
-    /// The time at which the active rail failed, if no move can begin because the last move is
+    /// The time at which the active rail failed while no move could begin: the last move is
     /// unconfirmed, no other rail is usable, or the pause after the last move is not over.
     stranded_since: Option<Time>,
     move_pauses: MovePauses,
     preference: Option<Preference>,
-    /// The time at which the peer was first reported as silent and no rail could be proposed.
-    /// `None` after each message of the peer.
+    /// The time of the first report that the peer is silent and no rail can be proposed. `None`
+    /// after each message of the peer.
     silent_since: Option<Time>,
-    /// The last ballot that this end declined. The proposer may have sent its evidence for this
-    /// ballot and then proposes another one, so this end must not accept the declined ballot later.
+    /// The last ballot that this end declined, which it must not accept later: the proposer may
+    /// have sent its evidence for the ballot before it proposed another one.
     declined: Option<Ballot>,
     phase: Phase,
     unconfirmed: Option<UnconfirmedMove>,
-    /// The `partial_imm_bytes` of this end's Resume of the last move.
+    /// Of this end's Resume of the last move.
     partial_imm_bytes: u32,
-    /// Whether the peer has not yet reported its `partial_imm_bytes` for the last move.
+    /// Whether the peer's `partial_imm_bytes` of the last move is unknown.
     awaits_peer_moved: bool,
     retry_interval: Duration,
     peer_timeout: Duration,
-    /// The time at which unanswered messages are sent again. `None` if there are none.
+    /// The time at which unanswered messages are sent again.
     next_send: Option<Time>,
-    /// Empty while the vQP is open, and if the peer closed it.
+    /// Empty while the vQP is open, and after the peer has closed it.
     peer_bindings: PeerBindings,
-    /// `None` unless the peer has closed and this end waits for the evidence that it needs.
+    /// Set while this end waits for the evidence of a peer that has closed.
     pending_close: Option<Box<PendingClose>>,
     actions: SmallVec<[Action; 4]>,
 }
@@ -266,13 +252,13 @@ impl RailNegotiation {
         }
     }
 
-    /// Begins with this epoch instead of the first. Both ends must, before they exchange messages.
+    /// Begins with this epoch instead of the first one, at both ends and before any message.
     pub fn begin_at(&mut self, epoch: u16) {
         let ballot = Ballot { epoch, ..Ballot::FIRST };
         (self.current, self.promised, self.peer_epoch) = (ballot, ballot, epoch);
     }
 
-    /// The active rail; during a move, the old rail.
+    /// The active rail. During a move, the old rail.
     pub fn active(&self) -> usize {
         usize::from(self.active)
     }
@@ -283,7 +269,7 @@ impl RailNegotiation {
         m.rail.into()
     }
 
-    /// The highest ballot that this end has promised.
+    /// The highest promised ballot.
     pub fn promised(&self) -> Ballot {
         self.promised
     }
@@ -293,29 +279,28 @@ impl RailNegotiation {
         self.current
     }
 
-    /// The ballot of the move in progress. `None` if there is none.
+    /// The ballot of the move in progress.
     pub fn move_ballot(&self) -> Option<Ballot> {
         if let Phase::Moving(m) = &self.phase { Some(m.ballot) } else { None }
     }
 
-    /// Returns whether no move is in progress and the vQP is open.
+    /// Whether the vQP is open and no move is in progress.
     pub fn is_active(&self) -> bool {
         self.phase == Phase::Active
     }
 
-    /// Returns whether operations may be posted and the peer has confirmed the last move.
+    /// Whether no move is in progress and the peer has confirmed the last one.
     pub fn is_move_confirmed(&self) -> bool {
         self.is_active() && self.unconfirmed.is_none()
     }
 
-    /// Returns whether the peer's Resume of the last move, or its evidence for the next one, is
-    /// still missing. Until it arrives, the length of a WRITE with immediate may be unknown.
+    /// Whether the peer's Resume of the last move is missing, and its evidence for the next one
+    /// too. Until one of them arrives, the length of a WRITE with immediate may be unknown.
     pub fn awaits_peer_moved(&self) -> bool {
         self.awaits_peer_moved
     }
 
-    /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no
-    /// timer is running.
+    /// The time of the next call of [`RailNegotiation::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.next_send, self.connect_deadline(), self.next_close_question()].into_iter().flatten().min()
     }
@@ -325,13 +310,12 @@ impl RailNegotiation {
         self.actions.len()
     }
 
-    /// Removes and returns the next action for the driver.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// Records the failure of a rail at this end. The driver may report the same failure
-    /// repeatedly.
+    /// Records the failure of a rail at this end, which the driver may report repeatedly.
     pub fn rail_failed(&mut self, now: Time, rail: usize, failure: RailFailure) {
         let bit = 1 << rail;
         match failure {
@@ -351,8 +335,8 @@ impl RailNegotiation {
                     self.on_silence(now);
                 }
             }
-            // The move continues while a rail may reach the peer. If the new rail has failed,
-            // another move follows.
+            // The move continues while a rail may reach the peer. A failure of the new rail leads
+            // to another move.
             Phase::Moving(_) if self.all_rails() & !self.dead == 0 => {
                 self.close(CloseReason::FailedDuringRecovery);
             }
@@ -376,8 +360,8 @@ impl RailNegotiation {
         self.retry_proposal(now);
     }
 
-    /// Records that the old rail is fenced. `evidence` is the record of the operations that this
-    /// end executed for the peer.
+    /// Records that the old rail is fenced. `evidence` contains the operations that this end
+    /// executed for the peer.
     pub fn fenced(&mut self, now: Time, evidence: Evidence) {
         let partial_imm_bytes = self.partial_imm_bytes;
         if let Phase::Moving(m) = &mut self.phase
@@ -395,9 +379,9 @@ impl RailNegotiation {
         self.close(CloseReason::Unfenced);
     }
 
-    /// Records that the driver has decided the operations in flight. From now on, operations may be
-    /// posted on the new rail. Of a torn WRITE with immediate, the driver does not send the first
-    /// `partial_imm_bytes` bytes again.
+    /// Records that the driver has decided the operations in flight and may post on the new rail.
+    /// The driver does not send the first `partial_imm_bytes` bytes of a torn WRITE with immediate
+    /// again.
     pub fn moved(&mut self, now: Time, partial_imm_bytes: u32) {
         let Phase::Moving(m) = &self.phase else { return };
         let (ballot, rail, home) = (m.ballot, m.rail, m.home);
@@ -413,8 +397,7 @@ impl RailNegotiation {
         self.homes.on_moved(home);
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
         self.move_pauses.on_move(now, self.peer_timeout);
-        // A rail that the peer refused may work when the next move begins. If not, the peer refuses
-        // it again.
+        // A refused rail may work when the next move begins. If not, the peer refuses it again.
         self.forget_refusals();
         self.phase = Phase::Active;
         self.unconfirmed = Some(UnconfirmedMove {
@@ -481,14 +464,12 @@ impl RailNegotiation {
         }
     }
 
-    /// The set of all rails.
     fn all_rails(&self) -> u8 {
         u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
-    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move if none
-    /// is in progress. `proposed` says whether this end proposes the ballot; if not, `home` is the
-    /// one that the peer has named.
+    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move unless
+    /// one is in progress. `home` is the home that the peer named if the peer proposes.
     fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool, home: Option<Home>) {
         self.promised = ballot;
         let known = if proposed { self.homes.newest() } else { self.homes.newest_of_own_and(home) };
@@ -498,9 +479,9 @@ impl RailNegotiation {
         match &mut self.phase {
             Phase::Moving(m) => {
                 // This end's evidence is valid for the new ballot too. The peer must send its
-                // evidence again with the new ballot. Evidence for the old one would move the home
-                // to a rail that the vQP does not take, and then away from a rail on which the peer
-                // may have posted.
+                // evidence again with the new ballot: evidence for the old ballot would move the
+                // home to a rail that the vQP does not take, and then away from a rail on which the
+                // peer may have posted.
                 self.actions.retain(|action| {
                     !matches!(
                         action,
@@ -530,26 +511,24 @@ impl RailNegotiation {
                 });
             }
         }
-        // Before the fence, so that both ends fence at the same time.
+        // The message goes out before the fence, so that both ends fence at the same time.
         self.send_progress(now);
         if !proposed || self.qp_failed & (1 << self.active) != 0 {
             self.request_fence();
         }
     }
 
-    /// Asks the driver to fence the old rail, unless that was done.
     fn request_fence(&mut self) {
         if let Phase::Moving(m) = &mut self.phase
             && !core::mem::replace(&mut m.is_fence_requested, true)
         {
-            // The queue pair will be replaced after the fence, so its failure does not matter. If
-            // the NIC is dead, the driver reports that again.
+            // The queue pair is replaced after the fence, so its failure does not matter. The
+            // driver reports a dead NIC again.
             self.qp_failed &= !(1 << self.active);
             self.actions.push(Action::Fence { rail: self.active });
         }
     }
 
-    /// Requests the decision if the evidence of both ends is known.
     fn decide_if_ready(&mut self) {
         if let Phase::Moving(Move { local_evidence: Some(_), peer_evidence: Some(evidence), rail, .. }) =
             &self.phase

@@ -1,13 +1,13 @@
-//! The decision that the peer's process has ended.
+//! The detection of the end of the peer's process.
 //!
-//! The sockets of a software NIC end with its process, and the host then refuses packets to its
-//! port. A NIC that died or lost its link refuses nothing, so one rail that fails does not look
-//! like this. A process that resets one NIC does, on this rail; hence every rail must refuse.
+//! When the process of a software NIC ends, its sockets close, and the host then refuses packets to
+//! their port. A NIC that died or lost its link refuses nothing. A process that resets one NIC
+//! causes refusals on the rail of this NIC, so the detector requires refusals on every rail.
 //!
-//! A refusal has no authentication, and a firewall may refuse packets for a moment. The peer has
-//! therefore exited only when refusals have come on every rail for some time in which no message of
-//! the peer, which has the cookie, has arrived. A forger who cannot suppress the peer's heartbeats
-//! achieves nothing. One who can would end the vQP anyway, after `peer_timeout`.
+//! Refusals are not authenticated, and a firewall may refuse packets for a moment. The detector
+//! therefore requires refusals over some time in which no message of the peer arrives. Messages of
+//! the peer carry its cookie. A forger who cannot suppress the peer's heartbeats achieves nothing.
+//! A forger who can would end the vQP anyway, after `peer_timeout`.
 
 use core::time::Duration;
 
@@ -15,41 +15,39 @@ use mitra_verbs::Time;
 
 use crate::config::MAX_RAILS;
 
-/// The refusals since the last message of the peer. In sets of rails, which have the type `u8`, bit
-/// i is rail i.
+/// The refusals since the last message of the peer. In sets of rails (`u8`), bit i is rail i.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct PeerExitDetector {
-    /// For each rail, the times of the first refusal and of the last.
+    /// The times of the first and the last refusal, by rail.
     refusals: [Option<(Time, Time)>; MAX_RAILS],
 }
 
 impl PeerExitDetector {
-    /// Records that the peer's host has refused packets on `rail`.
     pub(crate) fn on_refusal(&mut self, now: Time, rail: usize) {
         let (_, last) = self.refusals[rail].get_or_insert((now, now));
         *last = now;
     }
 
-    /// Records a message of the peer, on any rail.
+    /// Records a message of the peer on any rail.
     pub(crate) fn on_peer_heard(&mut self) {
         *self = PeerExitDetector::default();
     }
 
-    /// The set of rails that have refused packets since the last message of the peer.
+    /// The rails with refusals since the last message of the peer.
     pub(crate) fn refusing(&self) -> u8 {
-        self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(refused.is_some()))
+        self.rails_where(|_, _| true)
     }
 
-    /// Returns whether the peer's process has ended: each rail of the set `rails` has refused
-    /// packets, and still did so `confirm_after` after its first refusal. `rails` are all rails on
-    /// which the peer may ever answer again: those whose NIC is alive at this end. A link that is
-    /// down may come up.
+    fn rails_where(&self, holds: impl Fn(Time, Time) -> bool) -> u8 {
+        let is_in = |refused: &Option<_>| refused.is_some_and(|(first, last)| holds(first, last));
+        self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(is_in(refused)))
+    }
+
+    /// Returns whether each rail of the set `rails` has refused packets over at least
+    /// `confirm_after`. `rails` must contain every rail on which the peer may answer again: every
+    /// rail whose NIC is alive at this end. A link that is down may come up.
     pub(crate) fn has_exited(&self, rails: u8, confirm_after: Duration) -> bool {
-        let is_confirmed = |refused: &Option<(Time, Time)>| {
-            refused.is_some_and(|(first, last)| last.saturating_since(first) >= confirm_after)
-        };
-        let confirmed =
-            self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(is_confirmed(refused)));
+        let confirmed = self.rails_where(|first, last| last.saturating_since(first) >= confirm_after);
         rails != 0 && rails & !confirmed == 0
     }
 }

@@ -19,43 +19,39 @@ use crate::secret::SecretWord;
 
 #[derive(Debug)]
 pub(crate) struct Rail {
-    /// The port when the rail was made or when its address changed last. It outlives the NIC.
+    /// The port, as of the creation of the rail or the last change of its address. It outlives the
+    /// NIC.
     port: PortAttr,
     data: DataQp,
-    /// Set if the current queue pair replaces a fenced queue pair.
+    /// `None` for the first queue pair of the rail.
     replacement: Option<Replacement>,
-    /// The replaced queue pair whose number is the vQP's number, with its completion queue. The
-    /// queue pair stays in RESET so that the NIC does not assign its number to another queue pair.
+    /// The replaced queue pair whose number is the vQP's number, with its completion queue. It
+    /// stays in RESET, so that the NIC does not assign the number to another queue pair.
     number_holder: Option<(Qpn, CqId)>,
-    /// Whether the current queue pair was transferred to another vQP, which uses its number.
+    /// Whether another vQP has taken over the current queue pair and its number.
     qp_transferred: bool,
-    /// Whether data queue pairs are moved on to RTS when they are connected.
+    /// Whether a connected data queue pair is moved on to RTS.
     sends: bool,
     control: Arc<ControlEndpoint>,
-    /// The cookie of the vQP.
     cookie: SecretWord,
     /// The peer's endpoint for control messages. `None` until the rail is connected.
     control_destination: Option<UdDestination>,
-    /// The time of the last control message, or of the last restart of the silence measurement.
+    /// The time of the last control message, or of the last restart of the silence timer.
     last_heard: Time,
-    /// The connection parameters of the other end, and the path MTU. `None` until the rail is
-    /// connected.
+    /// The other end's parameters and the path MTU. `None` until the rail is connected.
     peer: Option<(RailInfo, Mtu)>,
 }
 
-/// The state of a queue pair that replaces a fenced queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Replacement {
-    /// The ballot by which the vQP left the rail.
     left_by: Ballot,
-    /// Whether the queue pair is connected to the peer's replacement.
     connected: bool,
 }
 
 impl Rail {
-    /// Creates the data queue pair of the vQP with this cookie, unless the NIC, which had this
-    /// port, is dead. The first PSN, which must not be guessable, is derived from `secret`. The
-    /// rail leaves `control`, of which the vQP is a member, when it is destroyed.
+    /// Creates the data queue pair, unless the NIC is dead. `port` is the last known port of the
+    /// NIC. The first PSN is derived from `secret`. The vQP of `cookie` is a member of `control`,
+    /// which the rail leaves when it is destroyed.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`]. The vQP has then left `control`.
@@ -92,32 +88,27 @@ impl Rail {
         self.data.provider()
     }
 
-    /// The current data queue pair.
     pub(crate) fn data(&self) -> &DataQp {
         &self.data
     }
 
-    /// The completion queue of the data queue pair.
     pub(crate) fn cq(&self) -> CqId {
         self.data.cq()
     }
 
-    /// The completion queue of the control queue pair.
     pub(crate) fn control_cq(&self) -> CqId {
         self.control.cq()
     }
 
-    /// The number of the current data queue pair.
     pub(crate) fn qpn(&self) -> Qpn {
         self.data.qpn()
     }
 
-    /// The PSN of the first packet that the current data queue pair sends.
     pub(crate) fn first_psn(&self) -> Psn {
         self.data.first_psn()
     }
 
-    /// Returns the connection parameters for the other end. The address is the present one.
+    /// The connection parameters for the other end, with the present address.
     pub(crate) fn info(&self) -> RailInfo {
         RailInfo {
             gid: self.provider().query_port().map_or(self.port.gid, |port| port.gid),
@@ -130,13 +121,13 @@ impl Rail {
         }
     }
 
-    /// The address of the peer's NIC, and the path MTU. `None` before the rail is connected.
+    /// `None` before the rail is connected.
     pub(crate) fn peer_address(&self) -> Option<(Gid, Mtu)> {
         self.peer.map(|(peer, mtu)| (peer.gid, mtu))
     }
 
-    /// Adds the evidence that the fenced data queue pair has. A queue pair that a dead NIC never
-    /// had has executed nothing.
+    /// Adds the evidence of the fenced data queue pair. A queue pair that was never created has
+    /// executed nothing.
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
         if self.data.exists() {
             self.data.add_evidence(nic_alive, evidence);
@@ -145,21 +136,21 @@ impl Rail {
         }
     }
 
-    /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns
-    /// true before the rail is connected.
+    /// Whether the peer's NIC acknowledges data only after the data is in memory. True before the
+    /// rail is connected.
     pub(crate) fn peer_acks_after_placement(&self) -> bool {
         self.peer.is_none_or(|(peer, _)| peer.acks_after_placement)
     }
 
-    /// Connects both queue pairs to the peer. The data queue pair is moved to RTR.
+    /// Connects both queue pairs to the peer. The data queue pair then is in RTR.
     pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
         self.peer = Some((*peer, mtu));
         self.control_destination = Some(self.control.destination(peer.gid, peer.control_qpn, peer.qkey)?);
         self.connect_data_qp(config)
     }
 
-    /// Moves the data queue pair to RTS, if it is in RTR. A fenced queue pair stays in ERR, and its
-    /// replacement is moved to RTS later.
+    /// Moves a data queue pair in RTR to RTS. A fenced queue pair stays in ERR, and its replacement
+    /// is moved to RTS later.
     pub(crate) fn start_sending(&mut self, config: &Config) -> Result<()> {
         self.sends = true;
         match self.provider().query_qp(self.qpn()) {
@@ -170,7 +161,7 @@ impl Rail {
     }
 
     /// Changes the rights of the peer on the data queue pair. In another state than RTS, the change
-    /// takes effect when the queue pair is connected or moved to RTS.
+    /// takes effect with the connection or the move to RTS.
     pub(crate) fn set_access(&self, access: Access) -> Result<()> {
         let (p, qpn) = (self.provider(), self.qpn());
         let changed = match p.modify_qp(qpn, &QpAttr { access: Some(access), ..QpAttr::default() }) {
@@ -189,10 +180,9 @@ impl Rail {
         }
     }
 
-    /// Replaces the data queue pair. The old queue pair is fenced, and the vQP left it by the
-    /// ballot `left_by`. The new queue pair has another number and another first PSN, so late
-    /// packets of the old one are dropped. If `keep_number` is set, the old queue pair stays in
-    /// RESET to reserve its number.
+    /// Replaces the fenced data queue pair, which the vQP left by the ballot `left_by`. The new
+    /// queue pair has another number and first PSN, so late packets of the old one are dropped. If
+    /// `keep_number` is set, the old queue pair stays in RESET to reserve its number.
     pub(crate) fn replace_qp(
         &mut self,
         config: &Config,
@@ -217,17 +207,15 @@ impl Rail {
         Ok(())
     }
 
-    /// Returns whether the current queue pair was made after the vQP left the rail by this ballot.
+    /// Whether the current queue pair was created after the vQP left the rail by this ballot.
     pub(crate) fn is_replacement_for(&self, left_by: Ballot) -> bool {
         self.replacement.is_some_and(|replacement| replacement.left_by == left_by)
     }
 
-    /// Returns whether the current queue pair is a replacement and connected to the peer's.
     pub(crate) fn is_replacement_connected(&self) -> bool {
         self.replacement.is_some_and(|replacement| replacement.connected)
     }
 
-    /// Connects the replacement to the peer's.
     pub(crate) fn connect_replacement(&mut self, qpn: Qpn, psn: Psn, config: &Config) -> Result<()> {
         if let Some((peer, _)) = &mut self.peer {
             (peer.qpn, peer.psn) = (qpn, psn);
@@ -239,13 +227,13 @@ impl Rail {
         Ok(())
     }
 
-    /// Returns whether a queue pair of the rail reserves this number.
+    /// Whether the rail's queue pair or number holder has this number.
     pub(crate) fn holds_number(&self, qpn: Qpn) -> bool {
         self.number_holder.map_or(self.qpn(), |(held, _)| held) == qpn
     }
 
     /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The
-    /// vQP of this rail has closed. A dead NIC assigns the number to no other queue pair.
+    /// vQP of this rail must have closed. A dead NIC assigns the number to no other queue pair.
     pub(crate) fn transfer_qpn(&mut self, to: &mut Rail) -> Result<()> {
         if self.number_holder.is_none() {
             match self.data.modify_to(QpState::Reset) {
@@ -257,18 +245,17 @@ impl Rail {
         Ok(())
     }
 
-    /// Reads the address of this end's NIC again, which has changed. Returns the address. `None` if
-    /// the NIC is dead.
+    /// Reads and returns the changed address of this end's NIC. `None` if the NIC is dead.
     pub(crate) fn refresh_gid(&mut self) -> Option<Gid> {
         self.port.gid = self.provider().query_port().ok()?.gid;
         Some(self.port.gid)
     }
 
-    /// Changes the address of the peer's NIC for control messages, and for the next connection of
-    /// the data queue pair. Returns whether it was another one.
+    /// Sets the address of the peer's NIC, which the data queue pair uses from its next connection
+    /// on. Returns whether the address has changed.
     ///
     /// # Errors
-    /// Any error of the NIC. The address is then unchanged.
+    /// Any error of the NIC; the address is then unchanged.
     pub(crate) fn set_peer_gid(&mut self, gid: Gid) -> Result<bool> {
         let Some((peer, _)) = &mut self.peer else { return Ok(false) };
         if peer.gid == gid {
@@ -279,15 +266,14 @@ impl Rail {
         Ok(true)
     }
 
-    /// Resets the data queue pair and connects it again, which discards every posted receive
-    /// without a completion. The queue pair must not have carried any data. That is so if its rail
-    /// was proposed in a move and then refused, and on a rail that was never active.
+    /// Resets the data queue pair and connects it again, which discards its posted receives. The
+    /// queue pair must not have carried data: its rail was never active, or was proposed in a move
+    /// and then refused.
     pub(crate) fn reconnect_unused(&self, config: &Config) -> Result<()> {
         self.data.modify_to(QpState::Reset)?;
         self.connect_data_qp(config)
     }
 
-    /// Connects the data queue pair, if the parameters of the peer are known.
     fn connect_data_qp(&self, config: &Config) -> Result<()> {
         let Some(connection) = self.connection(config) else { return Ok(()) };
         self.data.modify_to_rtr(&connection)?;
@@ -299,19 +285,17 @@ impl Rail {
         self.data.modify_to_rts(&connection)
     }
 
-    /// Returns the attributes of the connection to the peer's data queue pair.
     fn connection(&self, config: &Config) -> Option<RcConnection> {
         let (peer, path_mtu) = self.peer?;
         Some(self.data.connection(config, path_mtu, (peer.gid, peer.qpn, peer.psn)))
     }
 
-    /// Appends up to `max` completions of the data queue pair to `out`, and returns their number.
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         self.data.poll_cq(max, out)
     }
 
-    /// Moves the data queue pair to ERR, where it executes nothing more and flushes its queues.
+    /// In ERR, the data queue pair executes nothing more and flushes its queues.
     pub(crate) fn modify_to_error(&self) -> Result<()> {
         self.data.modify_to(QpState::Err)
     }
@@ -322,14 +306,14 @@ impl Rail {
         self.data.modify_to(state)
     }
 
-    /// Returns whether the data queue pair, in SQD, has drained. `None` if it is not in SQD.
+    /// Whether the send queue has drained. `None` if the queue pair is not in SQD.
     pub(crate) fn is_sqd_drained(&self) -> Option<bool> {
         let status = self.provider().query_qp(self.qpn()).ok()?;
         (status.state == QpState::Sqd).then_some(status.sq_drain == SqDrain::Drained)
     }
 
-    /// Moves the data queue pair back to RTS, if a request that it could not execute has moved it
-    /// to SQE.
+    /// Moves a data queue pair in SQE back to RTS. UC enters SQE at a request that it cannot
+    /// execute.
     pub(crate) fn leave_sqe(&self) -> Result<()> {
         match self.provider().query_qp(self.qpn())?.state {
             QpState::Sqe => self.data.modify_to(QpState::Rts),
@@ -337,19 +321,18 @@ impl Rail {
         }
     }
 
-    /// Moves the data queue pair to RESET, where its windows are unbound.
+    /// In RESET, the windows of the data queue pair are unbound.
     pub(crate) fn modify_to_reset(&self) -> Result<()> {
         self.data.modify_to(QpState::Reset)
     }
 
-    /// Sends a control message, as a solicited event if `wakes` is set. The message may be lost.
     pub(crate) fn send_control(&self, bytes: &[u8], wakes: bool) {
         if let Some(destination) = self.control_destination {
             self.control.send(destination, bytes, wakes);
         }
     }
 
-    /// Returns the control datagrams that have arrived for the vQP, and those that name no vQP.
+    /// Returns the datagrams for the vQP, and the datagrams that name no vQP.
     pub(crate) fn receive_control(&self) -> Result<Vec<Box<[u8]>>> {
         self.control.receive(self.cookie)
     }
@@ -360,18 +343,17 @@ impl Rail {
         self.peer.map_or(0, |(peer, _)| self.provider().port_refusals(peer.gid))
     }
 
-    /// The time that was passed to the last call of [`Rail::note_heard`].
     pub(crate) fn last_heard(&self) -> Time {
         self.last_heard
     }
 
-    /// Restarts the measurement of the peer's silence on this rail.
+    /// Restarts the silence timer.
     pub(crate) fn note_heard(&mut self, now: Time) {
         self.last_heard = now;
     }
 
-    /// Destroys the rail's objects on the NIC, except for those transferred to another vQP. Returns
-    /// the first error; the error of a dead NIC does not count.
+    /// Destroys the rail's objects on the NIC, except a queue pair that another vQP has taken over.
+    /// Returns the first error. Objects on a dead NIC count as destroyed.
     pub(crate) fn destroy(&self) -> Result<()> {
         let current = (!self.qp_transferred).then_some((self.qpn(), self.cq()));
         let mut first = Ok(());
@@ -382,7 +364,7 @@ impl Rail {
     }
 }
 
-/// The first PSN of a queue pair, which must not be guessable.
+/// A first PSN must not be guessable.
 pub(crate) fn first_psn(secret: SecretWord) -> Psn {
     Psn::new(secret.expose() as u32)
 }

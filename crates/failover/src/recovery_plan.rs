@@ -8,42 +8,36 @@ use crate::completion::{Outcome, UnresolvedError};
 use crate::config::{Policy, WritePolicy};
 use crate::evidence::{InFlight, Kind, Verdict};
 
-/// The treatment of an operation that was in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Plan {
-    /// The operation ends with this outcome.
     End(Outcome),
-    /// The operation succeeds and returns this value.
     Value(u64),
-    /// The operation is sent again on the next rail, except for the packets that the responder has
+    /// The operation is sent again on the next rail, without the packets that the responder
     /// executed.
     Replay {
-        /// The number of packets at the start of the operation that are not sent again.
+        /// Packets at the start of the operation.
         skip_packets: u32,
     },
 }
 
-/// An operation in flight, with the facts on which its plan depends.
+/// An operation in flight, with what its plan depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Case {
-    /// The operation.
     pub op: InFlight,
-    /// The verdict that follows from the evidence.
     pub verdict: Verdict,
-    /// Whether the work request has the FENCE flag.
     pub fence: bool,
-    /// The treatment of the operation if it is a WRITE and the verdict is ambiguous.
+    /// Matters for a WRITE with an ambiguous verdict.
     pub write_policy: WritePolicy,
 }
 
 /// Plans the operations in flight, in posting order, for [`Policy::Exact`].
 ///
-/// `local_placed` says whether the local NIC was alive when it was fenced. If so, all data that it
+/// `local_placed` says whether the local NIC was alive when it was fenced, so that all data that it
 /// received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // For each operation: the changes to the peer's memory by the next later operation with the
-    // FENCE flag and by all operations after that one. READs do not change memory, so a fence that
-    // is followed only by READs does not restrict the repetition of a READ.
+    // For each operation, the changes to the peer's memory by the next later operation with the
+    // FENCE flag and by all operations behind that one. READs change no memory, so a fence with
+    // only READs behind it permits the repetition of an earlier READ.
     let mut fenced_after = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {
@@ -70,12 +64,11 @@ pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> 
         .collect()
 }
 
-/// Whether a set of operations changed the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Changes {
-    /// At least one of the operations certainly changed a part of it.
+    /// An operation certainly changed a part of the peer's memory.
     began: bool,
-    /// At least one of the operations may have changed a part of it.
+    /// An operation may have changed a part of it.
     may_have_begun: bool,
 }
 
@@ -84,13 +77,13 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     let repeatable = case.write_policy == WritePolicy::Repeatable || Mutant::AmbiguousWriteRepeated.is_on();
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) | (Kind::Local, _) => replay,
-        // A READ has no effect, so it can be repeated, unless the application ordered later changes
-        // after it by a fence.
+        // A READ has no effect and is repeated, unless a fence ordered later changes behind it.
         (Kind::Read, _) if Mutant::FencedReadRepeated.is_on() => replay,
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,
             Changes { began: false, .. } if Mutant::PerhapsFencedReadRepeated.is_on() => replay,
-            // The fenced operation began, so the requester had received the whole READ response.
+            // The fenced operation began, so the requester's NIC had received the whole READ
+            // response.
             Changes { began: true, .. } if local_placed || Mutant::DeadNicTrusted.is_on() => {
                 Plan::End(Outcome::Success)
             }
@@ -107,15 +100,15 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
             Plan::Replay { skip_packets: packets + u32::from(Mutant::TornWriteSkipsOneMore.is_on()) }
         }
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous) if repeatable => replay,
-        // A SEND takes effect when its receive completes. If the receive did not complete, the
-        // receiver posts it again on the new rail.
+        // A SEND takes effect when its receive completes. Without this completion, the receiver
+        // posts the receive again on the new rail.
         (Kind::Send, Verdict::Torn(_) | Verdict::Ambiguous) => replay,
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous)
         | (Kind::Atomic, Verdict::Torn(_) | Verdict::Ambiguous) => unresolved(UnresolvedError::Indeterminate),
     }
 }
 
-/// Plans an operation after one that ended in an error. Such operations are not replayed.
+/// Plans an operation behind one that ended in an error. It is not replayed.
 fn plan_after_error(case: &Case) -> Plan {
     match (case.op.kind, case.verdict) {
         (Kind::Read | Kind::Local, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {
@@ -132,9 +125,9 @@ fn plan_after_error(case: &Case) -> Plan {
     }
 }
 
-/// Plans the operations in flight of an unreliable connection, for which there is no evidence. A
-/// message is not sent again, because it may have been executed. The operations that send no
-/// message, or none on an unreliable connection, are executed or refused by the next rail.
+/// Plans the operations in flight of an unreliable connection, for which no evidence exists. A
+/// message may have been executed, so it is not sent again. All other operations are replayed, and
+/// the next rail executes or refuses them.
 pub fn plan_unreliable(kinds: &[Kind]) -> Vec<Plan> {
     kinds
         .iter()
@@ -145,7 +138,7 @@ pub fn plan_unreliable(kinds: &[Kind]) -> Vec<Plan> {
         .collect()
 }
 
-/// Plans the operations in flight without evidence, for the baseline policies.
+/// For the baseline policies, which use no evidence.
 pub fn plan_baseline(policy: Policy, kinds: &[Kind]) -> Vec<Plan> {
     let mut failed = false;
     kinds

@@ -2,21 +2,20 @@ use core::fmt;
 
 use mitra_verbs::{Provider, Result};
 
-/// The secret of one end of a vQP. The cookie that authenticates control messages, the Q_Keys and
-/// the first PSNs are derived from it.
+/// The secret of one end of a vQP. It is the source of the cookie that authenticates control
+/// messages, of the Q_Keys and of the first PSNs.
 ///
-/// By default, [`VirtualQpBuilder::build`](crate::VirtualQpBuilder::build) draws it from the NIC,
-/// and so from the operating system's random source. Its `Debug` text does not contain it.
+/// By default, [`VirtualQpBuilder::build`](crate::VirtualQpBuilder::build) draws the secret from
+/// the NIC, which uses the operating system's random source. The `Debug` text does not contain it.
 #[derive(Clone, Debug)]
 pub struct Secret {
     /// The cookie that control messages to this end must contain.
     pub(crate) cookie: SecretWord,
-    /// The seed of Q_Keys and first PSNs.
     pub(crate) seed: SecretWord,
 }
 
 impl Secret {
-    /// Draws a secret from the random source of a NIC.
+    /// Draws a secret from the NIC's random source.
     ///
     /// # Errors
     /// The error of [`Provider::random_u64`].
@@ -24,15 +23,15 @@ impl Secret {
         Ok(Secret::fixed([nic.random_u64()?, nic.random_u64()?]))
     }
 
-    /// Returns a secret that the caller chooses, for runs that must be reproducible, such as those
-    /// of a simulator. Whoever can guess it can send control messages to the vQP. The two ends of a
-    /// vQP need secrets with different first words.
+    /// Returns a secret of the caller's choice, for reproducible runs such as a simulation. An
+    /// attacker who can guess the secret can send control messages to the vQP. The secrets of the
+    /// two ends must differ in the first word.
     pub fn fixed([cookie, seed]: [u64; 2]) -> Secret {
         Secret { cookie: SecretWord(cookie), seed: SecretWord(seed) }
     }
 }
 
-/// 64 secret bits. The `Debug` text does not contain them, and a comparison takes the same time
+/// 64 secret bits. The `Debug` text does not contain them. A comparison takes the same time
 /// wherever the first difference is.
 #[derive(Clone, Copy)]
 pub(crate) struct SecretWord(u64);
@@ -42,7 +41,7 @@ impl SecretWord {
         SecretWord(value)
     }
 
-    /// Returns the bits, to send them to the peer or to derive other values.
+    /// The bits, to be sent to the peer or to derive other values.
     pub(crate) fn expose(self) -> u64 {
         self.0
     }

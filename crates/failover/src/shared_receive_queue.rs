@@ -8,51 +8,48 @@ use mitra_verbs::{Error, PostError, RecvWr, Result};
 use crate::domain::Domain;
 use crate::key_translation::check_limit;
 
-/// A queue of receives that any number of virtual queue pairs share
-/// ([`VirtualQpBuilder::shared_receive_queue`]), or queue pairs with a shared backup
+/// Receives that several virtual queue pairs share ([`VirtualQpBuilder::shared_receive_queue`]), or
+/// several queue pairs with a shared backup
 /// ([`SharedBackup::queue_pair_with_shared_receives`](crate::SharedBackup::queue_pair_with_shared_receives)).
 ///
-/// A shared receive cannot be posted on a vQP in advance, because it could not be withdrawn when
-/// another vQP needs a receive. Messages therefore arrive in memory of the vQP, in *slots*, and a
-/// poll of the vQP copies each message to the shared receive that is the oldest at this time. A
-/// slot is as long as the longest receive that was posted so far, and at least 16 KiB; a longer
-/// message fails. When a longer receive is posted, the next poll of a reliable vQP under
-/// [`Policy::Exact`](crate::Policy::Exact) makes its slots longer, which takes a move. Tell the
-/// sender of the receive after this poll. Otherwise the slots stay as they are. A sender gets an
-/// RNR NAK when no slot is free: until the first receive is posted, and while as many messages wait
-/// as there are slots (4 to 64, of 4 MiB altogether if that suffices for 4).
+/// A shared receive is not posted on any vQP, because a posted receive could not be withdrawn when
+/// another vQP needs it. A message arrives in a *slot*, which is memory of the vQP. A poll of the
+/// vQP then copies the message to the oldest shared receive. A vQP has 4 to 64 slots, of 4 MiB
+/// altogether if that suffices for 4. A sender gets an RNR NAK while no slot is free, and before
+/// the first receive is posted.
 ///
-/// A message is acknowledged when it is in its slot. It waits there for a receive, also while the
-/// vQP fails over and after the vQP has closed, until the vQP is dropped
-/// ([`VirtualQp::waiting_messages`](crate::VirtualQp::waiting_messages)). A message that does not
-/// fit in its receive, or that the receive's memory regions do not permit, fails the receive and
-/// closes the vQP; its sender may have seen success.
+/// A slot is as long as the longest receive posted so far, and at least 16 KiB. A longer message
+/// fails. When a longer receive is posted, the next poll of a reliable vQP under
+/// [`Policy::Exact`](crate::Policy::Exact) lengthens its slots by a move. Other vQPs keep their
+/// slots. An application should announce a longer receive to its sender only after this poll.
+///
+/// A message is acknowledged when it is in its slot. There it waits for a receive until the vQP is
+/// dropped, even if the vQP fails over or closes
+/// ([`VirtualQp::waiting_messages`](crate::VirtualQp::waiting_messages)). If a message is longer
+/// than its receive, or if the receive's memory regions do not permit the copy, the receive fails
+/// and the vQP closes. The sender of the message may have seen success.
 ///
 /// [`VirtualQpBuilder::shared_receive_queue`]: crate::VirtualQpBuilder::shared_receive_queue
 pub struct SharedReceiveQueue {
-    /// The domain of the receives' memory, which may differ from those of the vQPs.
+    /// The domain of the receives' memory. A vQP may have another one.
     domain: Arc<Domain>,
-    /// The maximum length of a receive in bytes.
     max_bytes: u64,
-    /// The length in bytes of the longest receive that was posted so far.
+    /// The length in bytes of the longest receive posted so far.
     longest: AtomicUsize,
-    /// Whether a receive was posted, which may have no bytes.
+    /// Whether a receive was posted. `longest` does not tell, because a receive may have no bytes.
     used: AtomicBool,
     state: Mutex<State>,
     on_limit: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Why a message takes no shared receive.
+/// The reason why a message takes no shared receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotTaken {
-    /// The queue has no receive.
     Empty,
-    /// The oldest receive is shorter than the message.
     TooShort,
 }
 
 struct State {
-    /// The maximum number of receives in the queue.
     depth: usize,
     receives: VecDeque<RecvWr>,
     /// The limit event is due when fewer receives than this are left. 0 if the queue is not armed.
@@ -60,7 +57,6 @@ struct State {
 }
 
 impl State {
-    /// Returns whether the limit event is due. If it is, disarms the queue.
     fn take_limit_event(&mut self) -> bool {
         let is_due = self.receives.len() < self.limit;
         if is_due {
@@ -71,14 +67,13 @@ impl State {
 }
 
 impl SharedReceiveQueue {
-    /// Creates a queue of up to `depth` receives, whose memory is registered in `domain`.
+    /// Creates a queue of up to `depth` receives with memory in `domain`.
     pub fn new(domain: &Arc<Domain>, depth: u32) -> Arc<SharedReceiveQueue> {
         SharedReceiveQueue::with_limit_event(domain, depth, || {})
     }
 
-    /// Creates a queue as [`SharedReceiveQueue::new`] does, which calls `on_limit` for the limit
-    /// event ([`SharedReceiveQueue::arm`]). The call is made by the thread that took the receive or
-    /// armed the queue.
+    /// Creates a queue that calls `on_limit` for the limit event ([`SharedReceiveQueue::arm`]), on
+    /// the thread that takes the receive or arms the queue.
     pub fn with_limit_event(
         domain: &Arc<Domain>,
         depth: u32,
@@ -94,12 +89,12 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts receives in order. A message that waits on a vQP takes its receive when that vQP is
-    /// polled.
+    /// Posts receives in order. A message that waits in a slot takes its receive at the next poll
+    /// of its vQP.
     ///
     /// # Errors
-    /// The index of the first receive that is refused: [`Error::SrqFull`], or [`Error::Limit`] if
-    /// the receive is longer than a message. The receives before it are posted.
+    /// The first receive that is refused, with [`Error::SrqFull`], or with [`Error::Limit`] if the
+    /// receive is longer than a message. The receives before it are posted.
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut state = self.state();
         for (index, wr) in wrs.iter().enumerate() {
@@ -133,8 +128,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Requests one limit event for the time when fewer than `limit` receives are left. If fewer
-    /// are left now, reports it at once.
+    /// Requests one limit event, for when fewer than `limit` receives are left. The event comes at
+    /// once if fewer are left now.
     ///
     /// # Errors
     /// [`Error::Limit`] if `limit` exceeds the queue's depth.
@@ -156,32 +151,27 @@ impl SharedReceiveQueue {
         self.state().receives.len()
     }
 
-    /// Returns whether no receive is in the queue.
+    /// Whether no receive is posted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The length in bytes of the longest receive that was posted so far.
     pub(crate) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a receive was posted so far.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest receive, for a datagram of `bytes` bytes with its GRH. Returns `None` if
-    /// there is no receive, or if the oldest one is shorter: a datagram that does not fit is lost,
-    /// and the receive stays. Reports the limit event if it is due.
+    /// Takes the oldest receive for a datagram of `bytes` bytes, with its GRH. Returns `None` if
+    /// there is no receive, or if the oldest one is shorter: the datagram is then lost, and the
+    /// receive stays.
     pub fn take_for(&self, bytes: u64) -> Option<RecvWr> {
         self.take_if_it_fits(bytes).ok()
     }
 
-    /// Does the same as [`SharedReceiveQueue::take_for`], for a message of a connection.
-    ///
-    /// # Errors
-    /// The reason for which no receive was taken.
+    /// Takes the oldest receive for a message of `bytes` bytes on a connection.
     pub(crate) fn take_if_it_fits(&self, bytes: u64) -> Result<RecvWr, NotTaken> {
         let mut state = self.state();
         let Some(oldest) = state.receives.front() else { return Err(NotTaken::Empty) };
@@ -202,8 +192,7 @@ impl SharedReceiveQueue {
         &self.domain
     }
 
-    /// Locks the state, even if the lock is poisoned, because no code panics while the state is
-    /// inconsistent.
+    /// A poisoned lock is taken too, because no code panics while the state is inconsistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -215,7 +204,6 @@ impl fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// The length of a receive in bytes.
 pub(crate) fn len(wr: &RecvWr) -> u64 {
     wr.sges.iter().map(|sge| u64::from(sge.len)).sum()
 }

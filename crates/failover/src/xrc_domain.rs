@@ -6,14 +6,13 @@ use mitra_verbs::{Error, Result, Srqn};
 
 use crate::shared_receive_queue::SharedReceiveQueue;
 
-/// An XRC domain (IBTA volume 1, annex A14): shared receive queues, which peers name by their
-/// numbers.
+/// An XRC domain (IBTA volume 1, annex A14): shared receive queues that peers name by number.
 ///
 /// The receiving end of an XRC connection is a virtual queue pair in the domain
-/// ([`VirtualQpBuilder::xrc_domain`]). Each message that it receives takes a receive of the queue
-/// that the message names ([`SendWr::to_srq`]). The messages of a connection complete in the order
-/// in which they were sent, whichever queues they name; so a message waits if its queue has no
-/// receive, and those behind it wait too.
+/// ([`VirtualQpBuilder::xrc_domain`]). Each message takes a receive of the queue that the message
+/// names ([`SendWr::to_srq`]). The messages of a connection complete in the order of their sends,
+/// also if they name different queues. A message whose queue has no receive therefore delays the
+/// messages behind it.
 ///
 /// [`VirtualQpBuilder::xrc_domain`]: crate::VirtualQpBuilder::xrc_domain
 /// [`SendWr::to_srq`]: mitra_verbs::SendWr::to_srq
@@ -28,11 +27,10 @@ impl XrcDomain {
         Arc::default()
     }
 
-    /// Adds a queue with a number that the caller chooses.
+    /// Adds a queue under a number of the caller's choice.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the number is 0, which names no queue, or belongs to another queue of
-    /// the domain.
+    /// [`Error::Invalid`] if the number is 0, which names no queue, or if another queue has it.
     pub fn insert(&self, number: Srqn, queue: &Arc<SharedReceiveQueue>) -> Result<()> {
         let mut queues = self.queues();
         if number == Srqn::default() || queues.contains_key(&number) {
@@ -44,29 +42,27 @@ impl XrcDomain {
         Ok(())
     }
 
-    /// Removes a queue. A message that waits for a receive of it is dropped, and one that names it
-    /// from now on closes the virtual queue pair that received it.
+    /// Removes a queue. Messages that wait for its receives are dropped. A later message that names
+    /// it closes the virtual queue pair that received the message.
     pub fn remove(&self, number: Srqn) {
         self.queues().remove(&number);
     }
 
-    /// Returns the queue with a number.
+    /// The queue with this number.
     pub fn queue(&self, number: Srqn) -> Option<Arc<SharedReceiveQueue>> {
         self.queues().get(&number).cloned()
     }
 
-    /// Returns whether a receive was posted to any of the queues.
     pub(crate) fn is_used(&self) -> bool {
         self.queues().values().any(|queue| queue.is_used())
     }
 
-    /// The length in bytes of the longest receive that was posted so far.
+    /// In bytes, over all queues.
     pub(crate) fn longest(&self) -> usize {
         self.queues().values().map(|queue| queue.longest()).max().unwrap_or(0)
     }
 
-    /// Locks the queues, even if the lock is poisoned, because no code panics while they are
-    /// inconsistent.
+    /// A poisoned lock is taken too, because no code panics while the queues are inconsistent.
     fn queues(&self) -> MutexGuard<'_, BTreeMap<Srqn, Arc<SharedReceiveQueue>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,8 @@
-//! The kinds of control messages, which an observer of datagrams sees without the secrets of a vQP.
+//! The kinds of control messages. An observer of datagrams sees them without the secrets of a vQP.
 
 use super::{EPOCH_OFFSET, HEADER, VERSION};
 
-/// The kind of a control message. Its value is the byte that names it in a datagram.
+/// The kind of a control message. The value is the byte in the datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum MessageKind {
@@ -46,15 +46,13 @@ impl MessageKind {
         MessageKind::AddressKnown,
     ];
 
-    /// Returns the kind that a datagram claims to have. `None` if the datagram is no control
-    /// message.
+    /// The kind that a datagram claims to have. `None` if it is no control message.
     pub fn of_datagram(bytes: &[u8]) -> Option<MessageKind> {
         let [VERSION, kind, ..] = *bytes else { return None };
         MessageKind::ALL.into_iter().find(|&known| known as u8 == kind && bytes.len() >= HEADER)
     }
 
-    /// Returns the epoch that the ballot of a datagram claims to have. `None` if the datagram is no
-    /// control message.
+    /// The epoch that a datagram claims to have. `None` if it is no control message.
     pub fn epoch_of_datagram(bytes: &[u8]) -> Option<u16> {
         MessageKind::of_datagram(bytes)?;
         let epoch = bytes.get(EPOCH_OFFSET..)?.first_chunk()?;

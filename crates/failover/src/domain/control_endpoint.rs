@@ -1,10 +1,10 @@
 //! The UD queue pair of a NIC that carries the control messages of virtual queue pairs.
 //!
 //! All vQPs of a domain share one endpoint on each NIC, because a queue pair with receive buffers
-//! for each vQP takes more memory than the vQP itself. The header of a message has the cookie of
-//! the vQP that it is for. Whichever vQP polls the endpoint distributes what has arrived. A vQP
-//! with completion channels of its own has endpoints of its own too, which raise events on these
-//! channels.
+//! for each vQP would take more memory than the vQP itself. The header of a message has the cookie
+//! of the vQP that the message is for. The vQP that polls the endpoint distributes all messages
+//! that have arrived. A vQP with completion channels of its own also has its own endpoints, which
+//! raise events on these channels.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -19,43 +19,37 @@ use crate::control_message::{self, MAX_LEN};
 use crate::data_qp::{NO_CQ, NO_QP};
 use crate::secret::SecretWord;
 
-/// The number of receives of an endpoint with one vQP.
 const RECVS: u32 = 32;
-/// The number of receives that a further vQP adds. All vQPs of a domain fail over at the same time,
-/// and each is sent a few messages.
+/// The number of receives that each further vQP adds. All vQPs of a domain fail over at the same
+/// time, and each receives a few messages.
 const RECVS_PER_MEMBER: u32 = 2;
-/// The maximum number of receives of an endpoint that vQPs share. Their buffers are allocated as
-/// vQPs join.
+/// The maximum number of receives of a shared endpoint. Buffers are allocated as vQPs join.
 const MAX_RECVS: u32 = 4096;
-/// The maximum number of messages that wait for one vQP. Further messages are dropped, as a full
-/// receive queue drops them.
+/// The maximum number of messages that wait for one vQP. More are dropped, as by a full receive
+/// queue.
 const MAX_WAITING: usize = 32;
-/// The length of the GRH that precedes the payload in a receive buffer of a UD queue pair, in bytes
-/// (`ibv_post_recv(3)`).
+/// The length in bytes of the GRH in front of the payload (`ibv_post_recv(3)`).
 const GRH_LEN: usize = 40;
-/// The length of a receive buffer, in bytes, rounded up to a multiple of 8.
+/// In bytes.
 const SLOT_LEN: usize = (GRH_LEN + MAX_LEN).next_multiple_of(8);
 
-/// A call that destroys one object of a NIC.
+/// Destroys one object of a NIC.
 type Undo = Box<dyn Fn(&dyn Provider) -> Result<()>>;
 
-/// A control message that has arrived.
 type Datagram = Box<[u8]>;
 
-/// A queue pair for control messages, its receive buffers, and the messages that wait for vQPs.
 #[derive(Debug)]
 pub(crate) struct ControlEndpoint {
     nic: LocalNic,
     cq: CqId,
     qpn: Qpn,
     qkey: u32,
-    /// The maximum number of receives.
     max_recvs: u32,
     state: Mutex<State>,
 }
 
-/// Receive buffers in one region. The first block has [`RECVS`] buffers, and each further one as
-/// many as all before it.
+/// Receive buffers in one region. The first block has [`RECVS`] buffers. Each further block has as
+/// many as all blocks before it.
 #[derive(Debug)]
 struct Block {
     memory: Arc<Buffer>,
@@ -64,23 +58,21 @@ struct Block {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The messages that wait for each vQP, by the cookie of the vQP.
+    /// The waiting messages of each vQP, by its cookie.
     inboxes: HashMap<u64, Vec<Datagram>>,
-    /// The receive buffers.
     blocks: Vec<Block>,
-    /// The number of receive buffers in use.
     recvs: u32,
-    /// The address handles of the peers' NICs, each with the number of destinations that have it.
+    /// The address handles of the peers' NICs, each with the number of its destinations.
     address_handles: HashMap<Gid, (AhId, usize)>,
-    /// Whether the last vQP has left, so that the objects on the NIC are destroyed.
+    /// Whether the last vQP has left. The objects on the NIC are then destroyed.
     destroyed: bool,
-    /// Scratch memory for completions.
+    /// Empty between calls; kept for its capacity.
     wcs: Vec<Wc>,
 }
 
 impl Domain {
-    /// Returns the endpoint of a rail that the vQPs of the domain share, with the vQP of this
-    /// cookie as a member. `qkey` is the Q_Key of a new endpoint.
+    /// Makes the vQP of this cookie a member of the shared endpoint of a rail. `qkey` is the Q_Key
+    /// of a new endpoint.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -101,17 +93,15 @@ impl Domain {
     }
 }
 
-/// The endpoints that the vQPs of a domain share, in the order of rails.
 pub(super) type SharedEndpoints = Mutex<Vec<Weak<ControlEndpoint>>>;
 
-/// Returns the endpoints of a domain without vQPs.
 pub(super) fn none_yet(rails: usize) -> SharedEndpoints {
     Mutex::new(core::iter::repeat_with(Weak::new).take(rails).collect())
 }
 
 impl ControlEndpoint {
-    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel. That
-    /// of a dead NIC has no queue pair.
+    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel. On a
+    /// dead NIC, the endpoint has no queue pair.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -134,7 +124,7 @@ impl ControlEndpoint {
             }
         }
         let endpoint = match made {
-            // Every call fails, as for an endpoint that has died with its NIC.
+            // Every call on it fails, as on an endpoint that died with its NIC.
             Err(Error::DeviceFatal) => {
                 let (nic, state) = (nic.clone(), Mutex::default());
                 ControlEndpoint { nic, cq: NO_CQ, qpn: NO_QP, qkey, max_recvs: 0, state }
@@ -145,7 +135,7 @@ impl ControlEndpoint {
         Ok(Arc::new(endpoint))
     }
 
-    /// Creates the objects, and pushes onto `undo` the calls that destroy them.
+    /// `undo` receives the calls that destroy what was created.
     fn make(
         nic: &LocalNic,
         raises_events: bool,
@@ -186,20 +176,19 @@ impl ControlEndpoint {
         self.qkey
     }
 
-    /// Makes the vQP of this cookie a member. Returns false if the endpoint is destroyed, or if
-    /// another vQP has this cookie.
+    /// Returns false if the endpoint is destroyed, or if another vQP has this cookie.
     fn join(&self, cookie: SecretWord) -> bool {
         let mut state = lock(&self.state);
         if state.destroyed || state.inboxes.contains_key(&cookie.expose()) {
             return false;
         }
         state.inboxes.insert(cookie.expose(), Vec::new());
-        // With fewer receives more messages are lost, and sent again. A dead NIC receives none.
+        // Without these receives, more messages are lost and sent again. A dead NIC receives none.
         let _ = self.add_recvs(&mut state, RECVS_PER_MEMBER);
         true
     }
 
-    /// Posts more receives, up to the capacity of the queue.
+    /// Posts `more` receives, or as many as the queue has room for.
     fn add_recvs(&self, state: &mut State, more: u32) -> Result<()> {
         for _ in 0..more.min(self.max_recvs - state.recvs) {
             let slot = state.recvs as usize;
@@ -212,10 +201,10 @@ impl ControlEndpoint {
         Ok(())
     }
 
-    /// Ends the membership of a vQP. The last member destroys the objects on the NIC.
+    /// Ends a membership. The last member destroys the objects on the NIC.
     ///
     /// # Errors
-    /// The first error of the NIC. The error of a dead NIC does not count.
+    /// The first error of the NIC. Objects on a dead NIC count as destroyed.
     pub(crate) fn leave(&self, cookie: SecretWord) -> Result<()> {
         let mut state = lock(&self.state);
         state.inboxes.remove(&cookie.expose());
@@ -230,7 +219,7 @@ impl ControlEndpoint {
         errors.fold(Ok(()), Result::and)
     }
 
-    /// Returns the destination that stands for a peer's endpoint.
+    /// Returns a destination for a peer's endpoint, which the caller releases.
     ///
     /// # Errors
     /// Any error of the NIC.
@@ -250,7 +239,6 @@ impl ControlEndpoint {
         Ok(UdDestination { ah, qpn, qkey })
     }
 
-    /// Releases a destination with this address, which is not used any more.
     pub(crate) fn release_destination(&self, gid: Gid) {
         let mut state = lock(&self.state);
         if let Some((ah, users)) = state.address_handles.get_mut(&gid) {
@@ -262,17 +250,17 @@ impl ControlEndpoint {
         }
     }
 
-    /// Sends a control message, as a solicited event if `wakes` is set. The message is lost if the
-    /// queue is full or the NIC has failed, as it may be lost in the network. The negotiation
-    /// repeats the messages that need an answer.
+    /// Sends a control message, as a solicited event if `wakes` is set. If the queue is full or the
+    /// NIC has failed, the message is lost, as it may be in the network. The negotiation repeats
+    /// messages that need an answer.
     pub(crate) fn send(&self, destination: UdDestination, bytes: &[u8], wakes: bool) {
         let mut wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
         wr.flags.set(SendFlags::SOLICITED, wakes);
         let _ = self.nic.provider.post_send(self.qpn, &[wr]);
     }
 
-    /// Returns the messages for the vQP of this cookie, in the order of arrival. Messages that name
-    /// no vQP are among them, so that they are counted.
+    /// Returns the messages for the vQP of this cookie, in the order of arrival, and the messages
+    /// that name no vQP, for it to count.
     ///
     /// # Errors
     /// Any error of the NIC. The messages that arrived before wait for the next call.
@@ -280,7 +268,7 @@ impl ControlEndpoint {
         let mut state = lock(&self.state);
         let State { inboxes, blocks, wcs, .. } = &mut *state;
         wcs.clear();
-        // The queue holds at most a completion of each receive and of each send.
+        // The queue has at most one completion of each receive and each send.
         self.nic.provider.poll_cq(self.cq, 2 * self.max_recvs as usize, wcs)?;
         let mut unnamed = Vec::new();
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
@@ -313,7 +301,7 @@ impl Block {
     }
 }
 
-/// Returns the block of a receive buffer, and the position of the buffer in it.
+/// Returns the block of a receive buffer and the position in the block.
 fn block_of(slot: usize) -> (usize, usize) {
     match (slot / RECVS as usize).checked_ilog2() {
         None => (0, slot),
@@ -321,7 +309,6 @@ fn block_of(slot: usize) -> (usize, usize) {
     }
 }
 
-/// Reads the message of a completed receive.
 fn read(blocks: &[Block], wc: &Wc) -> Datagram {
     let len = (wc.byte_len as usize).saturating_sub(GRH_LEN).min(MAX_LEN);
     let (block, position) = block_of(wc.wr_id as usize);

@@ -7,26 +7,24 @@ use mitra_verbs::{AsyncEvent, Qpn};
 use super::{Domain, lock};
 use crate::config::MAX_RAILS;
 
-/// The maximum numbers of queue pair errors, and of other events of queue pairs, that a domain
-/// stores until their vQPs read them. The oldest is dropped first.
+/// The maximum number of unread events of each of the two kinds that a domain stores. The oldest is
+/// dropped first.
 const MAX_QP_ERRORS: usize = 1024;
 
-/// Returns whether an event, which the NIC of a rail has reported, is about an object of the
-/// application.
+/// Returns whether an event of a rail's NIC is about an object of the application.
 type Claim = Box<dyn Fn(usize, AsyncEvent) -> bool + Send + Sync>;
 
-/// The events that were consumed.
 #[derive(Default)]
 pub(super) struct Events {
     /// Bit i: the port of rail i is down.
     ports_down: u8,
     /// Bit i: the NIC of rail i has reported a fatal error.
     nics_failed: u8,
-    /// For each rail, the number of times that the address of its NIC has changed.
+    /// The number of address changes of each rail's NIC.
     gid_changes: [u32; MAX_RAILS],
-    /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
+    /// Errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
     qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
-    /// The queue pairs to which the first packet came in RTR, with their rails. At most
+    /// Queue pairs in RTR that have received their first packet, with their rails. At most
     /// [`MAX_QP_ERRORS`].
     established: Vec<(usize, Qpn)>,
     claim: Option<Claim>,
@@ -34,41 +32,43 @@ pub(super) struct Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Events { ports_down, nics_failed, gid_changes, qp_errors, established, claim } = self;
+        let Events { ports_down, nics_failed, .. } = self;
         f.debug_struct("Events")
             .field("ports_down", ports_down)
             .field("nics_failed", nics_failed)
-            .field("gid_changes", gid_changes)
-            .field("qp_errors", qp_errors)
-            .field("established", established)
-            .field("is_claimed", &claim.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
+}
+
+fn push<T>(events: &mut Vec<T>, event: T) {
+    if events.len() == MAX_QP_ERRORS {
+        events.remove(0);
+    }
+    events.push(event);
 }
 
 impl Domain {
     /// Passes each event about a queue pair, a completion queue or a shared receive queue to
-    /// `claim`, with the rail of the NIC that has reported it. If `claim` returns true, the object
-    /// is the application's and the domain ignores the event. An earlier `claim` is replaced. It
-    /// also gets the events of the domains that share the NICs by [`Domain::with_own_pds`].
+    /// `claim`, with the rail of the NIC. If `claim` returns true, the object is the application's,
+    /// and the domain ignores the event. `claim` replaces an earlier one. Events of the domains
+    /// over the same NICs ([`Domain::with_own_pds`]) are passed too.
     ///
-    /// `claim` is called while a vQP is driven or [`Domain::poll_events`] runs, and must neither
-    /// drive a vQP nor call the domain.
+    /// `claim` runs while a vQP is driven or in [`Domain::poll_events`]. It must neither drive a
+    /// vQP nor call the domain.
     pub fn claim_events(&self, claim: impl Fn(usize, AsyncEvent) -> bool + Send + Sync + 'static) {
-        lock(&self.events).claim = Some(Box::new(claim));
+        lock(&self.shared.events).claim = Some(Box::new(claim));
     }
 
-    /// Consumes the events of all NICs, as every vQP does when it is driven.
+    /// Consumes the events of all NICs. Every driven vQP does so too.
     pub fn poll_events(&self) {
         for rail in 0..self.nics.len() {
             self.poll_rail_down(rail);
         }
     }
 
-    /// Consumes the events of the NIC of `rail` and returns whether its port is down or the NIC has
-    /// failed.
+    /// Consumes the events of one NIC. Returns whether its port is down or the NIC has failed.
     pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         while let Some(event) = self.nics[rail].provider.poll_async_event() {
             match event {
                 AsyncEvent::PortError => events.ports_down |= 1 << rail,
@@ -81,53 +81,40 @@ impl Domain {
                 _ if events.claim.as_ref().is_some_and(|claim| claim(rail, event)) => {}
                 AsyncEvent::QpFatal(qpn)
                 | AsyncEvent::QpAccessError(qpn)
-                | AsyncEvent::QpRequestError(qpn) => {
-                    if events.qp_errors.len() == MAX_QP_ERRORS {
-                        events.qp_errors.remove(0);
-                    }
-                    events.qp_errors.push((rail, qpn, event));
-                }
-                AsyncEvent::CommunicationEstablished(qpn) => {
-                    if events.established.len() == MAX_QP_ERRORS {
-                        events.established.remove(0);
-                    }
-                    events.established.push((rail, qpn));
-                }
+                | AsyncEvent::QpRequestError(qpn) => push(&mut events.qp_errors, (rail, qpn, event)),
+                AsyncEvent::CommunicationEstablished(qpn) => push(&mut events.established, (rail, qpn)),
                 _ => {}
             }
         }
         (events.ports_down | events.nics_failed) & (1 << rail) != 0
     }
 
-    /// Returns how many times the address of a rail's NIC has changed, by the events that were
-    /// consumed.
+    /// The number of address changes among the consumed events.
     pub(crate) fn gid_changes(&self, rail: usize) -> u32 {
-        lock(&self.events).gid_changes[rail]
+        lock(&self.shared.events).gid_changes[rail]
     }
 
-    /// Returns whether the first packet has come to a queue pair in RTR, and removes the record of
-    /// that.
+    /// Removes the record that a queue pair in RTR has received its first packet. Returns whether
+    /// there was one.
     pub(crate) fn take_established(&self, rail: usize, qpn: Qpn) -> bool {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         let before = events.established.len();
         events.established.retain(|known| *known != (rail, qpn));
         events.established.len() < before
     }
 
-    /// Removes and returns the first stored event by which a queue pair has refused a request of
-    /// its peer.
+    /// Removes the oldest event that says that a queue pair has refused a request of its peer.
     pub(crate) fn take_refusal(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         let is_refusal =
             |event| matches!(event, AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_));
         let at = events.qp_errors.iter().position(|(r, q, e)| (*r, *q) == (rail, qpn) && is_refusal(*e))?;
         Some(events.qp_errors.remove(at).2)
     }
 
-    /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed,
-    /// and returns the oldest of them.
+    /// Removes all stored errors of a queue pair and returns the oldest.
     pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.shared.events);
         let found =
             events.qp_errors.iter().find(|(r, q, _)| (*r, *q) == (rail, qpn)).map(|(.., event)| *event);
         events.qp_errors.retain(|(r, q, _)| (*r, *q) != (rail, qpn));

@@ -1,40 +1,37 @@
 //! Keys of memory for one queue pair with a shared backup.
 //!
-//! All queue pairs with one backup send their requests on the same queue pairs of the NICs. So each
-//! has keys of its own, which the NIC of the responder checks: when it closes, they are revoked,
-//! and its late requests are refused.
+//! All queue pairs with one backup send their requests on the same queue pairs of the NICs. Each
+//! has keys of its own, which the responder's NIC checks. When a queue pair closes, its keys are
+//! revoked, so the NIC refuses its late requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{Access, Buffer, Error, Key, Mr, MrId, Result};
+use mitra_verbs::{Access, Buffer, Error, Key, MrId, Result};
 use smallvec::SmallVec;
 
-use super::{Domain, LocalNic, lock};
+use super::{Domain, LocalNic, deregister, lock};
 use crate::home_rail::VqpId;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
-/// The registrations of memory for single queue pairs, by queue pair and primary rkey of the
-/// memory.
+/// By queue pair and primary rkey of the memory.
 pub(super) type Grants = Mutex<BTreeMap<(VqpId, Key), Grant>>;
 
-/// A registration of memory for one queue pair.
 #[derive(Debug)]
 pub(super) struct Grant {
-    /// The registration on each NIC.
+    /// By rail. `None` if the NIC was dead.
     ids: SmallVec<[Option<MrId>; 2]>,
-    /// The rights.
     rights: Access,
 }
 
 impl Domain {
-    /// Registers the memory with the primary rkey `rkey` again, for one queue pair, with its rights
-    /// as far as they are in `access`. Returns the description for the peer, and these rights.
-    /// Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
-    /// grant of the same memory stays.
+    /// Registers the memory of the primary rkey `rkey` again for one queue pair, with those of its
+    /// rights that `access` contains. Returns the description for the peer, and these rights.
+    /// Returns `None` if no such memory or right exists, if the queue pair already has a grant of
+    /// the memory, or if a NIC refuses.
     pub(crate) fn grant(&self, owner: VqpId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
-        // This lock is taken before that of the table: a revocation has then either removed the
-        // memory from the table already, or waits and finds this grant.
+        // The lock of the grants is taken before the lock of the memory. A revocation has then
+        // either removed the memory already, or waits and finds this grant.
         let mut grants = lock(&self.grants);
         let (memory, rights) = {
             let table = lock(&self.memory);
@@ -48,29 +45,19 @@ impl Domain {
         if granted == Access::LOCAL_WRITE || grants.contains_key(&(owner, rkey)) {
             return None;
         }
-        let mut rails = SmallVec::<[Option<Mr>; 2]>::new();
-        for nic in &self.nics {
-            match nic.provider.reg_mr(nic.pd, memory.clone(), granted) {
-                Ok(mr) => rails.push(Some(mr)),
-                Err(Error::DeviceFatal) => rails.push(None),
-                Err(_) => {
-                    self.undo_registrations(&rails);
-                    return None;
-                }
-            }
-        }
+        let register = |nic: &LocalNic| nic.provider.reg_mr(nic.pd, memory.clone(), granted);
+        let rails = self.on_live_nics(register, deregister).ok()?;
         let ids = rails.iter().map(|mr| mr.map(|mr| mr.id)).collect();
         let region = VirtualMr::new(rails)?.remote();
         grants.insert((owner, rkey), Grant { ids, rights: granted });
         Some((region, granted))
     }
 
-    /// The number of grants of a queue pair that are in force.
     pub(crate) fn grant_count(&self, owner: VqpId) -> usize {
         lock(&self.grants).range((owner, Key(0))..=(owner, Key(u32::MAX))).count()
     }
 
-    /// Revokes all grants of a queue pair. After `Ok`, no NIC accepts their keys.
+    /// After `Ok`, no NIC accepts the keys of the queue pair.
     ///
     /// # Errors
     /// The error of the first NIC that confirms neither the revocation nor a reset.
@@ -82,8 +69,8 @@ impl Domain {
         revoke(&self.nics, revoked)
     }
 
-    /// Takes the rights that are not in `access` from all grants of a queue pair. After `Ok`, no
-    /// NIC accepts requests that need them.
+    /// Withdraws all rights but `access` from the grants of a queue pair. After `Ok`, no NIC
+    /// accepts requests that need them.
     ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
@@ -96,8 +83,8 @@ impl Domain {
         })
     }
 
-    /// Moves all grants of the memory with this primary rkey to the memory that replaces it,
-    /// without the rights that are not in `access`.
+    /// Moves the grants of a memory to the memory that replaces it, and withdraws all rights but
+    /// `access`.
     ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
@@ -105,8 +92,8 @@ impl Domain {
         self.replace_grants(&mut lock(&self.grants), access, |(_, of)| (of == rkey).then_some(memory))
     }
 
-    /// Registers the memory that `memory` returns for a grant, which keeps its keys, and takes the
-    /// rights that are not in `access` from it. Grants without a right left end.
+    /// Registers the memory that `memory` returns for a grant under the same keys, and withdraws
+    /// all rights but `access`. A grant without a remaining right ends.
     fn replace_grants<'a>(
         &self,
         grants: &mut BTreeMap<(VqpId, Key), Grant>,
@@ -132,8 +119,6 @@ impl Domain {
         revoke(&self.nics, revoked)
     }
 
-    /// Revokes all grants of the memory with this primary rkey.
-    ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
     pub(super) fn revoke_grants_to(&self, rkey: Key) -> Result<()> {

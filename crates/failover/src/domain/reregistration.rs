@@ -10,13 +10,13 @@ const REGION: &str = "memory region";
 
 impl Domain {
     /// Replaces the memory and the access rights of a region on every live NIC, and moves the
-    /// region to the domain `to`, which may be this domain or another one over the same NICs. The
-    /// keys stay. After `Ok`, no NIC accesses the earlier memory.
+    /// region to the domain `to`: this one or another over the same NICs. The keys stay. After
+    /// `Ok`, no NIC accesses the earlier memory.
     ///
     /// # Errors
-    /// The error of the first NIC that refuses. The region is then unchanged on every NIC that
-    /// works. [`Error::NoSuchObject`] if the region is not of this domain; [`Error::Busy`] if a
-    /// window is bound to the region, or if `to` has another region with the same key;
+    /// The error of the first NIC that refuses; the region is then unchanged on every NIC that
+    /// works. [`Error::NoSuchObject`] if the region is not of this domain. [`Error::Busy`] if a
+    /// window is bound to the region, or if `to` has another region with the same key.
     /// [`Error::DeviceFatal`] if every NIC is dead.
     pub fn reregister(
         &self,
@@ -74,11 +74,10 @@ impl Domain {
         Ok(changed)
     }
 
-    /// Restores the registrations on the first NICs.
     fn undo_reregistrations(&self, rails: &[Option<Mr>], memory: &Arc<Buffer>, access: Access) {
         for (nic, mr) in self.nics.iter().zip(rails) {
-            // A NIC that works accepts what it had before; on any other NIC the registration is
-            // lost.
+            // A NIC that works accepts the earlier registration. On any other NIC the registration
+            // is lost.
             let _ = mr.map(|mr| nic.provider.rereg_mr(mr.id, nic.pd, Arc::clone(memory), access));
         }
     }

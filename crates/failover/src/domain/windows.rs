@@ -1,16 +1,15 @@
-//! The memory windows of a domain: on each NIC a window, and the table of what is bound.
+//! The memory windows of a domain, and the table of their bindings.
 //!
-//! A bind and an invalidation are executed by queue pairs (`vqp::window_sync`). This table records
-//! them, so that a region of a bound window is not deregistered on any NIC, and so that a queue
-//! pair that replaces another one gets the bindings of its vQP.
+//! Queue pairs execute binds and invalidations (`vqp::window_sync`), and this table records them.
+//! By the table, the domain deregisters no region of a bound window, and a queue pair that replaces
+//! another one gets the bindings of its vQP.
 
 use mitra_verbs::{Error, Key, MrId, Mw, Result, SendOp, WindowBind, WindowType};
-use smallvec::SmallVec;
 
-use super::{Domain, lock};
+use super::{Domain, LocalNic, lock};
 use crate::memory_window::VirtualMw;
 
-/// A handle that no NIC has assigned. A NIC refuses a bind that names it.
+/// A handle that no NIC assigns, so a NIC refuses a bind that names it.
 const NO_HANDLE: u32 = u32::MAX;
 
 /// The vQP on whose queue pairs a type 2 window is bound.
@@ -25,7 +24,7 @@ pub(super) struct Window {
 
 #[derive(Clone, Copy, Debug)]
 struct Binding {
-    /// The bind, with the handles of the primary window and region.
+    /// With the handles of the primary window and region.
     bind: WindowBind,
     /// `None` for a type 1 window, which every queue pair of the protection domain may use.
     owner: Option<WindowOwner>,
@@ -39,42 +38,26 @@ impl Domain {
     /// [`Error::Unsupported`] if a NIC has no windows.
     pub fn alloc_mw(&self, window_type: WindowType) -> Result<VirtualMw> {
         self.check_windows()?;
-        let mut rails = SmallVec::<[Option<Mw>; 2]>::new();
-        for nic in &self.nics {
-            match nic.provider.alloc_mw(nic.pd, window_type) {
-                Ok(mw) => rails.push(Some(mw)),
-                Err(Error::DeviceFatal) => rails.push(None),
-                Err(error) => {
-                    self.undo_allocations(&rails);
-                    return Err(error);
-                }
-            }
-        }
+        let free = |nic: &LocalNic, mw: Mw| nic.provider.dealloc_mw(mw.id);
+        let rails = self.on_live_nics(|nic| nic.provider.alloc_mw(nic.pd, window_type), free)?;
         let rail_0_is_dead = rails[0].is_none();
         let mw = VirtualMw::new(window_type, rails).ok_or(Error::DeviceFatal)?;
         let mut windows = lock(&self.windows);
         let primary = mw.primary();
         let is_taken = |w: &Window| w.mw.primary().id == primary.id || w.mw.has_key(primary.rkey);
         if rail_0_is_dead && windows.iter().any(is_taken) {
-            // Another window has this key as its primary key, from rail 0 before that NIC died. A
-            // new allocation gets another key.
+            // The NIC of rail 0 assigned this key to another window before it died. A new
+            // allocation gets another key.
             drop(windows);
-            self.undo_allocations(mw.allocations());
+            self.undo(mw.allocations(), free);
             return self.alloc_mw(window_type);
         }
         windows.push(Window { mw: mw.clone(), binding: None });
         Ok(mw)
     }
 
-    /// Removes windows that could not be allocated on every live NIC.
-    fn undo_allocations(&self, rails: &[Option<Mw>]) {
-        for (nic, mw) in self.nics.iter().zip(rails) {
-            let _ = mw.map_or(Ok(()), |mw| nic.provider.dealloc_mw(mw.id)); // best effort: the caller returns the first error
-        }
-    }
-
-    /// Unbinds and removes a window on every NIC. After `Ok`, no NIC grants access by the window's
-    /// keys. A NIC that is dead is reset, because it may only be hung.
+    /// Unbinds and removes a window on every NIC. After `Ok`, no NIC grants access by its keys. A
+    /// dead NIC is reset, because it may only be hung.
     ///
     /// # Errors
     /// [`Error::NoSuchObject`] if the window is not of this domain; otherwise the error of the
@@ -99,8 +82,7 @@ impl Domain {
         first
     }
 
-    /// Returns the description of a window's key that a peer imports ([`VirtualMw::remote`]), for
-    /// any key of a window of this domain.
+    /// The description of a window's key for the peer ([`VirtualMw::remote`]).
     pub fn window_with_key(&self, rkey: Key) -> Option<crate::RemoteRegion> {
         lock(&self.windows).iter().find(|w| w.mw.has_key(rkey)).map(|w| w.mw.remote(rkey))
     }
@@ -112,7 +94,6 @@ impl Domain {
         }
     }
 
-    /// Checks that every NIC can execute a bind or a local invalidation.
     pub(crate) fn check_window_op(&self, op: &SendOp) -> Result<()> {
         self.check_windows()?;
         if let SendOp::BindWindow(bind) = op {
@@ -128,15 +109,14 @@ impl Domain {
         Ok(())
     }
 
-    /// Returns the type of the window that a bind names. `None` if the window is not of this
-    /// domain.
+    /// `None` if the window is not of this domain.
     pub(crate) fn window_type(&self, bind: &WindowBind) -> Option<WindowType> {
         let windows = lock(&self.windows);
         windows.iter().find(|w| w.mw.primary().id == bind.mw).map(|w| w.mw.window_type())
     }
 
-    /// Returns a bind or a local invalidation with the handles and keys of `rail`. `None` if the
-    /// window or the region is not of this domain, or not on this rail.
+    /// Translates a bind or a local invalidation to `rail`. `None` if the window or the region is
+    /// not of this domain, or not on this rail.
     pub(crate) fn window_op_on(&self, op: &SendOp, rail: usize) -> Option<SendOp> {
         match *op {
             SendOp::BindWindow(bind) => {
@@ -163,8 +143,8 @@ impl Domain {
         region.mr.registrations()[rail].map(|mr| mr.id)
     }
 
-    /// Translates an operation as [`Domain::window_op_on`] does. If that is not possible, returns
-    /// an operation that the NIC refuses, as it would refuse the original on a queue pair without
+    /// Translates an operation as [`Domain::window_op_on`] does. An operation without a translation
+    /// becomes one that the NIC refuses, as it would refuse the original on a queue pair without
     /// failover.
     pub(crate) fn translate_window_op(&self, op: &SendOp, rail: usize) -> SendOp {
         self.window_op_on(op, rail).unwrap_or_else(|| match *op {
@@ -182,12 +162,12 @@ impl Domain {
         })
     }
 
-    /// Returns the key that the application knows, for a window's key on `rail`.
+    /// Translates a window's key on `rail` to the key that the application knows.
     pub(crate) fn window_key_from(&self, rail: usize, key: Key) -> Option<Key> {
         lock(&self.windows).iter().find_map(|w| w.mw.key_from(rail, key))
     }
 
-    /// Records a bind or an invalidation that a queue pair of `owner` has executed.
+    /// Records an operation that a queue pair of `owner` has executed.
     pub(crate) fn record_window_op(&self, owner: WindowOwner, op: &SendOp) {
         let mut windows = lock(&self.windows);
         match *op {
@@ -206,15 +186,14 @@ impl Domain {
         }
     }
 
-    /// Returns the binds of the type 2 windows that are bound on a vQP.
+    /// The binds of a vQP's type 2 windows.
     pub(crate) fn window_binds_of(&self, owner: WindowOwner) -> Vec<SendOp> {
         let windows = lock(&self.windows);
         let bound = windows.iter().filter_map(|w| w.binding).filter(|binding| binding.owner == Some(owner));
         bound.map(|binding| SendOp::BindWindow(binding.bind)).collect()
     }
 
-    /// Records that the type 2 windows of a vQP are unbound, because its queue pairs were reset or
-    /// destroyed.
+    /// Records that a reset or the end of a vQP's queue pairs has unbound its type 2 windows.
     pub(crate) fn release_windows(&self, owner: WindowOwner) {
         for window in lock(&self.windows).iter_mut() {
             if window.binding.is_some_and(|binding| binding.owner == Some(owner)) {
@@ -223,7 +202,6 @@ impl Domain {
         }
     }
 
-    /// Returns [`Error::Busy`] if a window is bound to the region.
     pub(super) fn check_unbound(&self, mr: MrId) -> Result<()> {
         let windows = lock(&self.windows);
         match windows.iter().any(|w| w.binding.is_some_and(|binding| binding.bind.mr == mr)) {

@@ -6,10 +6,9 @@ use super::{Home, HomeRail, VqpId};
 
 const MEMBERS: u64 = 3;
 const RAILS: u8 = 3;
-/// The highest generation that is explored.
 const GENERATIONS: u64 = 2;
 
-/// The rails on which the queue pairs of the vQPs execute requests: what NICs would do.
+/// The rails on which NICs would execute requests of the vQPs' queue pairs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct World {
     core: HomeRail,
@@ -96,12 +95,11 @@ fn all_queue_pairs_that_execute_requests_are_on_the_home_rail() {
     assert_eq!(homes.len(), 8 * usize::from(RAILS) * (GENERATIONS as usize + 1));
 }
 
-/// The first home of a rail.
 fn at(rail: u8) -> Home {
     Home { generation: 0, rail }
 }
 
-/// Of two homes that two ends chose at the same time, that of the higher rail wins at both.
+/// Of two homes that two ends choose at the same time, both take the higher rail's.
 #[test]
 fn older_home_replaces_a_newer_one_only_if_nobody_is_there() {
     let (older, newer) = (Home { generation: 1, rail: 1 }, Home { generation: 1, rail: 2 });
@@ -129,8 +127,8 @@ fn without_sharing_each_vqp_has_its_own_rail() {
     assert!(core.bind(VqpId(0), at(0), qpn(0, 0)));
 }
 
-/// The vQP has followed the home of its peer before. Its process then shares atomics too, and its
-/// first home is not older than that of the peer.
+/// The vQP has followed the home of its peer. Its process then shares atomics too, with a first
+/// home that is not older than the peer's.
 #[test]
 fn first_home_is_as_new_as_those_that_the_vqps_have_followed() {
     let mut core = HomeRail::default();
@@ -149,8 +147,8 @@ fn only_a_bound_queue_pair_is_replaced() {
     assert_eq!(core.next_to_fence(1), Some((VqpId(0), 0, qpn(1, 1))));
 }
 
-/// The number of a queue pair that the vQP has left may be that of another queue pair later, which
-/// nobody must fence.
+/// Another queue pair may later have the number of a queue pair that the vQP has left, and must not
+/// be fenced.
 #[test]
 fn vqp_that_does_not_share_atomics_is_bound_to_one_rail() {
     let mut core = HomeRail::default();

@@ -3,7 +3,6 @@
 use super::{Ledger, Op, State};
 use crate::completion::Resolution;
 
-/// The state of draining.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) enum Drain {
     #[default]
@@ -13,8 +12,7 @@ pub(super) enum Drain {
 }
 
 impl Drain {
-    /// Returns whether a pending operation may be posted. A failover has replaced the rail of an
-    /// operation that is replayed, so the operation had begun.
+    /// A replayed operation had begun, on the rail that a failover has replaced.
     #[inline]
     pub(super) fn may_post(self, op: &Op) -> bool {
         match self {
@@ -26,7 +24,7 @@ impl Drain {
 }
 
 impl Ledger {
-    /// Begins to drain, unless the queue drains or has drained already. Returns whether it began.
+    /// Begins to drain. Returns false if the queue drains or has drained already.
     pub fn drain(&mut self) -> bool {
         let begins = self.drain == Drain::Off;
         if begins {
@@ -35,17 +33,17 @@ impl Ledger {
         begins
     }
 
-    /// Ends the draining: operations are posted again.
+    /// Ends the draining, so that operations are posted again.
     pub fn undrain(&mut self) {
         self.drain = Drain::Off;
     }
 
-    /// Returns whether the queue drains and has not drained yet.
+    /// Whether the queue drains and has not drained yet.
     pub fn is_draining(&self) -> bool {
         self.drain == Drain::Draining
     }
 
-    /// Returns whether the queue has drained.
+    /// Whether the queue has drained.
     pub fn is_drained(&self) -> bool {
         self.drain == Drain::Drained
     }
@@ -55,8 +53,8 @@ impl Ledger {
         self.drain = Drain::Drained;
     }
 
-    /// Returns whether no operation has begun that has not ended. An operation without the SIGNALED
-    /// flag counts as one that has not ended, until a later one completes.
+    /// Whether every operation that has begun has ended. An unsignalled operation has not ended
+    /// until a later one completes.
     pub fn has_no_begun_operation(&self) -> bool {
         self.ops.iter().all(|op| match op.state {
             State::Done(_) => true,

@@ -1,6 +1,6 @@
-//! Durable completions: on a rail whose peer's NIC acknowledges data before the data is in memory,
+//! Durable completions. On a rail whose peer's NIC acknowledges data before the data is in memory,
 //! an operation completes when the rail has completed it *and* the peer's processor has seen its
-//! effect ([`Placed`]). Until then it is in flight, so a failover decides it.
+//! effect ([`Placed`]). Until then the operation is in flight, so a failover decides it.
 
 use super::{Ledger, State};
 use crate::completion::Outcome;
@@ -8,33 +8,31 @@ use crate::evidence::{Kind, Placed};
 use mitra_mutants::Mutant;
 use mitra_verbs::SendFlags;
 
-/// The durable completions of the current epoch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Durable {
     /// Whether completions wait for the peer's confirmation.
     pub(super) is_on: bool,
-    /// The rail has completed every operation with a lower sequence number.
+    /// The rail has completed every operation before this sequence number.
     acknowledged: u64,
-    /// What the peer has confirmed.
     placed: Placed,
 }
 
 impl Ledger {
-    /// Says whether completions on the rail of the next epoch wait for the peer's confirmation.
-    /// Called when the vQP is connected, before an operation is posted.
+    /// Says whether completions of the next epoch wait for the peer's confirmation. Called when the
+    /// vQP connects, before an operation is posted.
     pub fn set_durable(&mut self, is_on: bool) {
         self.durable = Durable { is_on, ..Durable::default() };
     }
 
-    /// Returns whether an operation that the rail has completed waits for the peer's confirmation.
+    /// Whether an operation that the rail has completed waits for the peer's confirmation.
     pub fn awaits_placement(&self) -> bool {
         self.durable.acknowledged > self.first_seq
             && self.ops.front().is_some_and(|op| op.state == State::InFlight)
     }
 
-    /// Returns the sequence number of the oldest operation if a message in flight may wait for a
-    /// receive of the peer, which the peer's NIC answers with RNR NAKs. A message behind which
-    /// nothing in flight is signalled does not count: no completion would tell that it has ended.
+    /// Returns the oldest operation if a message in flight may wait for a receive of the peer, so
+    /// that the peer's NIC answers it with RNR NAKs. A message counts only if it or an operation
+    /// behind it is signalled. Otherwise no completion would report its end.
     pub fn awaited_receive(&self) -> Option<u64> {
         let in_flight = |op: &super::Op| op.state == State::InFlight;
         let is_signaled = |op| in_flight(op) && op.wr.flags.contains(SendFlags::SIGNALED);
@@ -43,22 +41,22 @@ impl Ledger {
         is_awaited.then_some(self.first_seq)
     }
 
-    /// Records what the peer's processor has seen in the current epoch, and completes the
-    /// operations that waited for it.
+    /// Records what the peer has confirmed in the current epoch, and completes the operations that
+    /// waited for it.
     pub fn confirm(&mut self, placed: Placed) {
         let known = &mut self.durable.placed;
         (known.log, known.received) = (known.log.max(placed.log), known.received.max(placed.received));
         self.complete_placed();
     }
 
-    /// Records that the rail has completed the operations before `seq`, and completes those that
-    /// the peer has confirmed.
+    /// Records that the rail has completed the operations before `seq`, and completes the confirmed
+    /// ones.
     pub(super) fn acknowledge_before(&mut self, seq: u64) {
         self.durable.acknowledged = self.durable.acknowledged.max(seq);
         self.complete_placed();
     }
 
-    /// The number of operations in flight, from the oldest on, that the rail has completed.
+    /// The number of operations in flight that the rail has completed; they are the oldest.
     pub(super) fn acknowledged_in_flight(&self) -> usize {
         let acknowledged = |op: &&super::Op| {
             op.state == State::InFlight && op.wr.wr_id < self.durable.acknowledged && !op.executed_locally
@@ -66,12 +64,11 @@ impl Ledger {
         self.ops.iter().filter(acknowledged).count()
     }
 
-    /// Completes the oldest operations, up to the first that the rail has not completed or the peer
-    /// has not confirmed.
+    /// Completes operations up to the first that the rail has not completed or the peer has not
+    /// confirmed.
     fn complete_placed(&mut self) {
         let Placed { log, received } = self.durable.placed;
-        // The two-sided operations that completed and have left the ledger are counted in
-        // `completed`, the others here.
+        // `completed` counts the two-sided operations that have left the ledger.
         let mut receives_left = received.saturating_sub(self.completed.two_sided);
         for op in &mut self.ops {
             // A failover has decided the operation.

@@ -1,4 +1,4 @@
-//! How operations end without a failover: the rail completes or refuses them, or the vQP closes.
+//! The end of operations without a failover: the rail completes or refuses them, or the vQP closes.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{SendOp, WcStatus};
@@ -9,47 +9,48 @@ use crate::completion::{Outcome, Resolution, UnresolvedError};
 use crate::config::Service;
 use crate::evidence::Kind;
 
-/// The error of operations in flight when a NIC can be neither fenced nor reset.
+/// The error if a NIC can be neither fenced nor reset.
 const UNFENCED: UnresolvedError = UnresolvedError::Undecided(CloseReason::Unfenced);
 
 impl Ledger {
-    /// Records that the NIC of the active rail has executed a local operation, which implies the
-    /// completion of all operations before it, and returns the operation. Returns `None` for any
-    /// other operation. [`Ledger::complete`] completes the operation.
+    /// Records that the NIC of the active rail has executed a local operation, and returns it. All
+    /// operations before it have then completed. [`Ledger::complete`] completes the operation
+    /// itself. Returns `None` for any other operation.
     #[inline]
     pub fn execute_locally(&mut self, seq: u64) -> Option<SendOp> {
-        let index = seq.checked_sub(self.first_seq)? as usize;
-        let op = self.ops.get_mut(index).filter(|op| op.kind == Kind::Local)?;
-        if op.state != State::InFlight || core::mem::replace(&mut op.executed_locally, true) {
+        let index = self.index_in_flight(seq)?;
+        let op = &mut self.ops[index];
+        if op.kind != Kind::Local || core::mem::replace(&mut op.executed_locally, true) {
             return None;
         }
         let executed = op.wr.op;
         if self.durable.is_on {
             self.acknowledge_before(seq);
-            return Some(executed);
-        }
-        for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
-            before.state = State::Done(Outcome::Success);
+        } else {
+            self.complete_before(index);
         }
         Some(executed)
     }
 
-    /// Records the rail's successful completion of an operation, which implies the completion of
-    /// all operations before it. Returns false if the operation is not in flight. With durable
-    /// completions, the operations then wait for [`Ledger::confirm`].
-    pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
-        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return false };
-        if self.ops.get(index).is_none_or(|op| op.state != State::InFlight) {
-            return false;
+    fn complete_before(&mut self, index: usize) {
+        for op in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
+            op.state = State::Done(Outcome::Success);
         }
+    }
+
+    /// Records the rail's successful completion of an operation, which implies the completion of
+    /// all operations before it. With durable completions, the operations then wait for
+    /// [`Ledger::confirm`]. Returns false if the operation is not in flight.
+    pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
+        let Some(index) = self.index_in_flight(seq) else { return false };
         self.ops[index].byte_len = byte_len;
         if self.durable.is_on {
             self.acknowledge_before(seq + 1);
             return true;
         }
-        // The loop stops at the first operation that this rail completed earlier: that completion
-        // marked everything before it. Operations that a failover completed (`Recovered`) say
-        // nothing about their predecessors, so the loop passes them.
+        // The loop stops at the first operation that this rail completed earlier, because
+        // everything before it is marked. It passes operations that a failover completed
+        // (`Recovered`), which say nothing about the operations before them.
         for i in (0..=index).rev() {
             match self.ops[i].state {
                 State::InFlight => self.ops[i].state = State::Done(Outcome::Success),
@@ -61,30 +62,27 @@ impl Ledger {
     }
 
     /// Records that the responder or the local NIC refused an operation in flight, which stopped
-    /// the queue pair. The next decision ends it with this status, and flushes the later ones with
-    /// the same `wr_id`, which names a user of the queue; the queue is not halted. The operations
-    /// before it have succeeded.
+    /// the queue pair. The operations before it have succeeded. The next decision ends it with this
+    /// status and flushes the later operations with the same `wr_id`, which names a user of the
+    /// queue. The queue is not halted.
     pub fn refuse(&mut self, seq: u64, status: WcStatus) {
-        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
-        if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {
-            self.refused = Some((seq, status));
-            if self.durable.is_on && !Mutant::MemberRefusalConfirmsEarlier.is_on() {
-                return self.acknowledge_before(seq); // the peer may not have seen them
-            }
-            for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
-                before.state = State::Done(Outcome::Success);
-            }
+        let Some(index) = self.index_in_flight(seq).filter(|_| self.refused.is_none()) else { return };
+        self.refused = Some((seq, status));
+        if self.durable.is_on && !Mutant::MemberRefusalConfirmsEarlier.is_on() {
+            self.acknowledge_before(seq); // the peer may not have seen them
+        } else {
+            self.complete_before(index);
         }
     }
 
     /// Records that an operation failed although the rail works, and halts the queue.
     ///
-    /// If the responder refused the request, neither this operation nor any later one was executed,
-    /// unless it is a READ: the NIC repeats it if its response is lost, and then the responder may
-    /// refuse it because access to its memory has ended since, perhaps by a later operation. If the
-    /// error is local to the requester, for example because a response could not be stored, later
-    /// operations may have been executed too. Those in flight then end in `undecided`. An
-    /// unreliable connection sends nothing behind a request that fails.
+    /// If the responder refused the request, it executed neither this operation nor any later one.
+    /// A READ is an exception: the NIC repeats a READ whose response is lost, and the responder may
+    /// refuse the repetition because a later operation has ended access to the memory. If the error
+    /// is local, for example because a response could not be stored, later operations may have been
+    /// executed too. Later operations in flight then end in `undecided`. An unreliable connection
+    /// sends nothing behind a request that fails.
     pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         let is_read = self.ops.get(index).is_some_and(|op| op.kind == Kind::Read);
@@ -105,7 +103,7 @@ impl Ledger {
                 {
                     op.state = State::Done(Outcome::Unresolved(undecided)); // the peer has not confirmed it
                 }
-                // RC responds in order, so the error completion implies success of everything
+                // RC responds in order, so an error completion implies the success of everything
                 // before it.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),
@@ -120,8 +118,8 @@ impl Ledger {
         self.halt();
     }
 
-    /// Ends an operation in flight with an error, and halts the queue: pending operations behind it
-    /// are flushed. Others in flight end by themselves.
+    /// Ends an operation in flight with an error and halts the queue. Pending operations behind it
+    /// are flushed, and other operations in flight stay.
     pub fn end(&mut self, seq: u64, outcome: Outcome) {
         self.finish(seq, outcome);
         for op in self.ops.iter_mut().filter(|op| op.wr.wr_id > seq && op.state == State::Pending) {
@@ -130,14 +128,14 @@ impl Ledger {
         self.halt();
     }
 
-    /// Returns whether an earlier operation has ended in an error since posting last resumed.
+    /// Whether an earlier operation has ended in an error since [`Ledger::resume`].
     pub fn is_behind_error(&self, seq: u64) -> bool {
         self.halted_at.is_some_and(|failed| failed < seq)
     }
 
-    /// Halts the queue at the first operation that ended in an error. Later operations that have
-    /// succeeded end in an error too, as behind a failed operation of a NIC. They were executed
-    /// while a READ before them was still to be repeated.
+    /// Halts the queue at the first operation that ended in an error. Later operations that
+    /// succeeded were executed while a READ before them was still to be repeated. They end in an
+    /// error too, as behind a failed operation of a NIC.
     pub(super) fn halt(&mut self) {
         let next_seq = self.next_seq();
         let mut behind = self.ops.iter_mut().skip_while(|op| !op.has_failed());
@@ -149,14 +147,14 @@ impl Ledger {
     }
 
     /// Records that an operation could not be posted, and marks later operations as pending again.
-    /// Earlier operations are not affected. The caller must close the vQP.
+    /// The caller must close the vQP.
     pub fn fail_unpostable(&mut self, seq: u64, status: WcStatus) {
         self.finish(seq, Outcome::Failed(status));
         self.unpost_after(seq);
     }
 
     /// Marks the operations after `seq` as pending again, because the queue pair refused the rest
-    /// of a list of requests. The caller must close the vQP.
+    /// of a list. The caller must close the vQP.
     pub fn unpost_after(&mut self, seq: u64) {
         let first = (seq + 1).saturating_sub(self.first_seq) as usize;
         for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
@@ -164,23 +162,22 @@ impl Ledger {
         }
     }
 
-    /// Records that the recovered value of an atomic could not be stored in local memory. The
-    /// caller must close the vQP.
+    /// Records that the value of a recovered atomic could not be stored. The caller must close the
+    /// vQP.
     pub fn lose_value(&mut self, seq: u64) {
         self.finish(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
     }
 
     fn finish(&mut self, seq: u64, outcome: Outcome) {
-        let op = seq.checked_sub(self.first_seq).and_then(|i| self.ops.get_mut(i as usize));
-        if let Some(op) = op {
-            op.state = State::Done(outcome);
+        if let Some(index) = self.index(seq) {
+            self.ops[index].state = State::Done(outcome);
         }
     }
 
-    /// Ends every operation because the vQP has closed: operations in flight in `error`, and
-    /// pending operations in `Flushed`, or in `error` if an earlier rail may have executed a part
-    /// of them. If the peer of an unreliable connection has closed it, messages to the peer are
-    /// lost, which is no error of the sender.
+    /// Ends every operation because the vQP has closed. Operations in flight end in `error`.
+    /// Pending operations end in `Flushed`, or in `error` if an earlier rail may have executed a
+    /// part of them. If the peer of an unreliable connection has closed, messages to it are lost
+    /// without an error.
     pub fn abandon(&mut self, error: UnresolvedError) {
         let is_lost = self.service == Service::Unreliable
             && error == UnresolvedError::Undecided(CloseReason::PeerClosed);

@@ -10,7 +10,7 @@ use crate::evidence::Evidence;
 
 const FIRST_PSN: Psn = Psn::new(0xff_fffe);
 
-/// A linear congruential generator: numbers without a pattern, the same in every run.
+/// A linear congruential generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -36,7 +36,6 @@ fn request(numbers: &mut Numbers) -> SendWr {
     SendWr::new(numbers.below(1000), op, data).with_flags(flags)
 }
 
-/// Posts everything that the limits allow, and returns the requests.
 fn post_all(ledger: &mut Ledger) -> Vec<SendWr> {
     let mut posted = Vec::new();
     while let Some(posting) = ledger.next_posting() {
@@ -45,7 +44,6 @@ fn post_all(ledger: &mut Ledger) -> Vec<SendWr> {
     posted
 }
 
-/// Changes a ledger as a rail or the application does.
 fn disturb(ledger: &mut Ledger, kind: u64, pick: u64) {
     let seq = ledger.first_seq() + pick % (ledger.len() as u64 + 1);
     match kind {

@@ -1,66 +1,62 @@
-//! The decision on each operation that was in flight when a rail failed: it ends with an outcome,
-//! or it is replayed.
+//! The decision on each operation that was in flight when a rail failed: an outcome or a replay.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
-use super::{Ledger, State};
+use super::{Ledger, Op, State};
 use crate::completion::{Outcome, Resolution, UnresolvedError};
 use crate::config::{Policy, Service};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
 use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact, plan_unreliable};
 
-/// The old value of a recovered atomic, to be stored in the local memory that the work request
-/// names.
+/// The old value of a recovered atomic, to be stored in local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveredValue {
-    /// The operation's sequence number.
+    /// The sequence number of the atomic.
     pub seq: u64,
-    /// The local memory that the work request names.
+    /// The memory that the work request names.
     pub at: Sge,
-    /// The old value.
+    /// In the byte order of the host.
     pub value: u64,
 }
 
-/// The statistics of the operations of this end that were in flight at a failover.
+/// Statistics of the operations of this end that were in flight at a failover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RecoveryStats {
-    /// The number of operations that were in flight on the old rail.
+    /// The operations that were in flight on the old rail.
     pub in_flight: u32,
-    /// The number of those that the peer had executed, under [`Policy::Exact`]. 0 under the
-    /// baseline policies.
+    /// Of these, the operations that the peer had executed, under [`Policy::Exact`]. 0 under the
+    /// baseline policies, as are the next two fields.
     pub executed: u32,
-    /// The number of operations in flight that the peer had executed in part, under
-    /// [`Policy::Exact`].
+    /// The operations that the peer had executed in part.
     pub torn: u32,
-    /// The number of operations in flight that the evidence does not decide, under
-    /// [`Policy::Exact`].
+    /// The operations that the evidence does not decide.
     pub ambiguous: u32,
-    /// The number of operations in flight that are replayed, completely or in part.
+    /// The operations that are replayed, completely or in part.
     pub replayed: u32,
-    /// The number of operations in flight that ended in an error. This includes flushed operations.
+    /// The operations that ended in an error, flushed ones included.
     pub failed: u32,
-    /// The number of payload bytes of the operations in flight.
+    /// The payload bytes of the operations in flight.
     pub bytes_in_flight: u64,
-    /// The number of payload bytes that are sent again, or requested again in the case of a READ.
+    /// The payload bytes that are sent again, or requested again by a READ.
     pub bytes_replayed: u64,
     /// Whether the old rail certainly carried data of the operations in flight: the peer executed a
-    /// part of one that is not a READ, or had no receive for the first one that it did not execute.
-    /// Only under [`Policy::Exact`].
+    /// part of one that is not a READ, or had no receive for the first unexecuted one. Only under
+    /// [`Policy::Exact`].
     pub carried_data: bool,
-    /// The number of payload bytes of the next two-sided operation that earlier rails placed. If it
-    /// is not 0, that operation is a torn WRITE with immediate.
+    /// The payload bytes of the next two-sided operation that earlier rails placed. Only a torn
+    /// WRITE with immediate has such bytes.
     pub imm_bytes_kept: u32,
 }
 
-/// The facts about a failover on which the ledger bases the decision.
+/// What the ledger bases its decision on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveryInput<'a> {
-    /// The policy of the vQP.
+    /// The vQP's policy.
     pub policy: Policy,
-    /// The peer's evidence.
+    /// From the peer.
     pub evidence: &'a Evidence,
-    /// Whether the local NIC was alive when it was fenced. If so, all data that it received is in
+    /// Whether the local NIC was alive when it was fenced, so that all data that it received is in
     /// memory.
     pub local_placed: bool,
     /// Whether the peer's NIC of the old rail acknowledges data only after the data is in memory.
@@ -72,58 +68,57 @@ pub struct RecoveryInput<'a> {
 }
 
 impl Ledger {
-    /// Returns the operations in flight with their indices in `ops`, in posting order.
-    fn in_flight(&self) -> Vec<(usize, InFlight)> {
-        let posted = (self.ops.iter().enumerate())
-            .filter(|(_, op)| op.state == State::InFlight && !op.executed_locally);
+    /// In posting order.
+    fn in_flight(&self) -> Vec<InFlight> {
+        let posted = self.ops.iter().filter(|op| op.state == State::InFlight && !op.executed_locally);
         posted
-            .map(|(i, op)| {
-                (
-                    i,
-                    InFlight {
-                        seq: op.wr.wr_id,
-                        kind: op.kind,
-                        first: op.first_psn,
-                        packets: op.packets,
-                        logged: op.logged,
-                    },
-                )
+            .map(|op| InFlight {
+                seq: op.wr.wr_id,
+                kind: op.kind,
+                first: op.first_psn,
+                packets: op.packets,
+                logged: op.logged,
             })
             .collect()
     }
 
+    /// The operation `seq`, which is in the ledger.
+    fn op(&mut self, seq: u64) -> &mut Op {
+        &mut self.ops[(seq - self.first_seq) as usize]
+    }
+
     /// Decides every operation in flight and prepares the replay on the new rail. Appends the old
-    /// values of recovered atomics to `values`. The caller must have popped all completions.
+    /// values of recovered atomics to `values`. The caller has popped all completions.
     ///
     /// # Errors
-    /// A contradiction in the evidence. In this case the ledger is unchanged.
+    /// A contradiction in the evidence; the ledger is then unchanged.
     pub fn decide(
         &mut self,
         input: &RecoveryInput<'_>,
         values: &mut Vec<RecoveredValue>,
     ) -> Result<RecoveryStats, Contradiction> {
-        let in_flight = self.in_flight();
-        if in_flight.is_empty() && self.is_ended_by_error && !Mutant::EndedOperationsJudged.is_on() {
+        let ops = self.in_flight();
+        if ops.is_empty() && self.is_ended_by_error && !Mutant::EndedOperationsJudged.is_on() {
             return Ok(RecoveryStats::default()); // the vQP closes
         }
-        let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let kinds = || ops.iter().map(|op| op.kind).collect::<Vec<_>>();
         let (verdicts, mut plans) = match input.policy {
             _ if self.service == Service::Unreliable => (Vec::new(), plan_unreliable(&kinds())),
             Policy::Exact => {
                 let verdicts =
                     judge(&ops, self.completed, input.evidence, self.log, input.acks_after_placement)?;
-                let cases: Vec<Case> = in_flight
+                let cases: Vec<Case> = ops
                     .iter()
                     .zip(&verdicts)
-                    .map(|(&(i, op), &verdict)| {
-                        let fence = self.ops[i].wr.flags.contains(SendFlags::FENCE);
-                        Case { op, verdict, fence, write_policy: self.ops[i].write_policy }
+                    .map(|(&op, &verdict)| {
+                        let Op { wr, write_policy, .. } = self.op(op.seq);
+                        let fence = wr.flags.contains(SendFlags::FENCE);
+                        Case { op, verdict, fence, write_policy: *write_policy }
                     })
                     .collect();
-                // The rail has delivered the values of the operations that it completed, and the
-                // evidence now shows the first of them in the peer's memory. Only a NIC that loses
-                // acknowledged data makes the others an issue.
+                // The rail has delivered the values of the operations that it completed. The
+                // evidence now shows the first of them in the peer's memory. Any others were
+                // acknowledged by a NIC that lost their data.
                 let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
                 let acknowledged = self.acknowledged_in_flight();
                 let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
@@ -139,22 +134,21 @@ impl Ledger {
             && let Some(at) = ops.iter().position(|op| op.seq == seq)
         {
             plans[at] = Plan::End(Outcome::Failed(status));
-            self.flush_behind(in_flight[at].0, &in_flight[at + 1..], &mut plans[at + 1..]);
+            self.flush_behind(seq, &ops[at + 1..], &mut plans[at + 1..]);
         }
-        for (&(i, _), plan) in in_flight.iter().zip(&mut plans) {
-            if self.ops[i].is_cancelled && matches!(plan, Plan::Replay { .. }) {
+        for (op, plan) in ops.iter().zip(&mut plans) {
+            if self.op(op.seq).is_cancelled && matches!(plan, Plan::Replay { .. }) {
                 *plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
             }
         }
-        let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
-        for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
+        let mut stats = self.stats(&ops, &verdicts, &plans, input.evidence.lacks_receive);
+        for (n, (&InFlight { seq, kind, .. }, plan)) in ops.iter().zip(&plans).enumerate() {
             let maybe_began = match verdicts.get(n) {
                 Some(Verdict::Torn(_)) => !Mutant::TornBehindErrorFlushed.is_on(),
                 verdict => verdict == Some(&Verdict::Ambiguous),
             };
-            let op = &mut self.ops[i];
-            op.maybe_executed |= maybe_began && matches!(op.kind, Kind::Write | Kind::WriteImm);
-            self.apply(i, *plan, values);
+            self.op(seq).maybe_executed |= maybe_began && matches!(kind, Kind::Write | Kind::WriteImm);
+            self.apply(seq, *plan, values);
         }
         if halted && !Mutant::QueueGoesOnAfterError.is_on() {
             let behind = self.ops.iter_mut().skip_while(|op| !op.has_failed());
@@ -170,25 +164,24 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// The number of bytes that earlier rails have placed of the WRITE with immediate that is the
-    /// next message to be sent, if it is one. The peer adds them to the length of its first receive
-    /// on the new rail.
+    /// The bytes that earlier rails have placed of the next message, if it is a WRITE with
+    /// immediate. The peer adds them to the length of its first receive on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)
     }
 
-    /// Ends the later operations of the user whose operation at `index` was refused, as far as they
-    /// are not executed. The `wr_id` of the application's requests names the user. `later` and
-    /// `plans` are the operations in flight behind it.
-    fn flush_behind(&mut self, index: usize, later: &[(usize, InFlight)], plans: &mut [Plan]) {
-        let user = self.ops[index].app_wr_id;
-        for ((i, _), plan) in later.iter().zip(plans) {
-            if self.ops[*i].app_wr_id == user && matches!(plan, Plan::Replay { .. }) {
+    /// Flushes the operations behind `seq` that belong to the same user, whom the application's
+    /// `wr_id` names. Executed operations keep their outcome. `later` and `plans` are the
+    /// operations in flight behind `seq`.
+    fn flush_behind(&mut self, seq: u64, later: &[InFlight], plans: &mut [Plan]) {
+        let user = self.op(seq).app_wr_id;
+        for (op, plan) in later.iter().zip(plans) {
+            if self.op(op.seq).app_wr_id == user && matches!(plan, Plan::Replay { .. }) {
                 *plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
             }
         }
-        let later = self.ops.iter_mut().skip(index);
+        let later = self.ops.iter_mut().filter(|op| op.wr.wr_id > seq);
         for op in later.filter(|op| op.state == State::Pending && op.app_wr_id == user) {
             op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
             op.resolution = Resolution::Recovered;
@@ -196,23 +189,23 @@ impl Ledger {
     }
 
     fn stats(
-        &self,
-        in_flight: &[(usize, InFlight)],
+        &mut self,
+        ops: &[InFlight],
         verdicts: &[Verdict],
         plans: &[Plan],
         lacks_receive: bool,
     ) -> RecoveryStats {
         let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
         let mut stats = RecoveryStats {
-            in_flight: in_flight.len() as u32,
+            in_flight: ops.len() as u32,
             executed: count(|v| *v == Verdict::Executed),
             torn: count(|v| matches!(v, Verdict::Torn(_))),
             ambiguous: count(|v| *v == Verdict::Ambiguous),
-            carried_data: carried_data(in_flight, verdicts, lacks_receive),
+            carried_data: carried_data(ops, verdicts, lacks_receive),
             ..RecoveryStats::default()
         };
-        for (&(i, _), plan) in in_flight.iter().zip(plans) {
-            let bytes = self.ops[i].wr.data.len();
+        for (op, plan) in ops.iter().zip(plans) {
+            let bytes = self.op(op.seq).wr.data.len();
             stats.bytes_in_flight += bytes;
             match *plan {
                 Plan::Replay { skip_packets } => {
@@ -227,10 +220,9 @@ impl Ledger {
         stats
     }
 
-    /// Changes the operation at `index` according to its plan.
-    fn apply(&mut self, index: usize, plan: Plan, values: &mut Vec<RecoveredValue>) {
+    fn apply(&mut self, seq: u64, plan: Plan, values: &mut Vec<RecoveredValue>) {
         let mtu = self.mtu.bytes() as u64;
-        let op = &mut self.ops[index];
+        let op = self.op(seq);
         match plan {
             Plan::Replay { skip_packets } => {
                 if skip_packets > 0 {
@@ -245,7 +237,7 @@ impl Ledger {
                 if let Data::Sges(list) = &op.wr.data
                     && let Some(&at) = list.first()
                 {
-                    values.push(RecoveredValue { seq: op.wr.wr_id, at, value });
+                    values.push(RecoveredValue { seq, at, value });
                 }
                 op.byte_len = 8;
                 (op.state, op.resolution) = (State::Done(Outcome::Success), Resolution::Recovered);
@@ -264,8 +256,7 @@ impl Ledger {
         }
     }
 
-    /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the
-    /// PSN `psn`.
+    /// Begins an epoch on a rail whose first packet has the PSN `psn`.
     pub(super) fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
         if !Mutant::CompletionsOfEarlierEpochKept.is_on() {
@@ -282,17 +273,17 @@ impl Ledger {
 }
 
 /// See [`RecoveryStats::carried_data`].
-fn carried_data(in_flight: &[(usize, InFlight)], verdicts: &[Verdict], lacks_receive: bool) -> bool {
-    let mut ops = in_flight.iter().zip(verdicts).map(|((_, op), verdict)| (op.kind, *verdict));
+fn carried_data(ops: &[InFlight], verdicts: &[Verdict], lacks_receive: bool) -> bool {
+    let mut ops = ops.iter().zip(verdicts).map(|(op, verdict)| (op.kind, *verdict));
     let executed = |(kind, verdict): (Kind, Verdict)| {
-        // The PSN of a READ shows only that the request arrived. Its response is the data.
+        // The PSN shows only the arrival of a READ request. The data of a READ is its response.
         matches!(verdict, Verdict::Executed | Verdict::Torn(1..)) && !matches!(kind, Kind::Read | Kind::Local)
     };
     let first_open = ops.clone().find(|(_, verdict)| *verdict != Verdict::Executed);
     lacks_receive && first_open.is_some_and(|(kind, _)| kind.is_two_sided()) || ops.any(executed)
 }
 
-/// Removes the first `bytes` bytes from a WRITE, at both its remote address and its data.
+/// Removes the first `bytes` bytes of a WRITE.
 fn cut_front(wr: &mut SendWr, bytes: u64) {
     match &mut wr.op {
         SendOp::Write(_) | SendOp::WriteWithImm(..) if Mutant::RestWrittenAtStart.is_on() => {}

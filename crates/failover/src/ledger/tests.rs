@@ -1,5 +1,3 @@
-//! The ledger across two failures in a row.
-
 mod closing;
 mod decisions;
 mod draining;
@@ -35,7 +33,6 @@ fn post_all(ledger: &mut Ledger) {
     while ledger.next_posting().is_some() {}
 }
 
-/// Returns the evidence of a responder that executed this number of packets.
 fn executed(packets: u32) -> Evidence {
     Evidence { psn: Some(Psn::new(FIRST_PSN).add(packets)), ..Evidence::default() }
 }
@@ -111,8 +108,8 @@ fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
     }
 }
 
-/// The NIC repeats a READ whose response is lost, and the responder may refuse it then, because an
-/// operation behind it has ended access to the memory.
+/// The NIC repeats a READ whose response is lost. The responder may refuse the repetition, because
+/// an operation behind it has ended access to the memory.
 #[test]
 fn operations_behind_a_refused_read_may_have_been_executed() {
     let mut ledger = ledger();
@@ -132,7 +129,6 @@ fn operations_behind_a_refused_read_may_have_been_executed() {
     );
 }
 
-/// The sequence numbers with a log entry among the postings.
 fn logged(ledger: &mut Ledger) -> Vec<u64> {
     let mut logged = Vec::new();
     while let Some(posting) = ledger.next_posting() {
@@ -156,8 +152,8 @@ fn entry_follows_every_third_write_and_every_atomic() {
         push_all(&mut ledger);
         assert_eq!(logged(&mut ledger), expected, "interval {interval}");
     }
-    // A failover begins a new count. The PSN shows that the responder executed the first two WRITEs
-    // and no entry.
+    // A failover begins a new count. By the PSN, the responder executed the first two WRITEs and no
+    // entry.
     let mut ledger = log(3);
     push_all(&mut ledger);
     assert_eq!(logged(&mut ledger), [2, 4, 7]);
@@ -184,7 +180,7 @@ fn replays_are_told_from_new_operations_behind_them() {
     assert!(!ledger.next_is_replay(), "the last operation is new");
 }
 
-/// Each operation has the place in the ring that an operation of the round before had.
+/// Each operation reuses the slot of an operation of the round before.
 // Hazard: a completion lands in a recycled slot
 #[test]
 fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
@@ -203,8 +199,8 @@ fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
     }
 }
 
-/// Of several operations in flight, the backup of several users reports one as not executed, and a
-/// later one as unresolved.
+/// The shared backup reports one of several operations in flight as not executed, and later ones as
+/// unresolved.
 #[test]
 fn operation_that_was_not_executed_leaves_later_ones_in_flight() {
     let mut ledger = ledger();
@@ -221,7 +217,8 @@ fn operation_that_was_not_executed_leaves_later_ones_in_flight() {
     assert_eq!(outcomes(&mut ledger), [Outcome::Success, indeterminate, indeterminate]);
 }
 
-/// The rail executes an operation that is posted again behind those that were posted meanwhile.
+/// The rail executes an operation that is posted again behind the operations that were posted
+/// meanwhile.
 #[test]
 fn completion_does_not_end_an_earlier_operation_that_was_posted_later() {
     let mut ledger = ledger();
@@ -274,8 +271,8 @@ fn read() -> SendWr {
     SendWr::new(9, SendOp::Read(at), Data::sge(Sge { addr: 0, len: 8, key: Key(2) }))
 }
 
-/// Returns a ledger whose READ is sent again, in front of a WRITE that was executed and an atomic
-/// that may have been.
+/// Returns a ledger whose READ is sent again, in front of an executed WRITE and an atomic that may
+/// have been executed.
 fn read_before_an_error() -> Ledger {
     let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));
     ledger.push(read(), WritePolicy::Strict);

@@ -1,13 +1,13 @@
-//! The end of the vQP, and the evidence with which an end that closes lets its peer decide the
+//! The closing of the vQP. An end that closes sends the evidence by which its peer decides the
 //! operations in flight.
 //!
 //! An end that closes moves its queue pairs to ERR and drains them. The evidence that it then
 //! collects is final, and its Closed messages contain it. The peer needs the evidence of the rail
-//! to which it is bound, and this end may not know whether the peer has moved. So there is one
-//! message for each binding that the peer may have, and the ballot of a message is that of the
-//! binding. The peer decides by the message of its own binding. If only the other one has arrived,
-//! it asks again, for the peer timeout at most. A vQP that decides nothing by evidence, such as an
-//! unreliable connection or one with a baseline policy, closes by any of them.
+//! to which it is bound, and this end may not know whether the peer has moved. There is therefore
+//! one message for each binding that the peer may have, with the ballot of the binding. The peer
+//! decides by the message of its own binding. If only another one has arrived, the peer asks again,
+//! up to the peer timeout. A vQP that decides nothing by evidence closes by any Closed message: an
+//! unreliable connection, or one with a baseline policy.
 
 use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
@@ -17,25 +17,24 @@ use crate::ballot::Ballot;
 use crate::control_message::Body;
 use crate::evidence::Evidence;
 
-/// The bindings that the peer may have, each with this end's evidence. Only the last one may lack
-/// it.
+/// The possible bindings of the peer, each with this end's evidence. Only the last one may lack it.
 pub(super) type PeerBindings = SmallVec<[(Ballot, Option<Evidence>); 1]>;
 
 /// The peer's Closed message for a binding that this end does not have.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PendingClose {
-    /// The binding. This end may still move to it.
+    /// Of the binding, to which this end may still move.
     ballot: Ballot,
     evidence: Option<Evidence>,
-    /// The time at which this end next asks for the message of its own binding.
+    /// The time of the next request for the message of this end's binding.
     next_question: Time,
     /// The time at which this end closes without evidence.
     deadline: Time,
 }
 
 impl RailNegotiation {
-    /// Makes any Closed message of the peer end the vQP at once, because the driver decides nothing
-    /// by the peer's evidence.
+    /// Makes any Closed message of the peer close the vQP at once, because the driver does not
+    /// decide by evidence.
     pub fn close_without_evidence(&mut self) {
         self.needs_evidence = false;
     }
@@ -48,16 +47,16 @@ impl RailNegotiation {
         self.end(if is_silence && self.pending_close.is_some() { PeerClosed } else { reason }, None);
     }
 
-    /// The ballot of the rail about which [`RailNegotiation::closed`] expects evidence: the active
-    /// rail or, if that is fenced, the new rail of the move. `None` if the vQP is open, or if the
-    /// peer closed it.
+    /// The ballot of the rail whose evidence [`RailNegotiation::closed`] takes: the active rail or,
+    /// if that is fenced, the new rail of the move. `None` if the vQP is open, or if the peer
+    /// closed it.
     pub fn final_ballot(&self) -> Option<Ballot> {
         self.peer_bindings.last().map(|&(ballot, _)| ballot)
     }
 
-    /// Records that the driver has stopped all queue pairs, and sends the Closed messages.
-    /// `evidence` is the record of the operations that this end executed for the peer on the rail
-    /// of [`RailNegotiation::final_ballot`]. `None` if it is not known to be complete.
+    /// Sends the Closed messages, after the driver has stopped all queue pairs. `evidence` contains
+    /// the operations that this end executed for the peer on the rail of
+    /// [`RailNegotiation::final_ballot`]. `None` if it may be incomplete.
     pub fn closed(&mut self, evidence: Option<Evidence>) {
         let partial_imm_bytes = self.partial_imm_bytes;
         if let Some((_, last)) = self.peer_bindings.last_mut() {
@@ -72,7 +71,6 @@ impl RailNegotiation {
         }
     }
 
-    /// Handles the peer's Closed message.
     pub(super) fn on_peer_closed(&mut self, now: Time, ballot: Ballot, evidence: Option<Evidence>) {
         if self.phase == Phase::Closed || ballot < self.current {
             return;
@@ -87,12 +85,11 @@ impl RailNegotiation {
         self.pending_close = Some(Box::new(PendingClose { ballot, evidence, next_question, deadline }));
     }
 
-    /// The time at which [`RailNegotiation::drive_pending_close`] does something.
     pub(super) fn next_close_question(&self) -> Option<Time> {
         self.pending_close.as_ref().map(|pending| pending.next_question.min(pending.deadline))
     }
 
-    /// Asks for the peer's Closed message of this end's binding, or closes the vQP without it.
+    /// Asks for the Closed message of this end's binding, or closes the vQP without it.
     pub(super) fn drive_pending_close(&mut self, now: Time) {
         let Some(pending) = &mut self.pending_close else { return };
         if now >= pending.deadline {
@@ -105,8 +102,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP if the peer's Closed message for the binding to which this end has just moved
-    /// had arrived before. Returns whether it had.
+    /// Closes the vQP if the Closed message for the binding to which this end has just moved
+    /// arrived before. Returns whether it did.
     pub(super) fn closes_by_pending(&mut self) -> bool {
         let Some(pending) = self.pending_close.take_if(|pending| pending.ballot == self.current) else {
             return false;
@@ -115,8 +112,7 @@ impl RailNegotiation {
         true
     }
 
-    /// Closes the vQP because the peer has closed it. `evidence` is the peer's for this end's
-    /// binding.
+    /// `evidence` is the peer's, for this end's binding.
     fn end_by_peer(&mut self, evidence: Option<Evidence>) {
         if let Some(evidence) = &evidence
             && core::mem::take(&mut self.awaits_peer_moved)
@@ -139,8 +135,8 @@ impl RailNegotiation {
         self.actions.push(Action::Close { reason, peer_evidence });
     }
 
-    /// The peer is bound as this end is, unless it has moved by this end's evidence, or has not yet
-    /// moved as this end has.
+    /// The peer has the same binding, unless it has moved by this end's evidence or has not yet
+    /// followed this end's move.
     fn possible_peer_bindings(&self) -> PeerBindings {
         match (&self.phase, &self.unconfirmed) {
             (Phase::Moving(m), _) if m.local_evidence.is_some() => {

@@ -7,18 +7,16 @@ use crate::control_message::Body;
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(1);
-/// The new rail.
 const NEW: u8 = 1;
 
 fn evidence(n: u32) -> Evidence {
     Evidence { psn: Some(Psn::new(n)), ..Evidence::default() }
 }
 
-/// Evidence of end 1, which closes: of its fence, and of its new queue pair.
+/// The evidence of end 1, which closes.
 const OF_FENCE: u32 = 10;
 const OF_NEW_RAIL: u32 = 20;
 
-/// Returns the messages that an end sends now.
 fn sent(end: &mut RailNegotiation) -> Vec<Message> {
     let actions = core::iter::from_fn(|| end.poll_action());
     actions
@@ -26,7 +24,7 @@ fn sent(end: &mut RailNegotiation) -> Vec<Message> {
         .collect()
 }
 
-/// Returns the reason for which an end closes now, and the peer's evidence by which it decides.
+/// Returns the reason for the closing, and the peer's evidence by which the end decides.
 fn closing(end: &mut RailNegotiation) -> Option<(CloseReason, Option<Evidence>)> {
     core::iter::from_fn(|| end.poll_action()).find_map(|action| match action {
         Action::Close { reason, peer_evidence } => Some((reason, peer_evidence)),
@@ -34,14 +32,14 @@ fn closing(end: &mut RailNegotiation) -> Option<(CloseReason, Option<Evidence>)>
     })
 }
 
-/// End 0 has left rail 0 and waits for the evidence of end 1, which has sent it and closes then.
+/// End 0 has left rail 0 and waits for the evidence of end 1, which sends it and then closes.
 struct HalfMoved {
     end: RailNegotiation,
-    /// The evidence that was delayed.
+    /// Has been delayed.
     evidence: Message,
-    /// The Closed message for an end that is bound to rail 0 still.
+    /// For an end that is still bound to rail 0.
     closed_old: Message,
-    /// The Closed message for an end that has moved.
+    /// For an end that has moved.
     closed_new: Message,
 }
 
@@ -63,7 +61,6 @@ fn half_moved() -> HalfMoved {
     HalfMoved { end, evidence: delayed, closed_old, closed_new }
 }
 
-/// The message for the other binding arrives first.
 #[test]
 fn end_waits_for_the_closed_message_of_its_own_binding() {
     let HalfMoved { mut end, closed_old, closed_new, .. } = half_moved();
@@ -75,8 +72,8 @@ fn end_waits_for_the_closed_message_of_its_own_binding() {
     assert_eq!(closing(&mut end), Some((CloseReason::PeerClosed, Some(evidence(OF_FENCE)))));
 }
 
-/// The message for the own binding is lost, and the closed end still answers. An end that knows
-/// nothing of the move asks as well.
+/// The message for the end's own binding is lost, and the closed end still answers. An end that
+/// knows nothing of the move asks as well.
 #[test]
 fn end_asks_for_the_closed_message_of_its_own_binding() {
     let HalfMoved { mut end, closed_new, .. } = half_moved();
@@ -93,8 +90,7 @@ fn end_asks_for_the_closed_message_of_its_own_binding() {
     }
 }
 
-/// The evidence of the peer's fence arrives, so this end moves, and the message of the new binding
-/// is its own then.
+/// The evidence of the peer's fence arrives, so the end moves to the new binding.
 #[test]
 fn end_that_moves_after_the_closed_message_decides_by_it() {
     let HalfMoved { mut end, evidence: delayed, closed_new, .. } = half_moved();
@@ -109,7 +105,7 @@ fn end_that_moves_after_the_closed_message_decides_by_it() {
     assert!(actions.contains(&Action::PeerMoved { partial_imm_bytes: 0 }), "no Resume will arrive");
 }
 
-/// The message for the own binding never arrives, because the closed end is gone.
+/// The message for the end's own binding never arrives, because the closed end is gone.
 #[test]
 fn end_waits_no_longer_than_the_peer_timeout() {
     let HalfMoved { mut end, closed_new, .. } = half_moved();
@@ -124,7 +120,7 @@ fn end_waits_no_longer_than_the_peer_timeout() {
     assert_eq!(closed, Some((CloseReason::PeerClosed, None)), "the peer is known to have closed");
 }
 
-/// The end's detectors find the peer gone while it waits: the peer has closed, whatever they say.
+/// The detectors of the waiting end report the peer as gone, but the peer has closed.
 #[test]
 fn silence_of_a_closed_peer_is_its_close() {
     for reason in [CloseReason::PeerUnreachable, CloseReason::PeerExited, CloseReason::NoRail] {
@@ -139,8 +135,7 @@ fn silence_of_a_closed_peer_is_its_close() {
     assert_eq!(closing(&mut end), Some((CloseReason::Closed, None)));
 }
 
-/// The baseline policies and unreliable connections decide nothing by evidence, so they do not wait
-/// for it.
+/// The baseline policies and unreliable connections decide nothing by evidence.
 #[test]
 fn end_that_needs_no_evidence_closes_by_any_message() {
     for idle in [false, true] {

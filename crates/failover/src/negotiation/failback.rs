@@ -6,36 +6,33 @@ use mitra_verbs::Time;
 
 use super::{Phase, RailNegotiation};
 
-/// The longest pause before a failback, unless the configured delay or the peer timeout is longer.
+/// The longest pause before a failback. A longer delay or peer timeout replaces it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The rail to which a vQP moves back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Preference {
     rail: u8,
-    /// The time for which both ends must have been able to use the rail.
+    /// How long both ends must have been able to use the rail.
     delay: Duration,
-    /// The time since which both ends can use the rail, as far as this end knows. `None` if they
-    /// cannot, or if it is active.
+    /// The time since which both ends can use the rail, as far as this end knows. `None` if the
+    /// rail is active.
     usable_since: Option<Time>,
-    /// Whether the vQP is on another rail.
     is_away: bool,
-    /// The time at which the vQP came back to the rail. `None` if it is away or never left.
+    /// The time of the vQP's return to the rail. `None` if the vQP is away or never left.
     back_since: Option<Time>,
-    /// The number of stays on the rail in a row that were short. Each doubles the delay of the next
-    /// failback: a rail that fails again and again, or a home rail that another vQP cannot use,
-    /// would otherwise use up an epoch of the vQP each time.
+    /// The number of short stays on the rail in a row. Each doubles the delay of the next failback.
+    /// Otherwise a rail that fails again and again, or a home rail that another vQP cannot use,
+    /// would cost an epoch each time.
     short_stays: u32,
 }
 
 impl Preference {
-    /// The time for which both ends must be able to use the rail before the next failback.
+    /// `delay`, doubled for each short stay.
     fn pause(&self, peer_timeout: Duration) -> Duration {
         let longest = LONGEST_PAUSE.max(self.delay).max(peer_timeout);
         self.delay.saturating_mul(1 << self.short_stays.min(30)).min(longest)
     }
 
-    /// Records whether the vQP is on the rail now.
     fn note_active(&mut self, now: Time, is_on_rail: bool, peer_timeout: Duration) {
         if is_on_rail && core::mem::take(&mut self.is_away) {
             self.back_since = Some(now);
@@ -52,8 +49,8 @@ impl Preference {
 }
 
 impl RailNegotiation {
-    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`, doubled
-    /// for each of the last stays on the rail that was shorter than the peer timeout.
+    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`. The delay
+    /// doubles for each of the last stays on the rail that was shorter than the peer timeout.
     pub fn prefer(&mut self, rail: usize, delay: Duration) {
         let rail = rail as u8;
         self.preference = Some(Preference {
@@ -66,8 +63,8 @@ impl RailNegotiation {
         });
     }
 
-    /// Proposes the preferred rail if its time has come. The vQP stays on the active rail if the
-    /// peer refuses.
+    /// Proposes the preferred rail when it is due. The vQP stays on the active rail if the peer
+    /// refuses.
     pub fn drive_failback(&mut self, now: Time) {
         let Some(mut preference) = self.preference else { return };
         preference.note_active(now, self.active == preference.rail, self.peer_timeout);
@@ -88,15 +85,15 @@ impl RailNegotiation {
         self.preference = Some(preference);
     }
 
-    /// Whether the move in progress leads to the preferred rail although the active one works, as
-    /// far as this end knows.
+    /// Whether the move in progress leads to the preferred rail although, as far as this end knows,
+    /// the active one works.
     pub fn is_failback(&self) -> bool {
         matches!(&self.phase, Phase::Moving(m) if m.is_failback)
     }
 
     /// Whether this end takes a proposal of `rail` for a failback: the active rail works here, and
-    /// both ends have been able to use `rail` for half of the delay. A proposal does not say why
-    /// the peer makes it.
+    /// both ends have been able to use `rail` for half of the delay. The proposal itself does not
+    /// contain its reason.
     pub(super) fn is_failback_due(&self, now: Time, rail: u8) -> bool {
         let Some(preference) = self.preference.filter(|preference| preference.rail == rail) else {
             return false;
@@ -107,7 +104,7 @@ impl RailNegotiation {
     }
 
     /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if
-    /// both ends cannot use it, or if it is active.
+    /// an end cannot use the rail, or if it is active.
     pub fn failback_at(&self) -> Option<Time> {
         let preference = self.preference?;
         Some((preference.usable_since? + preference.pause(self.peer_timeout)).max(self.pause_end()))

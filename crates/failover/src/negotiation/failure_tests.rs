@@ -4,7 +4,7 @@ use super::*;
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(1);
-/// Each move begins long after the one before, so that no pause delays it.
+/// Long enough that no pause delays the next move.
 const CALM: Duration = Duration::from_secs(10);
 
 fn ends(rails: usize) -> [RailNegotiation; 2] {
@@ -19,7 +19,7 @@ fn fences(end: &mut RailNegotiation) -> bool {
     actions(end).iter().any(|action| matches!(action, Action::Fence { .. }))
 }
 
-/// Does what both drivers and the network do, until nothing is left to do.
+/// Runs both drivers and the network until nothing is left to do.
 fn settle(now: Time, ends: &mut [RailNegotiation; 2]) {
     loop {
         let pending = [0, 1].map(|i| actions(&mut ends[i]));
@@ -61,7 +61,6 @@ fn ends_on(rail: usize) -> (Time, [RailNegotiation; 2]) {
 fn failed_rail_is_unusable_until_it_recovers() {
     let [mut end, _] = ends(4);
     let now = Time::ZERO;
-    // The active rail is never a rail to move to.
     assert_eq!(end.local_unusable(), 0b0001);
     end.rail_failed(now, 1, RailFailure::LinkDown);
     end.rail_failed(now, 2, RailFailure::QpFailed);
@@ -73,7 +72,7 @@ fn failed_rail_is_unusable_until_it_recovers() {
     assert_eq!(end.local_unusable(), 0b0011);
 }
 
-/// The rail may still work, so it is fenced only when the peer has accepted, or when its queue pair
+/// The rail may still work. It is fenced only when the peer has accepted, or when its queue pair
 /// fails.
 #[test]
 fn silent_rail_is_fenced_when_its_queue_pair_fails() {
@@ -108,7 +107,7 @@ fn another_move_follows_if_the_new_rail_has_failed_meanwhile() {
     }
 }
 
-/// Its evidence was final before, and the queue pair is replaced.
+/// The evidence was final before, and the queue pair is replaced.
 #[test]
 fn queue_pair_that_fails_after_its_fence_began_does_not_exclude_its_rail() {
     let (now, mut ends) = ends_on(1);
@@ -165,7 +164,7 @@ fn link_that_recovers_does_not_repair_its_queue_pair() {
     assert!(end.is_stranded());
 }
 
-/// Nothing is posted on them, so no retries show that the peer is gone.
+/// Nothing is posted on the queue pairs, so no retries show that the peer is gone.
 #[test]
 fn replaced_queue_pairs_fail_if_they_are_not_connected_in_time() {
     for active in [0, 1] {
@@ -203,7 +202,7 @@ fn refused_rail_is_proposed_when_the_peer_has_connected_its_queue_pair() {
     assert_eq!(end.destination(), 2);
 }
 
-/// The peer may be able to use them by then.
+/// The peer may be able to use the rails by then.
 #[test]
 fn refused_rails_are_proposed_again_after_a_pause() {
     let pause = PEER_TIMEOUT / ATTEMPTS_PER_TIMEOUT;
@@ -267,7 +266,7 @@ fn unanswered_resume_is_sent_less_often_after_the_peer_timeout() {
     }
 }
 
-/// The Resume that named them may have been lost.
+/// The Resume that named the bytes may have been lost.
 #[test]
 fn end_that_closes_repeats_the_bytes_of_its_last_resume() {
     let (now, [mut end, _]) = ends_on(0);
@@ -305,7 +304,7 @@ fn failback_waits_longer_after_a_short_stay() {
     }
 }
 
-/// The failback would have been given up if the active rail worked.
+/// The end would give the failback up if the active rail worked.
 #[test]
 fn another_rail_is_proposed_if_the_active_one_fails_before_a_failback_is_refused() {
     let (now, [mut end, _]) = ends_on(1);
@@ -341,7 +340,7 @@ fn refused_failback_leaves_the_vqp_on_its_rail() {
     assert!(end.is_active() && actions(&mut end).contains(&Action::Stay));
 }
 
-/// Its peer would have to fence a rail that may work.
+/// The peer would have to fence a rail that may work.
 #[test]
 fn silent_rail_is_not_replaced_by_itself() {
     let [mut end, _] = ends(2);

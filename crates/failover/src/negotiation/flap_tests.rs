@@ -10,14 +10,12 @@ const RAILS: usize = 3;
 
 struct End {
     negotiation: RailNegotiation,
-    /// The evidence that this end collected in each move. All are different.
+    /// This end's evidence of each move. All are different.
     evidence_given: Vec<Evidence>,
-    /// Whether a fence is in progress.
     fencing: bool,
-    /// The ballot and the new rail of each move.
     moves: Vec<(Ballot, usize)>,
-    /// For each rail, the ballot for which the queue pair was created (`None` for the first queue
-    /// pair), and whether it is connected to the peer's queue pair for the same ballot.
+    /// By rail, the ballot of the queue pair (`None` for the first), and whether it is connected to
+    /// the peer's queue pair of the same ballot.
     qps: [(Option<Ballot>, bool); RAILS],
     closed: Option<CloseReason>,
 }
@@ -28,7 +26,6 @@ struct Net {
     ends: [End; 2],
     /// The messages in transit to each end, with the rails that carry them.
     in_transit: [Vec<(usize, Message)>; 2],
-    /// Whether the link is up, for each end and rail.
     link_up: [[bool; RAILS]; 2],
 }
 
@@ -122,8 +119,7 @@ impl Net {
     }
 
     /// Creates and connects the new queue pair of end `i` on a rail that was left, as
-    /// `vqp::rail_rejoin` does. `message` is the peer's message that arrived, or `None` for a
-    /// probe.
+    /// `vqp::rail_rejoin` does. `message` is the peer's message, or `None` for a probe.
     fn exchange_qp(&mut self, i: usize, rail: usize, message: Option<(Ballot, NewQp)>) {
         let now = self.now;
         let end = &mut self.ends[i];
@@ -194,7 +190,6 @@ impl Net {
         self.run_actions(i);
     }
 
-    /// Takes a random link down or up, or fails the active queue pair of a random end.
     fn inject_fault(&mut self) {
         let (i, rail) = (self.rng.below(2) as usize, self.rng.below(RAILS as u64) as usize);
         let negotiation = &mut self.ends[i].negotiation;
@@ -265,7 +260,7 @@ fn flapping_rails_never_separate_the_two_ends() {
     assert!(max_moves > 10, "no seed made more than {max_moves} moves");
 }
 
-/// Takes every rail but `up` down at end 1, and tells end 0 nothing.
+/// Takes every rail but `up` down at end 1. End 0 does not learn of it.
 fn net_with_one_rail(seed: u64, up: usize) -> Net {
     let mut net = Net::new(seed);
     for rail in (0..RAILS).filter(|&rail| rail != up) {
@@ -276,7 +271,7 @@ fn net_with_one_rail(seed: u64, up: usize) -> Net {
     net
 }
 
-/// The end whose link blinks asks before it fences, so its only good path is not cut.
+/// The end whose link blinks asks before it fences, so it does not fence its only good path.
 #[test]
 fn blink_of_the_only_rail_that_both_ends_can_use_moves_nothing() {
     for seed in 1..500 {
@@ -304,7 +299,7 @@ fn blink_of_the_only_rail_that_both_ends_can_use_moves_nothing() {
 }
 
 /// Two rails fail and recover in turn every 2 ms, for ten minutes. The moves become rare, so the
-/// epochs last.
+/// epochs suffice.
 #[test]
 fn rails_that_fail_in_turn_use_up_few_epochs() {
     let mut net = Net::new(1);

@@ -1,69 +1,59 @@
 //! The agreement on one home rail between the vQPs of both ends, if they share atomics.
 //!
-//! If a vQP proposed another rail than the home, the home would move, and all other vQPs with it.
-//! So a vQP whose queue pair was fenced because the home has moved waits until it can move there.
-//! It proposes another rail, with the next generation, only if the newest home that it knows has
-//! failed, is down or was refused, or stays unusable for long: then a rail that all peers can use
-//! may be found. An end declines a proposal of a peer that does not know its home, and names this
-//! home. The peer's vQP then proposes it, and so the home of the peer becomes the same.
+//! If a vQP proposed another rail than the home, the home and all other vQPs would move there. A
+//! vQP that was fenced because the home has moved therefore waits until it can follow. It proposes
+//! another rail, with the next generation, if the newest known home has failed, is down, was
+//! refused or stays unusable for long. A rail that all peers can use may then be found. An end
+//! declines a proposal that does not know the end's home, and names this home. The peer's vQP then
+//! proposes it, so the peer has the same home.
 
 use mitra_verbs::Time;
 
 use super::{Phase, RailNegotiation};
 use crate::home_rail::Home;
 
-/// The wait is the peer timeout divided by this number.
+/// Divides the peer timeout: the wait for the home.
 const WAITS_PER_TIMEOUT: u32 = 4;
-/// A client that cannot use the home makes it move after this many retry intervals, so that the
-/// clients that can use it execute some operations there.
+/// A client that cannot use the home makes it move after this many retry intervals, so that other
+/// clients can execute some operations there.
 const MIN_STAY_RETRIES: u32 = 4;
-/// The maximum by which a generation of the peer may be above those that this end knows. A peer
-/// that names higher ones cannot use up the generations.
+/// The maximum by which a generation of the peer may exceed the known ones, so that the peer cannot
+/// use up the generations.
 const MAX_STEP: u64 = 1 << 32;
 
-/// The homes of the two ends that this end knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct KnownHomes {
     /// The home of this end's domain. `None` if its vQPs do not share atomics.
-    own: Option<Home>,
-    /// The newest home that the peer has named. `None` if it has named none.
+    pub(super) own: Option<Home>,
+    /// The newest home that the peer has named.
     peer: Option<Home>,
-    /// The home when the vQP was bound to the active rail. `None` if neither end shared atomics
-    /// then.
+    /// The home when the vQP was bound to the active rail. `None` if no end shared atomics then.
     bound: Option<Home>,
-    /// The newest home that this end considered for a move, and since when.
+    /// The newest home that this end has considered for a move, and since when.
     considered: Option<(Home, Time)>,
 }
 
 impl KnownHomes {
-    /// The home of this end's domain. `None` if its vQPs do not share atomics.
-    pub(super) fn own(&self) -> Option<Home> {
-        self.own
-    }
-
-    /// The newest home that this end knows.
     pub(super) fn newest(&self) -> Option<Home> {
         self.own.max(self.peer)
     }
 
-    /// The newer of this end's own home and of one that the peer has named.
+    /// The newer of this end's home and a home that the peer names.
     pub(super) fn newest_of_own_and(&self, named: Option<Home>) -> Option<Home> {
         self.own.max(self.believed(named))
     }
 
-    /// Returns the home that the peer has named, with the highest generation that this end
-    /// believes.
+    /// Limits the generation of a home that the peer names to [`MAX_STEP`] above the known ones.
     fn believed(&self, named: Option<Home>) -> Option<Home> {
         let known = self.newest().map_or(0, |home| home.generation);
         named.map(|home| Home { generation: home.generation.min(known.saturating_add(MAX_STEP)), ..home })
     }
 
-    /// Records a home that the peer has named in a refusal.
+    /// A refusal names the peer's home.
     pub(super) fn on_peer_home(&mut self, named: Option<Home>) {
         self.peer = self.peer.max(self.believed(named));
     }
 
-    /// Records that this end considers the newest home for a move.
     pub(super) fn consider_newest(&mut self, now: Time) {
         self.considered = self.newest().map(|newest| match self.considered {
             Some((home, since)) if home == newest => (home, since),
@@ -71,7 +61,6 @@ impl KnownHomes {
         });
     }
 
-    /// Records that the vQP has moved to this home.
     pub(super) fn on_moved(&mut self, home: Option<Home>) {
         self.bound = home;
         self.peer = self.peer.max(home);
@@ -79,8 +68,8 @@ impl KnownHomes {
 }
 
 impl RailNegotiation {
-    /// Sets the home of this end's domain. `is_bound` says whether the queue pair of the active
-    /// rail is bound.
+    /// Sets the home of this end's domain. `is_bound` says whether the active rail's queue pair is
+    /// bound.
     pub fn set_home(&mut self, home: Home, is_bound: bool) {
         self.homes.own = Some(home);
         if is_bound && home.rail == self.active {
@@ -88,8 +77,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes the home of this end's domain, because it is newer than the one to which the vQP
-    /// moves. This end has not sent its evidence for the move.
+    /// Proposes the home of this end's domain, which is newer than the home of the move. This end
+    /// has not sent its evidence for the move.
     pub fn home_is_newer(&mut self, now: Time, home: Home) {
         self.homes.own = Some(home);
         if let Phase::Moving(m) = &mut self.phase {
@@ -98,19 +87,18 @@ impl RailNegotiation {
         }
     }
 
-    /// The home to which the move in progress leads, with generation 0 if neither end is known to
-    /// share atomics. `None` if there is no move.
+    /// The home of the move in progress, with generation 0 if no end is known to share atomics.
     pub fn home_of_move(&self) -> Option<Home> {
         let Phase::Moving(m) = &self.phase else { return None };
         Some(m.home.unwrap_or(Home { generation: 0, rail: m.rail }))
     }
 
-    /// Returns whether the peer has accepted the move in progress. True if there is none.
+    /// Whether the peer has accepted the move in progress. True without a move.
     pub fn has_peer_accepted(&self) -> bool {
         !matches!(&self.phase, Phase::Moving(m) if m.proposed && m.peer_evidence.is_none())
     }
 
-    /// Returns the home rail if only this rail is to be proposed. It may be the active rail, if the
+    /// Returns the home rail if no other rail may be proposed. It may be the active rail, if the
     /// home has moved away and back.
     pub(super) fn awaited_home(&self, now: Time) -> Option<u8> {
         let home = self.homes.newest().filter(|_| self.homes.newest() > self.homes.bound)?;
@@ -124,23 +112,22 @@ impl RailNegotiation {
         let min_stay = self.retry_interval * MIN_STAY_RETRIES;
         let has_stayed =
             self.homes.considered.is_none_or(|(_, since)| now.saturating_since(since) >= min_stay);
-        // If the rail is down at the end whose home it is, no vQP can use it.
+        // A rail that is down at the end of the home is usable for no vQP.
         let may_move =
             is_wait_over || is_down && self.homes.own.is_some() || (is_down || is_refused) && has_stayed;
         (!may_move).then_some(home.rail)
     }
 
-    /// Returns whether this end declines a move to `rail`: its home is another rail that may be
-    /// usable, this vQP has not moved there yet, and the peer does not know that. `named` is the
-    /// newest home that the peer knows. If the vQP is at home, the peer's queue pair has failed
-    /// there.
+    /// Whether this end declines a move to `rail`: its home is another rail that may be usable,
+    /// this vQP has not moved there yet, and the peer, which named `named`, does not know that. A
+    /// vQP that is at home accepts, because the peer's queue pair has failed there.
     pub(super) fn has_newer_home(&self, rail: u8, named: Option<Home>) -> bool {
         let Some(home) = self.homes.own else { return false };
         let is_newer = Some(home) > self.homes.bound && home > named.unwrap_or_default();
         is_newer && home.rail != rail && self.down & (1 << home.rail) == 0
     }
 
-    /// Records the home that the peer has named when it accepted the move in progress.
+    /// An acceptance names the peer's home.
     pub(super) fn on_accepted_home(&mut self, named: Option<Home>) {
         let named = self.homes.believed(named);
         if let Phase::Moving(m) = &mut self.phase {

@@ -5,7 +5,6 @@ use crate::control_message::Body;
 
 const RAILS: usize = 3;
 const PEER_TIMEOUT: Duration = Duration::from_secs(4);
-/// The home on which all vQPs begin.
 const FIRST: Home = Home { generation: 0, rail: 0 };
 
 fn home(generation: u64, rail: u8) -> Home {
@@ -18,7 +17,7 @@ fn end(role: Role) -> RailNegotiation {
     end
 }
 
-/// An end whose domain has this home. Its vQP was bound on rail 0 before.
+/// The domain of the end has this home. Its vQP was bound on rail 0 before.
 fn end_at(role: Role, own: Home) -> RailNegotiation {
     let mut end = end(role);
     end.set_home(FIRST, true);
@@ -30,7 +29,6 @@ fn actions(end: &mut RailNegotiation) -> Vec<Action> {
     core::iter::from_fn(|| end.poll_action()).collect()
 }
 
-/// The last message that an end sends.
 fn sent(end: &mut RailNegotiation) -> Message {
     let mut sent = actions(end).into_iter().filter_map(|action| match action {
         Action::Send(message) => Some(message),
@@ -39,7 +37,7 @@ fn sent(end: &mut RailNegotiation) -> Message {
     sent.next_back().expect("a message")
 }
 
-/// The rail that an end proposes, and the home that it names.
+/// The proposed rail, and the home that the proposal names.
 fn proposal(message: &Message) -> (u8, Option<Home>) {
     let Body::Propose { rail, home } = message.body else { panic!("no proposal: {message:?}") };
     (rail, home)
@@ -62,8 +60,8 @@ fn fenced_vqp_proposes_the_home_as_it_is() {
     assert_eq!(a.home_of_move(), Some(home(3, 2)));
 }
 
-/// The home has left the rail of the vQP, and is back. The queue pair of the vQP was fenced, but
-/// the rail works.
+/// The home has left the rail of the vQP and is back. The queue pair of the vQP was fenced, but the
+/// rail works.
 #[test]
 fn home_that_is_back_is_not_moved_again() {
     let mut a = end_at(Role::Zero, home(2, 0));
@@ -72,8 +70,8 @@ fn home_that_is_back_is_not_moved_again() {
     assert_eq!(a.home_of_move(), Some(home(2, 0)));
 }
 
-/// The homes of the two ends are of one generation. Both ends propose their own, and both end on
-/// that of the higher rail.
+/// The homes of the two ends are of one generation. Each end proposes its own, and both end on the
+/// higher rail.
 // Hazard: two processes choose different homes
 #[test]
 fn newer_home_wins_at_both_ends() {
@@ -106,7 +104,7 @@ fn vqp_at_home_accepts_what_a_peer_proposes_that_knows_of_no_home() {
     assert_eq!(client.home_of_move(), Some(home(6, 1)));
 }
 
-/// The home of this end is down, so it accepts another rail, although the peer does not know the
+/// The home of this end is down, so the end accepts another rail from a peer that does not know the
 /// home.
 #[test]
 fn home_that_is_down_is_left() {
@@ -150,8 +148,8 @@ fn home_that_the_peer_refuses_stays_for_a_short_time() {
     assert!(refuse(4).iter().any(leaves), "the home stays");
 }
 
-/// The peer's home is newer than this end knew. This end binds its queue pair to that home, and its
-/// evidence names it.
+/// The peer's home is newer than this end knew. This end binds its queue pair to that home and
+/// names it in its evidence.
 #[test]
 fn evidence_names_the_home_that_the_peer_has_accepted() {
     let mut a = end(Role::Zero);
@@ -164,7 +162,7 @@ fn evidence_names_the_home_that_the_peer_has_accepted() {
     assert_eq!((rail, named), (1, Some(home(5, 1))));
 }
 
-/// Returns an end that has accepted rail 1 and has fenced, with the evidence of the peer.
+/// Returns an end that has accepted rail 1 and fenced, and the evidence of the peer.
 fn accepted_and_ready() -> (RailNegotiation, Ballot) {
     let mut a = end(Role::Zero);
     a.set_home(FIRST, true);
@@ -178,7 +176,7 @@ fn accepted_and_ready() -> (RailNegotiation, Ballot) {
 }
 
 /// The home moves on before the evidence is sent. The decision of the old ballot is then void,
-/// because the peer must decide by the new one too.
+/// because the peer must decide by the new one.
 #[test]
 fn decision_of_a_superseded_ballot_is_not_requested() {
     let (mut a, ballot) = accepted_and_ready();
@@ -191,7 +189,7 @@ fn decision_of_a_superseded_ballot_is_not_requested() {
 }
 
 /// The peer declines a ballot and proposes another one, and this end reads both messages at once.
-/// The rail of its own second ballot then gets no evidence, which would move the home there.
+/// Evidence for this end's own second ballot would move the home to its rail.
 #[test]
 fn evidence_for_a_superseded_ballot_is_not_sent() {
     let mut a = end(Role::Zero);
@@ -211,8 +209,8 @@ fn evidence_for_a_superseded_ballot_is_not_sent() {
     assert_eq!(evidence.collect::<Vec<_>>(), [(ballot, 1)]);
 }
 
-/// The newer home cannot be used yet, and then the old one is the home again: the move goes on with
-/// the peer's next evidence.
+/// The newer home cannot be used yet, and then the old home returns. The move continues with the
+/// peer's next evidence.
 #[test]
 fn move_continues_if_the_home_comes_back() {
     let (mut a, ballot) = accepted_and_ready();
@@ -239,7 +237,7 @@ fn home_that_stays_unusable_is_left_after_a_while() {
     assert_eq!(a.home_of_move(), Some(home(2, 2)));
 }
 
-/// A peer names the highest generation. There are others left.
+/// A peer names the highest generation, and higher ones remain.
 #[test]
 fn peer_cannot_use_up_the_generations() {
     let mut a = end(Role::Zero);

@@ -1,4 +1,4 @@
-//! The messages of a move: what an end does with those of the peer, and what it sends at each step.
+//! The messages of a move.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Time;
@@ -37,9 +37,9 @@ impl RailNegotiation {
         if let Some(unconfirmed) = &mut self.unconfirmed
             && unconfirmed.ballot == ballot
         {
-            // The peer lacks this end's evidence. If both ends have moved, each of them handles the
-            // other end's evidence as such a request. The rate limit prevents them from answering
-            // each other forever.
+            // The peer lacks this end's evidence. If both ends have moved, each takes the other's
+            // evidence for such a request, so the rate limit keeps them from answering each other
+            // forever.
             let resent = unconfirmed.evidence_resent_at;
             let is_recent = resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2);
             if is_recent || Mutant::EvidenceSentOnce.is_on() {
@@ -57,11 +57,11 @@ impl RailNegotiation {
             return; // the ballot of the move in progress, or of the last move
         }
         if ballot < self.promised && !Mutant::LowerBallotAccepted.is_on() {
-            // The proposer has not seen the higher ballot. This end never accepts the old one.
+            // The proposer does not know the higher ballot.
             return self.refuse(ballot);
         }
-        // The peer proposes only after its last move was confirmed, so it has this end's Resume.
-        // Its own may have been lost: its evidence repeats what the Resume says, and an end that
+        // A peer proposes only after its last move was confirmed, so it has this end's Resume. The
+        // peer's own Resume may have been lost: its evidence repeats the content, and an end that
         // declines goes on asking for it.
         self.unconfirmed = None;
         let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
@@ -73,7 +73,7 @@ impl RailNegotiation {
         self.adopt_ballot(now, ballot, rail, false, home);
     }
 
-    /// Fences the old rail, because the peer has accepted this end's proposal and fences it too.
+    /// The peer has accepted this end's proposal and fences too.
     fn on_acceptance(&mut self, ballot: Ballot, home: Option<Home>) {
         if ballot == self.promised {
             self.on_accepted_home(home);
@@ -95,7 +95,7 @@ impl RailNegotiation {
             && m.peer_evidence.is_none()
         {
             if core::mem::take(&mut self.awaits_peer_moved) {
-                // The peer's Resume of the last move was lost. The evidence repeats its
+                // The peer's Resume of the last move was lost. Its evidence repeats
                 // `partial_imm_bytes`.
                 self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
             }
@@ -106,9 +106,9 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes a ballot above all that the peer promised. The peer never accepts the refused one,
-    /// even if the rail has become usable since then. Each refusal names all rails that the peer
-    /// cannot use when it sends it, so the last one counts.
+    /// Proposes a ballot above all that the peer promised. The peer never accepts the refused
+    /// ballot, even if the rail has become usable. Each refusal names all rails that the peer
+    /// cannot use, so only the last refusal counts.
     fn on_refusal(
         &mut self,
         now: Time,
@@ -142,14 +142,14 @@ impl RailNegotiation {
         }
     }
 
-    /// Sends the message of the current step of the move, and schedules its retry.
+    /// Sends the message of the current step of the move and schedules its retry.
     pub(super) fn send_progress(&mut self, now: Time) {
         let Phase::Moving(m) = &self.phase else { return };
         self.next_send = Some(now + self.retry_interval);
         let (ballot, rail, home) = (m.ballot, m.rail, m.named_home);
         let body = match &m.local_evidence {
             Some(evidence) => Body::Evidence { rail, home, evidence: evidence.clone() },
-            // From the end that has not proposed the ballot, this says that it has accepted it.
+            // From the other end than the proposer, this is an acceptance.
             None => Body::Propose { rail, home },
         };
         self.send(ballot, body);
@@ -162,7 +162,7 @@ impl RailNegotiation {
 
     pub(super) fn refuse(&mut self, ballot: Ballot) {
         let promised_epoch = self.promised.epoch;
-        let (unusable, home) = (self.local_unusable(), self.homes.own());
+        let (unusable, home) = (self.local_unusable(), self.homes.own);
         self.send(ballot, Body::Refuse { unusable, promised_epoch, home });
     }
 

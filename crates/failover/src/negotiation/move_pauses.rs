@@ -2,33 +2,27 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-/// The number of moves in a row that follow each other without a pause.
 const MOVES_WITHOUT_PAUSE: u32 = 8;
 
-/// The pauses between moves. Each move uses up an epoch and interrupts the traffic, so a vQP whose
-/// rails fail in turn waits longer before each further move: its active rail may recover in the
-/// meantime.
+/// The pauses between moves. Each move uses up an epoch and interrupts the traffic. If the rails of
+/// a vQP fail in turn, the vQP therefore waits longer before each further move, in which time its
+/// active rail may recover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct MovePauses {
-    last_move: Time,
-    /// The number of moves in a row: each began less than `calm` after the last.
+    pub(super) last_move: Time,
+    /// The number of moves in a row, each less than `calm` after the last.
     moves: u32,
 }
 
 impl MovePauses {
-    /// Records a move. After a time of `calm` without a move, the vQP moves without a pause again.
+    /// After a time of `calm` without a move, moves have no pauses again.
     pub(super) fn on_move(&mut self, now: Time, calm: Duration) {
         let is_calm = now.saturating_since(self.last_move) >= calm;
         self.moves = if is_calm { 1 } else { self.moves.saturating_add(1) };
         self.last_move = now;
     }
 
-    /// The time of the last move.
-    pub(super) fn last_move(&self) -> Time {
-        self.last_move
-    }
-
-    /// The earliest time of the next move. The pauses double from `first` to `max`.
+    /// The earliest time of the next move. Pauses double from `first` to `max`.
     pub(super) fn next_move(&self, first: Duration, max: Duration) -> Time {
         let doublings = match self.moves.checked_sub(MOVES_WITHOUT_PAUSE) {
             None | Some(0) => return Time::ZERO,

@@ -1,5 +1,4 @@
-//! The choice of the rail to propose, and the wait for a usable rail when the active rail has
-//! failed.
+//! The choice of the rail to propose, and the wait for a usable rail.
 
 use core::time::Duration;
 
@@ -10,18 +9,17 @@ use crate::ballot::Ballot;
 
 use super::{ATTEMPTS_PER_TIMEOUT, Action, CloseReason, Phase, RailNegotiation};
 
-/// The longest pause between two moves is the peer timeout divided by this number, so that a vQP
-/// never closes because of a pause.
+/// Divides the peer timeout: the longest pause between two moves. No pause closes a vQP.
 const MIN_PAUSES_PER_TIMEOUT: u32 = 8;
 
 impl RailNegotiation {
-    /// Returns whether the active rail has failed and no move can begin yet.
+    /// Whether the active rail has failed and no move can begin yet.
     pub fn is_stranded(&self) -> bool {
         self.stranded_since.is_some()
     }
 
-    /// The set of rails to which this end accepts no move. The active rail is usable if its queue
-    /// pair can be replaced.
+    /// The rails to which this end accepts no move. The active rail is usable if its queue pair can
+    /// be replaced.
     pub fn local_unusable(&self) -> u8 {
         let active = 1 << self.active;
         let others = (self.down | self.qp_failed | self.local_qp_missing) & !active;
@@ -29,8 +27,8 @@ impl RailNegotiation {
         others | if is_active_usable { 0 } else { active }
     }
 
-    /// Starts a move, or proposes a higher ballot in a move in progress. Waits or stays on the old
-    /// rail if no rail can be proposed or the last move is unconfirmed.
+    /// Starts a move, or proposes a higher ballot in the move in progress. If no move can begin or
+    /// no rail can be proposed, waits or stays on the old rail.
     pub(super) fn propose(&mut self, now: Time) {
         self.homes.consider_newest(now);
         match self.candidate(now).filter(|_| self.may_begin_move(now)) {
@@ -39,8 +37,7 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes another rail after a refusal. A failback ends with the refusal if the active rail
-    /// works.
+    /// Proposes another rail after a refusal. The refusal ends a failback if the active rail works.
     pub(super) fn propose_again(&mut self, now: Time) {
         let is_failback = matches!(&self.phase, Phase::Moving(m) if m.is_failback && !m.is_fence_requested);
         if is_failback && (self.down | self.qp_failed) & (1 << self.active) == 0 {
@@ -50,7 +47,6 @@ impl RailNegotiation {
         }
     }
 
-    /// Starts a move to `rail`, or proposes it with a higher ballot in a move in progress.
     pub(super) fn propose_rail(&mut self, now: Time, rail: u8) {
         let highest = Ballot { epoch: self.promised.epoch.max(self.peer_epoch), ..self.promised };
         let Some(ballot) = highest.next(self.role) else {
@@ -59,20 +55,19 @@ impl RailNegotiation {
         self.adopt_ballot(now, ballot, rail, true, None);
     }
 
-    /// Returns whether a move may begin or continue. While the last move is unconfirmed, the peer
-    /// may still be moving to the rail that has failed now.
+    /// Whether a move may begin or continue. While the last move is unconfirmed, the peer may still
+    /// be moving to the rail that has now failed.
     pub(super) fn may_begin_move(&self, now: Time) -> bool {
         (self.unconfirmed.is_none() || Mutant::MoveBeforeConfirmation.is_on())
             && (!self.is_active() || now >= self.pause_end())
     }
 
-    /// The time at which the pause after the last move ends.
     pub(super) fn pause_end(&self) -> Time {
         self.move_pauses.next_move(self.retry_interval, self.peer_timeout / MIN_PAUSES_PER_TIMEOUT)
     }
 
-    /// Returns the next rail that both ends can use as far as this end knows: another rail, or else
-    /// the active one, if its queue pairs must be replaced.
+    /// Returns the next rail that both ends can use, as far as this end knows. The active rail
+    /// comes last, and only if its queue pairs must be replaced.
     fn candidate(&self, now: Time) -> Option<u8> {
         if let Some(home) = self.awaited_home(now) {
             return Some(home).filter(|&home| self.is_usable(home));
@@ -84,14 +79,15 @@ impl RailNegotiation {
         other.or_else(|| Some(self.active).filter(|&rail| is_failed && self.is_usable(rail)))
     }
 
-    /// Returns whether both ends can use `rail`, as far as this end knows.
+    /// Whether both ends can use `rail`, as far as this end knows.
     pub(super) fn is_usable(&self, rail: u8) -> bool {
         let usable = self.all_rails() & !(self.local_unusable() | self.refused | self.peer_unusable);
         usable & (1 << rail) != 0 && (rail == self.active || self.peer_qp_missing & (1 << rail) == 0)
     }
 
-    /// Waits until a move can begin. Closes the vQP if every NIC of this end is dead: a port that
-    /// is down may come up. In a move whose old rail is not fenced, the vQP stays on that rail.
+    /// Waits until a move can begin. In a move whose old rail is not fenced, the vQP stays on that
+    /// rail. The vQP closes only if every NIC of this end is dead, because a port that is down may
+    /// come up.
     fn wait_for_rail(&mut self, now: Time) {
         if self.all_rails() & !self.dead == 0 {
             return self.close(self.no_rail_reason());
@@ -112,8 +108,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP if no rail can be proposed and no rail has carried a message of the peer for
-    /// the peer timeout.
+    /// Closes the vQP if no rail can be proposed and none has carried a message of the peer for the
+    /// peer timeout.
     pub(super) fn on_silence(&mut self, now: Time) {
         if self.is_active()
             && now.saturating_since(*self.silent_since.get_or_insert(now)) >= self.peer_timeout
@@ -122,15 +118,14 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes a ballot if an earlier proposal was impossible or was refused. Called after a
-    /// change that may make one possible.
+    /// Repeats a proposal that was impossible or refused. Called after a change that may make it
+    /// possible.
     pub(super) fn retry_proposal(&mut self, now: Time) {
         if self.stranded_since.is_some() || self.is_refused() {
             self.propose(now);
         }
     }
 
-    /// Records which rails the peer cannot use.
     pub(super) fn on_peer_unusable(&mut self, now: Time, unusable: u8) {
         if core::mem::replace(&mut self.peer_unusable, unusable) & !unusable != 0 {
             self.refused &= unusable;
@@ -138,14 +133,13 @@ impl RailNegotiation {
         }
     }
 
-    /// Returns whether the peer refused the rail that this end proposed in the move in progress.
+    /// Whether the peer refused the rail that this end proposed in the move in progress.
     pub(super) fn is_refused(&self) -> bool {
         matches!(&self.phase, Phase::Moving(m) if m.proposed && self.refused & (1 << m.rail) != 0)
     }
 
-    /// Forgets what the peer has refused, if the time for another proposal has come: the peer may
-    /// be able to use these rails now. The pauses between such proposals double, because each uses
-    /// up an epoch.
+    /// Forgets the refusals and returns true when another proposal is due: the peer may be able to
+    /// use these rails now. Each such proposal uses up an epoch, so the pauses double.
     pub(super) fn forgets_refusals(&mut self, now: Time) -> bool {
         let first_pause = self.peer_timeout / ATTEMPTS_PER_TIMEOUT;
         let (due, pause) = *self.refused_until.get_or_insert((now + first_pause, first_pause * 2));
@@ -158,13 +152,10 @@ impl RailNegotiation {
         true
     }
 
-    /// Forgets what the peer has refused, because the vQP has moved: a refused rail may work when
-    /// the next move begins.
     pub(super) fn forget_refusals(&mut self) {
         (self.refused, self.refused_until) = (0, None);
     }
 
-    /// The reason for closing when no rail is left.
     pub(super) fn no_rail_reason(&self) -> CloseReason {
         if self.unconfirmed.is_some() { CloseReason::FailedDuringRecovery } else { CloseReason::NoRail }
     }

@@ -1,10 +1,9 @@
 //! The state of the queue pairs of rails that the vQP left.
 //!
 //! Both ends bind the vQP to the same rails in the same order, so the ballot by which the vQP left
-//! a rail identifies the next queue pairs of that rail: each end creates one queue pair for this
-//! ballot, and only these two are connected to each other. Neither end proposes the rail before
-//! both are connected. The new queue pairs have new numbers, so late packets of the old ones match
-//! no queue pair.
+//! a rail identifies the rail's next queue pairs. Each end creates one queue pair for this ballot,
+//! and only these two are connected to each other. No end proposes the rail before. The new queue
+//! pairs have new numbers, so late packets of the old ones match no queue pair.
 
 use mitra_verbs::Time;
 
@@ -12,14 +11,13 @@ use super::{Phase, RailNegotiation};
 use crate::ballot::Ballot;
 
 impl RailNegotiation {
-    /// Allows moves that replace the queue pairs of the active rail and stay on it. Both ends must
-    /// fence.
+    /// Allows moves that replace the queue pairs of the active rail. Both ends must fence.
     pub fn allow_replacing_active_qps(&mut self) {
         self.replaces_active_qps = true;
     }
 
-    /// Returns whether operations may be posted on the active rail: this end does not fence it, and
-    /// both ends have connected the rail's queue pairs.
+    /// Whether operations may be posted on the active rail: this end does not fence it, and both
+    /// ends have connected its queue pairs.
     pub fn may_post(&self) -> bool {
         let is_unfenced = match &self.phase {
             Phase::Active => true,
@@ -29,24 +27,22 @@ impl RailNegotiation {
         is_unfenced && (self.local_qp_missing | self.peer_qp_missing) & (1 << self.active) == 0
     }
 
-    /// The time at which the new queue pairs of the active rail count as failed, because the two
-    /// ends have not connected them. No operation can be posted, so no retries show that the peer
-    /// is gone. `None` if they are connected, or have failed already.
+    /// The time at which unconnected new queue pairs of the active rail count as failed. Nothing is
+    /// posted on them, so no retries show that the peer is gone.
     pub(super) fn connect_deadline(&self) -> Option<Time> {
         let is_waiting = self.is_active() && !self.may_post() && self.qp_failed & (1 << self.active) == 0;
-        is_waiting.then(|| self.move_pauses.last_move() + self.peer_timeout / 2)
+        is_waiting.then(|| self.move_pauses.last_move + self.peer_timeout / 2)
     }
 
-    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the
-    /// peer's.
+    /// Whether this end must replace its queue pair of `rail` or connect it to the peer's.
     pub fn is_local_qp_missing(&self, rail: usize) -> bool {
         self.local_qp_missing & (1 << rail) != 0
     }
 
-    /// The ballot by which the vQP last left `rail`, or by which the queue pairs of the active rail
-    /// were replaced in the last move. `None` if that never happened and after the vQP has closed;
-    /// for the active rail also during a move, and for the others while the last move is
-    /// unconfirmed.
+    /// The ballot that identifies the next queue pairs of `rail`: the vQP last left the rail by it,
+    /// or replaced the queue pairs of the active rail in the last move. `None` for a rail that was
+    /// never left, after the vQP has closed, for the active rail during a move, and for other rails
+    /// while the last move is unconfirmed.
     pub fn left_by(&self, rail: usize) -> Option<Ballot> {
         let left = self.left_by[rail]?;
         let may_connect = match &self.phase {
@@ -58,18 +54,17 @@ impl RailNegotiation {
         may_connect.then_some(left)
     }
 
-    /// Returns whether the vQP left `rail` and the peer's new queue pair of `rail` is not known to
-    /// be connected.
+    /// Whether the vQP left `rail` and the peer's new queue pair is not known to be connected.
     pub fn awaits_new_qps(&self, rail: usize) -> bool {
         self.left_by(rail).is_some() && self.peer_qp_missing & (1 << rail) != 0
     }
 
-    /// Records that this end's new queue pair of `rail` is connected to the peer's.
+    /// Records that this end has connected its new queue pair.
     pub fn local_qp_connected(&mut self, rail: usize) {
         self.local_qp_missing &= !(1 << rail);
     }
 
-    /// Records that the peer's new queue pair of `rail` is connected to this end's.
+    /// Records that the peer has connected its new queue pair.
     pub fn peer_qp_connected(&mut self, now: Time, rail: usize) {
         self.peer_qp_missing &= !(1 << rail);
         self.refused &= !(1 << rail);

@@ -5,7 +5,7 @@ use crate::control_message::Body;
 use crate::secret::SecretWord;
 use mitra_verbs::Psn;
 
-/// A xorshift generator: each schedule is reproducible from its seed.
+/// A xorshift generator, so that a seed reproduces its schedule.
 pub(super) struct Xorshift(pub(super) u64);
 
 impl Xorshift {
@@ -19,7 +19,7 @@ impl Xorshift {
 
 struct End {
     negotiation: RailNegotiation,
-    /// The evidence that this end collects, the same for every ballot.
+    /// The same for every ballot.
     local_evidence: Evidence,
     fencing: bool,
     fenced: bool,
@@ -31,7 +31,6 @@ struct Net {
     rng: Xorshift,
     now: Time,
     ends: [End; 2],
-    /// The messages in transit to each end.
     in_transit: [Vec<Message>; 2],
 }
 
@@ -88,7 +87,7 @@ impl Net {
         }
     }
 
-    /// Runs one random step: a delivery, the completion of a fence, or a timer.
+    /// A delivery, the completion of a fence, or a timer.
     fn step(&mut self) {
         let i = self.rng.below(2) as usize;
         match self.rng.below(4) {
@@ -183,8 +182,8 @@ fn both_ends_close_without_a_usable_rail() {
     }
 }
 
-/// Both ends propose rail 1. End 0 cannot use it and may decline end 1's ballot; a little later it
-/// can use the rail.
+/// Both ends propose rail 1. End 0 cannot use the rail and may decline end 1's ballot, and later it
+/// can.
 #[test]
 fn two_ends_that_propose_and_decline_do_not_deadlock() {
     for seed in 1..500 {
@@ -206,19 +205,35 @@ fn two_ends_that_propose_and_decline_do_not_deadlock() {
     }
 }
 
-/// The proposer may have sent its evidence for the declined ballot and then proposed another one.
-/// If an end accepted the declined ballot later, it would move alone.
+fn end(rails: usize) -> RailNegotiation {
+    RailNegotiation::new(Role::Zero, rails, Duration::from_millis(1), Duration::from_secs(5))
+}
+
+fn receive(end: &mut RailNegotiation, ballot: Ballot, body: Body) {
+    end.handle(Time::ZERO, Message { ballot, body });
+}
+
+fn propose(rail: u8) -> Body {
+    Body::Propose { rail, home: None }
+}
+
+fn evidence_for(rail: u8, evidence: Evidence) -> Body {
+    Body::Evidence { rail, home: None, evidence }
+}
+
+fn refuse(unusable: u8, promised_epoch: u16) -> Body {
+    Body::Refuse { unusable, promised_epoch, home: None }
+}
+
+/// The proposer may have sent its evidence for the declined ballot before it proposed another one.
+/// An end that accepted the declined ballot later would move alone.
 #[test]
 fn declined_ballot_stays_declined() {
-    let retry = Duration::from_millis(1);
-    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let mut a = end(3);
     a.rail_failed(Time::ZERO, 1, RailFailure::LinkDown);
     let ballot = Ballot::FIRST.next(Role::One).unwrap();
     for _ in 0..2 {
-        a.handle(
-            Time::ZERO,
-            Message { ballot, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
-        );
+        receive(&mut a, ballot, evidence_for(1, evidence(2)));
         let action = a.poll_action();
         assert!(
             matches!(action, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))),
@@ -261,10 +276,10 @@ fn old_ballot_changes_nothing() {
     let before = net.ends[0].negotiation.clone();
     let old = Ballot { proposer: Role::One, ..Ballot::FIRST };
     for (body, asks) in [
-        (Body::Propose { rail: 0, home: None }, true),
-        (Body::Evidence { rail: 0, home: None, evidence: evidence(9) }, true),
+        (propose(0), true),
+        (evidence_for(0, evidence(9)), true),
         (Body::Resume { has_peer_resume: true, partial_imm_bytes: 0 }, false),
-        (Body::Refuse { unusable: 0, promised_epoch: 0, home: None }, false),
+        (refuse(0, 0), false),
         (Body::Closed { evidence: None }, false),
     ] {
         net.ends[0].negotiation.handle(net.now, Message { ballot: old, body });
@@ -272,9 +287,7 @@ fn old_ballot_changes_nothing() {
         let refuses = matches!(answer, Some(Action::Send(Message { body: Body::Refuse { .. }, .. })));
         assert_eq!(refuses, asks, "{answer:?}");
     }
-    net.ends[0]
-        .negotiation
-        .handle(net.now, Message { ballot: Ballot::FIRST, body: Body::Propose { rail: 0, home: None } });
+    net.ends[0].negotiation.handle(net.now, Message { ballot: Ballot::FIRST, body: propose(0) });
     assert_eq!(net.ends[0].negotiation.poll_action(), None, "this end's own old ballot");
     assert_eq!(net.ends[0].negotiation, before);
 }
@@ -298,11 +311,10 @@ fn both_ends_fence_as_soon_as_the_peer_has_accepted() {
 
 #[test]
 fn acceptance_of_an_earlier_proposal_fences_nothing() {
-    let mut a = RailNegotiation::new(Role::Zero, 3, Duration::from_millis(1), Duration::from_secs(5));
+    let mut a = end(3);
     a.rail_failed(Time::ZERO, 0, RailFailure::LinkDown);
     let Some(Action::Send(first)) = a.poll_action() else { panic!("no proposal") };
-    let refusal = Body::Refuse { unusable: 1 << 1, promised_epoch: first.ballot.epoch, home: None };
-    a.handle(Time::ZERO, Message { ballot: first.ballot, body: refusal });
+    receive(&mut a, first.ballot, refuse(1 << 1, first.ballot.epoch));
     let Some(Action::Send(second)) = a.poll_action() else { panic!("no second proposal") };
     assert!(second.ballot > first.ballot);
     a.handle(Time::ZERO, first);
@@ -311,53 +323,47 @@ fn acceptance_of_an_earlier_proposal_fences_nothing() {
     assert_eq!(a.poll_action(), Some(Action::Fence { rail: 0 }));
 }
 
-/// The peer refuses all rails while its links are down. They come up, and this end's link of the
-/// rail to which it moves goes down.
+/// The peer refuses all rails while its links are down. When they come up, this end's link of the
+/// new rail goes down.
 #[test]
 fn refusal_that_names_no_rail_permits_a_rail_that_was_refused() {
-    let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_secs(5));
+    let mut a = end(2);
     a.allow_replacing_active_qps();
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     let first = a.promised();
-    a.handle(Time::ZERO, Message { ballot: first, body: Body::Propose { rail: 1, home: None } });
+    receive(&mut a, first, propose(1));
     a.fenced(Time::ZERO, evidence(1));
-    let refusal = |unusable| Body::Refuse { unusable, promised_epoch: first.epoch, home: None };
-    a.handle(Time::ZERO, Message { ballot: first, body: refusal(0b11) });
+    let refusal = |unusable| refuse(unusable, first.epoch);
+    receive(&mut a, first, refusal(0b11));
     a.rail_failed(Time::ZERO, 1, RailFailure::LinkDown);
     assert_eq!(a.promised(), first);
-    a.handle(Time::ZERO, Message { ballot: first, body: refusal(0) });
+    receive(&mut a, first, refusal(0));
     assert!(a.promised() > first);
     assert!(matches!(&a.phase, Phase::Moving(m) if m.rail == 0));
 }
 
-/// Returns an end that has moved to rail 1 and has not received the peer's Resume, and the ballot
-/// of the move.
+/// Returns an end that has moved to rail 1 without the peer's Resume, and the ballot of the move.
 fn moved_unconfirmed() -> (RailNegotiation, Ballot) {
-    let retry = Duration::from_millis(1);
-    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let mut a = end(3);
     let ballot = Ballot::FIRST.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1, home: None } });
+    receive(&mut a, ballot, propose(1));
     a.fenced(Time::ZERO, evidence(1));
-    a.handle(
-        Time::ZERO,
-        Message { ballot, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
-    );
+    receive(&mut a, ballot, evidence_for(1, evidence(2)));
     a.moved(Time::ZERO, 0);
     while a.poll_action().is_some() {}
     (a, ballot)
 }
 
 /// The queue pair of the old rail fails again after its fence has begun, for example because the
-/// address of the NIC changes. Both ends replace it.
+/// NIC's address changes. Both ends replace it.
 #[test]
 fn failure_of_a_fenced_queue_pair_does_not_exclude_the_rail_later() {
-    let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_secs(5));
+    let mut a = end(2);
     let ballot = Ballot::FIRST.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1, home: None } });
+    receive(&mut a, ballot, propose(1));
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     a.fenced(Time::ZERO, evidence(1));
-    let body = Body::Evidence { rail: 1, home: None, evidence: evidence(2) };
-    a.handle(Time::ZERO, Message { ballot, body });
+    receive(&mut a, ballot, evidence_for(1, evidence(2)));
     a.moved(Time::ZERO, 0);
     a.local_qp_connected(0);
     a.peer_qp_connected(Time::ZERO, 0);
@@ -368,13 +374,10 @@ fn failure_of_a_fenced_queue_pair_does_not_exclude_the_rail_later() {
 fn next_evidence_replaces_a_lost_resume_before_the_decision() {
     let (mut a, ballot) = moved_unconfirmed();
     let ballot = ballot.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2, home: None } });
+    receive(&mut a, ballot, propose(2));
     a.fenced(Time::ZERO, evidence(3));
     let peer_evidence = Evidence { partial_imm_bytes: 512, ..evidence(4) };
-    a.handle(
-        Time::ZERO,
-        Message { ballot, body: Body::Evidence { rail: 2, home: None, evidence: peer_evidence } },
-    );
+    receive(&mut a, ballot, evidence_for(2, peer_evidence));
     let actions: Vec<Action> = core::iter::from_fn(|| a.poll_action()).collect();
     let moved = actions.iter().position(|x| *x == Action::PeerMoved { partial_imm_bytes: 512 });
     let decide = actions.iter().position(|x| matches!(x, Action::Decide { rail: 2, .. }));
@@ -386,15 +389,14 @@ fn two_moved_ends_do_not_answer_each_other_forever() {
     let (mut a, ballot) = moved_unconfirmed();
     let mut answers = 0;
     for _ in 0..1000 {
-        let body = Body::Evidence { rail: 1, home: None, evidence: evidence(2) };
-        a.handle(Time::ZERO, Message { ballot, body });
+        receive(&mut a, ballot, evidence_for(1, evidence(2)));
         while a.poll_action().is_some() {
             answers += 1;
         }
     }
     assert_eq!(answers, 1);
     let later = Time::ZERO + Duration::from_millis(1);
-    a.handle(later, Message { ballot, body: Body::Propose { rail: 1, home: None } });
+    a.handle(later, Message { ballot, body: propose(1) });
     assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Evidence { .. }, .. }))));
 }
 
@@ -404,38 +406,25 @@ fn closed_end_answers_requests_with_closed_and_nothing_else() {
     a.close(CloseReason::RequestError);
     a.closed(None);
     while a.poll_action().is_some() {}
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2, home: None } });
+    receive(&mut a, ballot, propose(2));
     assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed { .. }, .. }))));
     while a.poll_action().is_some() {}
-    a.handle(Time::ZERO, Message { ballot, body: Body::Closed { evidence: None } });
+    receive(&mut a, ballot, Body::Closed { evidence: None });
     assert_eq!(a.poll_action(), None);
 }
 
 #[test]
 fn refusal_holds_for_its_ballot_until_the_next_move() {
-    let retry = Duration::from_millis(1);
-    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
-    a.handle(
-        Time::ZERO,
-        Message {
-            ballot: Ballot::FIRST,
-            body: Body::Refuse { unusable: 0b110, promised_epoch: 9, home: None },
-        },
-    );
+    let mut a = end(3);
+    receive(&mut a, Ballot::FIRST, refuse(0b110, 9));
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     assert!(!a.is_active() && a.refused == 0);
     let ballot = a.promised;
-    a.handle(
-        Time::ZERO,
-        Message { ballot, body: Body::Refuse { unusable: 0b011, promised_epoch: 2, home: None } },
-    );
+    receive(&mut a, ballot, refuse(0b011, 2));
     assert_eq!(a.refused, 0b011);
     a.fenced(Time::ZERO, evidence(1));
     let ballot = a.promised;
-    a.handle(
-        Time::ZERO,
-        Message { ballot, body: Body::Evidence { rail: 2, home: None, evidence: evidence(2) } },
-    );
+    receive(&mut a, ballot, evidence_for(2, evidence(2)));
     a.moved(Time::ZERO, 0);
     assert_eq!((a.active(), a.refused), (2, 0));
 }
@@ -443,11 +432,10 @@ fn refusal_holds_for_its_ballot_until_the_next_move() {
 /// A lower ballot would be refused again.
 #[test]
 fn proposal_after_a_refusal_is_above_the_ballot_that_the_peer_promised() {
-    let retry = Duration::from_millis(1);
-    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let mut a = end(3);
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
-    let body = Body::Refuse { unusable: 0b010, promised_epoch: 40, home: None };
-    a.handle(Time::ZERO, Message { ballot: a.promised, body });
+    let ballot = a.promised;
+    receive(&mut a, ballot, refuse(0b010, 40));
     let proposals = core::iter::from_fn(|| a.poll_action()).filter_map(|action| match action {
         Action::Send(Message { ballot, body: Body::Propose { rail, .. } }) => Some((ballot.epoch, rail)),
         _ => None,
@@ -458,42 +446,31 @@ fn proposal_after_a_refusal_is_above_the_ballot_that_the_peer_promised() {
 /// The peer accepted the first ballot only.
 #[test]
 fn evidence_for_an_earlier_ballot_decides_nothing() {
-    let retry = Duration::from_millis(1);
-    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let mut a = end(3);
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     let first = a.promised;
-    a.handle(
-        Time::ZERO,
-        Message { ballot: first, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
-    );
+    receive(&mut a, first, evidence_for(1, evidence(2)));
     let second = first.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2, home: None } });
+    receive(&mut a, second, propose(2));
     a.fenced(Time::ZERO, evidence(1));
     let decisions = |a: &mut RailNegotiation| {
         core::iter::from_fn(|| a.poll_action()).filter(|x| matches!(x, Action::Decide { .. })).count()
     };
     assert_eq!(decisions(&mut a), 0);
-    a.handle(
-        Time::ZERO,
-        Message { ballot: second, body: Body::Evidence { rail: 2, home: None, evidence: evidence(2) } },
-    );
+    receive(&mut a, second, evidence_for(2, evidence(2)));
     assert_eq!(decisions(&mut a), 1);
 }
 
 #[test]
 fn evidence_repeats_the_bytes_of_a_resume_that_may_be_lost() {
-    let retry = Duration::from_millis(1);
-    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let mut a = end(3);
     let first = Ballot::FIRST.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: first, body: Body::Propose { rail: 1, home: None } });
+    receive(&mut a, first, propose(1));
     a.fenced(Time::ZERO, evidence(1));
-    a.handle(
-        Time::ZERO,
-        Message { ballot: first, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
-    );
+    receive(&mut a, first, evidence_for(1, evidence(2)));
     a.moved(Time::ZERO, 512);
     let second = first.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2, home: None } });
+    receive(&mut a, second, propose(2));
     a.fenced(Time::ZERO, evidence(3));
     let sent = core::iter::from_fn(|| a.poll_action()).filter_map(|action| match action {
         Action::Send(Message { ballot, body: Body::Evidence { evidence, .. } }) if ballot == second => {
@@ -507,18 +484,17 @@ fn evidence_repeats_the_bytes_of_a_resume_that_may_be_lost() {
 #[test]
 fn end_that_declines_a_proposal_still_asks_for_the_resume_of_its_last_move() {
     let (mut a, ballot) = moved_unconfirmed();
-    // The peer had this end's Resume, so it may propose, but its own Resume was lost. This end
-    // cannot use the rail, and the peer stays.
+    // The peer has this end's Resume, so it may propose, but its own Resume was lost. This end
+    // cannot use the proposed rail, and the peer stays.
     a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
     let next = ballot.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2, home: None } });
+    receive(&mut a, next, propose(2));
     let refusal = a.poll_action();
     assert!(matches!(&refusal, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))), "{refusal:?}");
     a.handle_timeout(a.poll_timeout().expect("the Resume is sent again"));
     let body = Body::Resume { has_peer_resume: false, partial_imm_bytes: 0 };
     assert_eq!(a.poll_action(), Some(Action::Send(Message { ballot, body })));
-    let answer = Body::Resume { has_peer_resume: true, partial_imm_bytes: 7 };
-    a.handle(Time::ZERO, Message { ballot, body: answer });
+    receive(&mut a, ballot, Body::Resume { has_peer_resume: true, partial_imm_bytes: 7 });
     assert_eq!(a.poll_action(), Some(Action::PeerMoved { partial_imm_bytes: 7 }));
 }
 
@@ -527,10 +503,10 @@ fn end_that_stays_after_a_refusal_still_asks_for_the_resume_of_its_last_move() {
     let (mut a, ballot) = moved_unconfirmed();
     a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
     let next = ballot.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2, home: None } });
+    receive(&mut a, next, propose(2));
     while a.poll_action().is_some() {}
-    // The peer is silent on the active rail, and refuses the only other one that has queue pairs.
-    // So this end stays, without the Resume.
+    // The peer is silent on the active rail and refuses the only other rail with queue pairs. This
+    // end stays, without the Resume.
     let now = Time::ZERO + Duration::from_secs(1);
     a.rail_recovered(now, 2);
     a.rail_failed(now, 1, RailFailure::Silent);
@@ -539,7 +515,7 @@ fn end_that_stays_after_a_refusal_still_asks_for_the_resume_of_its_last_move() {
     else {
         panic!("{proposal:?}");
     };
-    let body = Body::Refuse { unusable: 1 << 2, promised_epoch: proposed.epoch, home: None };
+    let body = refuse(1 << 2, proposed.epoch);
     a.handle(now, Message { ballot: proposed, body });
     assert_eq!(a.poll_action(), Some(Action::Stay));
     a.handle_timeout(a.poll_timeout().expect("the Resume is sent again"));

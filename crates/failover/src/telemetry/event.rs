@@ -10,9 +10,9 @@ use crate::ledger::RecoveryStats;
 /// A step of a failover, or the closing of a vQP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailoverEvent {
-    /// The position of the event among all events of the domain, from 1.
+    /// The position among all events of the domain, from 1.
     pub number: u64,
-    /// The time of the event on the clock of the vQP's NICs.
+    /// On the clock of the vQP's NICs.
     pub at: Time,
     /// The vQP's number at that time.
     pub vqp: Qpn,
@@ -35,7 +35,7 @@ pub enum EventKind {
         /// The rail.
         rail: usize,
     },
-    /// This end has fenced the rail: nothing that was posted on it can be executed any more.
+    /// This end has fenced the rail, which executes nothing posted on it any more.
     Fenced {
         /// The rail.
         rail: usize,
@@ -44,7 +44,7 @@ pub enum EventKind {
     Decided {
         /// The old rail.
         from: usize,
-        /// The new rail. It is the old one if the vQP has replaced its queue pairs there, because
+        /// The new rail. It is the old rail if the vQP has replaced its queue pairs there, because
         /// no other rail is usable.
         to: usize,
         /// The ballot of the move.

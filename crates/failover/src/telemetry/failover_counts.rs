@@ -1,11 +1,10 @@
 use crate::cause::Cause;
 use crate::ledger::RecoveryStats;
 
-/// Counts of failovers and of the operations that they concerned: of one vQP since it was made, or
-/// of all vQPs that left one rail.
+/// Counts of failovers and their operations, of one vQP or of all vQPs that left one rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FailoverCounts {
-    /// The failures detected, by detector in the order of [`Cause::DETECTORS`].
+    /// Failures, by detector in the order of [`Cause::DETECTORS`].
     pub detected: [u64; Cause::DETECTORS.len()],
     /// Failures after which the vQP stayed on the rail, because it worked again before a move
     /// began.
@@ -14,8 +13,8 @@ pub struct FailoverCounts {
     pub fenced: u64,
     /// Failovers whose operations were decided.
     pub failovers: u64,
-    /// Failovers to a rail that the vQP had left before. In the totals they belong to the new rail,
-    /// all other counts to the old one.
+    /// Failovers to a rail that the vQP had left before. The totals count them at the new rail, and
+    /// everything else at the old one.
     pub failbacks: u64,
     /// Failovers after which every operation that was in flight has completed.
     pub recovered: u64,
@@ -38,7 +37,6 @@ pub struct FailoverCounts {
 }
 
 impl FailoverCounts {
-    /// Adds one failover with these operations.
     pub(super) fn add_decision(&mut self, stats: &RecoveryStats) {
         self.failovers += 1;
         self.in_flight += u64::from(stats.in_flight);

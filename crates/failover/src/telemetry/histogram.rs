@@ -1,30 +1,27 @@
 use std::time::Duration;
 
-/// The number of buckets with an upper bound.
 const BOUNDS: usize = 24;
 
-/// A histogram of durations with fixed buckets, whose upper bounds are 1, 2, 5, 10, 20, 50, … µs,
-/// up to 50 s.
+/// A histogram of durations in fixed buckets with the upper bounds 1, 2, 5, 10, 20, 50, … µs, up to
+/// 50 s.
 ///
-/// Fixed decimal bounds are those that a Prometheus histogram has, exactly. A histogram takes 208
-/// bytes. The crate hdrhistogram, which `mitra bench` uses, is more precise, takes 30 KB for this
-/// range, and has bounds at powers of two.
+/// A Prometheus histogram can have exactly these bounds. A histogram takes 208 bytes. The crate
+/// hdrhistogram, which `mitra bench` uses, is more precise but takes 30 KB for this range and has
+/// bounds at powers of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DurationHistogram {
-    /// The number of durations in each bucket. The last bucket has no upper bound.
+    /// The last bucket has no upper bound.
     counts: [u64; BOUNDS + 1],
-    /// The sum of the durations, in nanoseconds.
+    /// In nanoseconds.
     sum: u64,
 }
 
 impl DurationHistogram {
-    /// Returns the upper bounds of the buckets, which contain them, in ascending order. One more
-    /// bucket without a bound follows.
+    /// The inclusive upper bounds of all buckets but the last, ascending.
     pub fn bounds() -> impl Iterator<Item = Duration> {
         (0..BOUNDS).map(bound)
     }
 
-    /// Adds a duration.
     pub(crate) fn record(&mut self, duration: Duration) {
         let bucket = (0..BOUNDS).find(|&i| duration <= bound(i)).unwrap_or(BOUNDS);
         self.counts[bucket] += 1;
@@ -32,25 +29,23 @@ impl DurationHistogram {
         self.sum = self.sum.saturating_add(nanos);
     }
 
-    /// Returns the number of durations in each bucket, the last one without an upper bound
-    /// included.
+    /// The number of durations in each bucket.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Returns the number of durations.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Returns the sum of the durations, at most 584 years.
+    /// The sum of the durations, at most 584 years.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }
 
-    /// Returns an upper bound of the given part of the durations, from 0 to 1: the bound of the
-    /// bucket that contains this quantile. `None` if there are no durations, or if the quantile is
-    /// beyond the last bound.
+    /// Returns the upper bound of the bucket that contains the quantile `part`, from 0 to 1. `None`
+    /// without durations, or if the quantile is in the last bucket.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
         let rank = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut below = 0;
@@ -62,7 +57,6 @@ impl DurationHistogram {
     }
 }
 
-/// Returns the upper bound of a bucket.
 fn bound(bucket: usize) -> Duration {
     Duration::from_micros([1, 2, 5][bucket % 3] * 10_u64.pow(bucket as u32 / 3))
 }

@@ -2,11 +2,10 @@ use mitra_verbs::Time;
 
 use super::VqpTelemetry;
 
-/// Measures the latency of one send at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LatencySampler {
     is_on: bool,
-    /// The send that is measured: its sequence number, and the time of its post.
+    /// The measured send: its sequence number and the time of its post.
     measured: Option<(u64, Time)>,
 }
 
@@ -18,13 +17,12 @@ impl LatencySampler {
         }
     }
 
-    /// Forgets the send that is measured if it is this one or a later one: those sends are not
-    /// posted after all.
+    /// Forgets the measured send if it is not posted after all, as all sends from `from` on.
     pub(crate) fn truncate(&mut self, from: u64) {
         self.measured = self.measured.filter(|&(seq, _)| seq < from);
     }
 
-    /// Records the post of a send, which is measured if none is.
+    /// A send is measured if no other is.
     #[inline]
     pub(crate) fn on_post(&mut self, seq: u64, now: impl FnOnce() -> Time) {
         if self.is_on && self.measured.is_none() {
@@ -32,7 +30,7 @@ impl LatencySampler {
         }
     }
 
-    /// Records that all sends before `first_seq` have completed.
+    /// All sends before `first_seq` have completed.
     #[inline]
     pub(crate) fn on_poll(&mut self, first_seq: u64, telemetry: &VqpTelemetry, now: impl FnOnce() -> Time) {
         if let Some((seq, posted_at)) = self.measured

@@ -1,10 +1,9 @@
-//! What the vQPs of a process have done and do now, for monitoring.
+//! Counts, events and states of the vQPs of a process, for monitoring.
 //!
-//! A vQP counts in fields of its own. Its maintenance runs, which are at least 30 µs apart, publish
-//! the fields where other threads may read them without the vQP. An operation therefore costs
-//! nothing here, except that a vQP whose domain samples latencies reads the clock twice for each
-//! sample. The rare steps of a failover take the lock of the [`Telemetry`] and change its totals,
-//! its histograms and its list of recent events.
+//! A vQP counts in its own fields. Its maintenance runs, at least 30 µs apart, publish the fields
+//! for other threads. An operation therefore costs nothing here, except that a vQP reads the clock
+//! twice for each sampled latency. The rare steps of a failover take the lock of the [`Telemetry`]
+//! and change its totals, histograms and recent events.
 
 mod event;
 mod failover_counts;
@@ -36,11 +35,11 @@ pub(crate) use latency_sampler::LatencySampler;
 pub(crate) use live_vqp::{LiveVqp, PublishedFields};
 pub(crate) use recovery_span::RecoverySpan;
 
-/// The number of events that are kept. Older events are dropped; the totals contain them.
+/// The number of stored events. Older ones are dropped and remain in the totals.
 pub const MAX_EVENTS: usize = 1024;
 
-/// What the vQPs of a domain have done, and of the domains that share its NICs by
-/// [`Domain::with_own_pds`](crate::Domain::with_own_pds).
+/// The telemetry of the vQPs of a domain, and of the domains over its NICs
+/// ([`Domain::with_own_pds`](crate::Domain::with_own_pds)).
 #[derive(Default)]
 pub struct Telemetry {
     samples_latency: AtomicBool,
@@ -49,13 +48,12 @@ pub struct Telemetry {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The identity of the next vQP. Queue pair numbers may be used again, identities are not.
+    /// The identity of the next vQP. Unlike queue pair numbers, identities are not used again.
     next_id: u64,
     vqps: BTreeMap<u64, Entry>,
-    /// The totals of each rail, of vQPs that are gone included.
+    /// The totals of each rail, closed vQPs included.
     rails: [FailoverCounts; MAX_RAILS],
     events: VecDeque<FailoverEvent>,
-    /// The number of events so far.
     event_count: u64,
     durations: RecoveryDurations,
     latency: DurationHistogram,
@@ -66,23 +64,23 @@ struct State {
 struct Entry {
     live: Arc<LiveVqp>,
     counts: FailoverCounts,
-    /// Rails that the vQP has left, as a bit set.
+    /// Bit i: the vQP has left rail i.
     left: u8,
 }
 
 impl Telemetry {
-    /// Switches the sampling of operation latencies on or off. It is off at first. A vQP follows
-    /// within a maintenance run.
+    /// Switches the sampling of operation latencies, which is off at first. A vQP follows within a
+    /// maintenance run.
     ///
-    /// While it is on, a vQP measures one send at a time, from its post to the poll that takes its
-    /// completion. Sends that begin while another one is measured are not measured.
+    /// A vQP measures one send at a time, from its post to the poll that takes its completion. It
+    /// skips sends that begin in the meantime.
     pub fn sample_latency(&self, on: bool) {
         self.samples_latency.store(on, Ordering::Relaxed);
     }
 
-    /// Returns the state of all vQPs, the totals and the recent events. `max_vqps` limits the
-    /// number of vQPs: those with a failover in progress come first, then those with the most
-    /// failovers, then those with the smallest numbers.
+    /// Returns the state of up to `max_vqps` vQPs, the totals and the recent events. VQPs with a
+    /// failover in progress come first, then the vQPs with the most failovers, then the smallest
+    /// numbers.
     pub fn snapshot(&self, max_vqps: usize) -> TelemetrySnapshot {
         snapshot::take(&self.lock(), max_vqps, self.samples_latency())
     }
@@ -91,7 +89,7 @@ impl Telemetry {
         self.samples_latency.load(Ordering::Relaxed)
     }
 
-    /// Adds a vQP, until the result is dropped.
+    /// The vQP is removed when the result is dropped.
     pub(crate) fn add_vqp(self: &Arc<Self>) -> Arc<VqpTelemetry> {
         let live = Arc::<LiveVqp>::default();
         let mut state = self.lock();
@@ -122,7 +120,7 @@ impl State {
         self.events.push_back(FailoverEvent { number: self.event_count, at, vqp: vqp.qpn(), kind });
     }
 
-    /// Changes the counts of a vQP and the totals of a rail in the same way.
+    /// Changes the counts of a vQP and the totals of a rail alike.
     fn count(&mut self, id: u64, rail: usize, change: impl Fn(&mut FailoverCounts)) {
         if let Some(entry) = self.vqps.get_mut(&id) {
             change(&mut entry.counts);
@@ -133,7 +131,6 @@ impl State {
     }
 }
 
-/// The part of one vQP in its domain's [`Telemetry`].
 #[derive(Debug)]
 pub(crate) struct VqpTelemetry {
     shared: Arc<Telemetry>,
@@ -150,11 +147,10 @@ impl VqpTelemetry {
         &self.shared
     }
 
-    /// Publishes the fields of the vQP, and records its closing the first time.
+    /// Publishes the fields, and records the closing when they first show it.
     pub(crate) fn publish(&self, fields: &PublishedFields) {
-        self.live.store(fields);
-        let discarded = self.live.take_discarded_rail();
-        let closed = fields.close_reason.filter(|_| self.live.mark_closed());
+        let (before, discarded) = self.live.replace(fields);
+        let closed = fields.close_reason.filter(|_| before.close_reason.is_none());
         if discarded.is_none() && closed.is_none() {
             return;
         }
@@ -169,8 +165,8 @@ impl VqpTelemetry {
         }
     }
 
-    /// Records that this end detected the failure of its active rail, or learned of it from the
-    /// peer. A failback is no failure.
+    /// Records the failure of the active rail, which this end detected or learned of from the peer.
+    /// A failback is no failure.
     pub(crate) fn on_detected(&self, report: &FailoverReport) {
         let (rail, cause, at) = (report.from, report.cause, report.detected_at);
         let Some(detector) = cause.detector() else { return };
@@ -179,7 +175,6 @@ impl VqpTelemetry {
         state.push_event(at, &self.live, EventKind::Detected { rail, cause });
     }
 
-    /// Records that this end has fenced the rail that failed.
     pub(crate) fn on_fenced(&self, report: &FailoverReport) {
         let rail = report.from;
         let mut state = self.shared.lock();
@@ -189,7 +184,6 @@ impl VqpTelemetry {
         state.push_event(report.fenced_at, &self.live, EventKind::Fenced { rail });
     }
 
-    /// Records the decision on the operations in flight, and the move.
     pub(crate) fn on_decided(&self, report: &FailoverReport, ballot: Ballot) {
         let (from, to, stats) = (report.from, report.to, report.stats);
         let mut state = self.shared.lock();
@@ -210,7 +204,7 @@ impl VqpTelemetry {
         );
     }
 
-    /// Records that the last operation that was in flight has completed, at `completed_at`.
+    /// At `completed_at`, the last operation that was in flight completed.
     pub(crate) fn on_recovered(&self, report: &FailoverReport, completed_at: Time) {
         let duration = completed_at - report.detected_at;
         let mut state = self.shared.lock();
@@ -220,7 +214,6 @@ impl VqpTelemetry {
         state.push_event(completed_at, &self.live, EventKind::Recovered { rail: report.to, duration });
     }
 
-    /// Records the latency of one send.
     pub(crate) fn on_latency_sample(&self, latency: Duration) {
         self.shared.lock().latency.record(latency);
     }

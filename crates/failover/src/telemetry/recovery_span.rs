@@ -7,18 +7,17 @@ use crate::cause::Cause;
 use crate::failover_report::FailoverReport;
 
 /// The `tracing` spans of one failover: `recovery`, and in it one of `negotiate`, `fence`, `decide`
-/// and `replay` at a time. A span ends when it is dropped. Without a subscriber for the target
-/// `mitra_failover::recovery`, they are disabled and cost a comparison.
+/// and `replay` at a time. Without a subscriber for the target `mitra_failover::recovery`, they
+/// cost a comparison.
 #[derive(Debug)]
 pub(crate) struct RecoverySpan {
     recovery: Span,
-    /// Kept until the next phase begins.
+    /// Ends the span of the phase when it is dropped.
     phase: Span,
     qpn: Qpn,
     detected_at: Time,
 }
 
-/// Writes an event about a step, in the span of the failover.
 macro_rules! step {
     ($span:expr, $now:expr, $($text:tt)+) => {
         info!(
@@ -32,14 +31,13 @@ macro_rules! step {
     };
 }
 
-/// Makes the span of a phase of the failover.
 macro_rules! phase {
     ($recovery:expr, $name:literal) => {
         info_span!(target: "mitra_failover::recovery", parent: &$recovery, $name)
     };
 }
 
-/// Ends the span of the current phase, then begins that of the next one.
+/// Ends the span of the current phase before it begins the next one.
 macro_rules! next_phase {
     ($span:expr, $name:literal) => {{
         $span.phase = Span::none();
@@ -48,7 +46,6 @@ macro_rules! next_phase {
 }
 
 impl RecoverySpan {
-    /// Begins the spans when a failure was detected.
     pub(crate) fn on_detected(qpn: Qpn, report: &FailoverReport) -> RecoverySpan {
         let recovery = info_span!(
             target: "mitra_failover::recovery",
@@ -111,8 +108,7 @@ impl RecoverySpan {
         step!(self, completed_at, "every operation that was in flight has completed");
     }
 
-    /// Ends the spans of a failover that does not take place: the rail works again, or the vQP has
-    /// closed.
+    /// The failover does not take place: the rail works again, or the vQP has closed.
     pub(crate) fn on_discarded(self) {
         self.recovery.record("outcome", "discarded");
     }

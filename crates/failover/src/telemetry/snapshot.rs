@@ -12,35 +12,34 @@ use crate::telemetry::{DurationHistogram, FailoverCounts, FailoverEvent};
 pub struct TelemetrySnapshot {
     /// The number of vQPs that are not dropped.
     pub vqp_count: usize,
-    /// The number of those with a failover in progress: detected, and not all operations completed.
+    /// The number of vQPs with a failover in progress: detected, and not all operations completed.
     pub recovering: usize,
-    /// The vQPs, at most as many as were asked for. For the order, see
-    /// [`Telemetry::snapshot`](super::Telemetry::snapshot).
+    /// The vQPs, in the number and order of [`Telemetry::snapshot`](super::Telemetry::snapshot).
     pub vqps: Vec<VqpSnapshot>,
-    /// The totals of each rail, over all vQPs that left it. Rails without events have zeros.
+    /// The totals of each rail, over all vQPs that left it.
     pub rails: Vec<FailoverCounts>,
     /// The last events, at most [`MAX_EVENTS`](super::MAX_EVENTS), oldest first.
     pub events: Vec<FailoverEvent>,
     /// The durations of failovers.
     pub durations: RecoveryDurations,
-    /// Whether latencies of operations are sampled now; see
-    /// [`Telemetry::sample_latency`](super::Telemetry::sample_latency).
+    /// Whether latencies are sampled now
+    /// ([`Telemetry::sample_latency`](super::Telemetry::sample_latency)).
     pub samples_latency: bool,
     /// The sampled latencies of operations.
     pub latency: DurationHistogram,
-    /// How many vQPs closed, by reason.
+    /// The number of closed vQPs, by reason.
     pub closed: BTreeMap<CloseReason, u64>,
 }
 
 /// Histograms of the durations of failovers at this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryDurations {
-    /// From the detection until the fence begins. The two ends agree on the move, and nothing is
-    /// posted.
+    /// From the detection until the fence begins, for the agreement of the two ends. Nothing is
+    /// posted meanwhile.
     pub negotiate: DurationHistogram,
-    /// From its beginning until the fence is done.
+    /// From the beginning of the fence until its end.
     pub fence: DurationHistogram,
-    /// From the fence until the operations in flight are decided. It contains the exchange of the
+    /// From the fence until the operations in flight are decided, with the exchange of the
     /// evidence.
     pub decide: DurationHistogram,
     /// From the decision until the last operation that was in flight has completed.
@@ -50,7 +49,7 @@ pub struct RecoveryDurations {
 }
 
 impl RecoveryDurations {
-    /// Returns the histograms with the names of their phases.
+    /// The histograms with their names.
     pub fn phases(&self) -> [(&'static str, &DurationHistogram); 5] {
         [
             ("negotiate", &self.negotiate),
@@ -62,14 +61,14 @@ impl RecoveryDurations {
     }
 }
 
-/// The state of one vQP, as its last maintenance run published it.
+/// The state of one vQP at its last maintenance run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VqpSnapshot {
     /// The vQP's number.
     pub qpn: Qpn,
     /// What the vQP does.
     pub phase: VqpPhase,
-    /// The active rail; during a failover, the old rail.
+    /// The active rail. During a failover, the old rail.
     pub active_rail: usize,
     /// The epoch, from 1. 0 before the vQP is connected.
     pub epoch: u16,
@@ -79,23 +78,24 @@ pub struct VqpSnapshot {
     pub completed: u64,
     /// The number of control datagrams that were malformed or not from the peer.
     pub rejected_messages: u64,
-    /// The time of the maintenance run on the NICs' clock. If it is long ago, the application does
-    /// not poll.
+    /// The time of the maintenance run on the NICs' clock. An old time means that the application
+    /// does not poll.
     pub published_at: Time,
     /// The vQP's failovers.
     pub counts: FailoverCounts,
 }
 
 /// What a vQP does.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum VqpPhase {
     /// It is not connected.
+    #[default]
     Unconnected,
     /// It moves data.
     Active,
     /// Its active rail has failed, and it has not moved yet.
     Recovering,
-    /// It has moved, and operations that were in flight have not completed.
+    /// It has moved, and not all operations that were in flight have completed.
     Replaying,
     /// An operation ended in an error, and the application has not called
     /// [`VirtualQp::resume`](crate::VirtualQp::resume).
@@ -105,17 +105,7 @@ pub enum VqpPhase {
 }
 
 impl VqpPhase {
-    /// All phases.
-    pub const ALL: [VqpPhase; 6] = [
-        VqpPhase::Unconnected,
-        VqpPhase::Active,
-        VqpPhase::Recovering,
-        VqpPhase::Replaying,
-        VqpPhase::Halted,
-        VqpPhase::Closed,
-    ];
-
-    /// Returns the name in snapshots and metrics.
+    /// The name in snapshots and metrics.
     pub fn name(self) -> &'static str {
         match self {
             VqpPhase::Unconnected => "unconnected",
@@ -132,13 +122,12 @@ impl VqpPhase {
     }
 }
 
-/// See [`Telemetry::snapshot`](super::Telemetry::snapshot).
 pub(super) fn take(state: &State, max_vqps: usize, samples_latency: bool) -> TelemetrySnapshot {
     let mut vqps: Vec<VqpSnapshot> = state
         .vqps
         .values()
         .map(|entry| {
-            let live = entry.live.load();
+            let live = entry.live.fields();
             VqpSnapshot {
                 qpn: live.qpn,
                 phase: live.phase,

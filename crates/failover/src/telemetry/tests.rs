@@ -47,7 +47,6 @@ fn events(telemetry: &Telemetry) -> Vec<(u64, Time, EventKind)> {
     telemetry.snapshot(9).events.iter().map(|event| (event.number, event.at, event.kind)).collect()
 }
 
-/// Takes a vQP through a whole failover.
 fn fail_over(vqp: &VqpTelemetry, from: usize, to: usize) {
     let report = report(from, to);
     vqp.on_detected(&FailoverReport { to: from, ..report });

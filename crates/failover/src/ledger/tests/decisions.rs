@@ -12,7 +12,6 @@ fn send() -> SendWr {
     SendWr { op: SendOp::Send, ..write(false, 8) }
 }
 
-/// Returns a ledger in which these requests are in flight.
 fn in_flight(requests: impl IntoIterator<Item = SendWr>) -> Ledger {
     let mut ledger = ledger();
     for wr in requests {
@@ -25,7 +24,7 @@ fn in_flight(requests: impl IntoIterator<Item = SendWr>) -> Ledger {
 #[test]
 fn statistics_count_each_operation_in_flight_once() {
     let mut ledger = in_flight([write(false, 300), write(false, 2000), write(false, 100)]);
-    // The first WRITE, and 3 packets of the second one.
+    // The first WRITE and 3 packets of the second one.
     let expected = RecoveryStats {
         in_flight: 3,
         executed: 1,
@@ -44,7 +43,7 @@ fn statistics_count_each_operation_in_flight_once() {
     assert_eq!(decide(&mut ledger, &Evidence::default()), expected);
 }
 
-/// An arrived READ request is no data: its response is.
+/// The data of a READ is its response.
 #[test]
 fn rail_carried_data_if_the_peer_executed_a_part_of_a_change_or_lacked_a_receive() {
     let carried = |requests: &[SendWr], evidence: Evidence| {
@@ -57,7 +56,7 @@ fn rail_carried_data_if_the_peer_executed_a_part_of_a_change_or_lacked_a_receive
     assert!(carried(&[write(false, 8), read()], executed(1)));
 }
 
-/// The shared backup names its users by the `wr_id`.
+/// The shared backup distinguishes its users by the `wr_id`.
 #[test]
 fn refusal_ends_the_later_operations_of_its_user_only() {
     let of_user = |user| SendWr { wr_id: user, ..write(false, 8) };
@@ -98,7 +97,7 @@ fn recovered_read_reports_its_length() {
     );
 }
 
-/// An entry of 0 bytes is no entry: some NICs take a length of 0 for 2³¹ bytes.
+/// Some NICs take an entry of length 0 for 2³¹ bytes.
 #[test]
 fn rest_of_a_torn_write_has_no_empty_entry() {
     let sge = |addr, len| Sge { addr, len, key: Key(2) };

@@ -1,4 +1,4 @@
-//! Durable completions: the rail's, and the peer's confirmation.
+//! Durable completions.
 
 use mitra_verbs::{Mtu, Psn, SendOp, SendWr, WcStatus};
 
@@ -12,7 +12,6 @@ fn send() -> SendWr {
     SendWr { op: SendOp::Send, ..write(false, 8) }
 }
 
-/// Returns a ledger with durable completions, in which these requests are in flight.
 fn in_flight<const N: usize>(requests: [SendWr; N]) -> Ledger {
     let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));
     ledger.set_durable(true);
@@ -23,7 +22,6 @@ fn in_flight<const N: usize>(requests: [SendWr; N]) -> Ledger {
     ledger
 }
 
-/// Returns which operations have ended.
 fn ended<const N: usize>(ledger: &Ledger) -> [bool; N] {
     core::array::from_fn(|seq| !ledger.is_in_flight(seq as u64))
 }
@@ -77,7 +75,7 @@ fn confirmation_does_not_change_the_outcome_of_an_operation_that_has_ended() {
     assert_eq!(ledger.pop().map(|c| c.outcome), Some(indeterminate));
 }
 
-/// The peer may not have seen what is before the failed operation.
+/// The peer may not have seen the operations before the failed one.
 #[test]
 fn failed_operation_leaves_the_earlier_ones_undecided() {
     let undecided = UnresolvedError::Indeterminate;

@@ -7,7 +7,6 @@ use crate::completion::{Outcome, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::ledger::{Ledger, MAX_PACKETS};
 
-/// Returns the sequence numbers of the requests that the ledger posts.
 fn posted(ledger: &mut Ledger) -> Vec<u64> {
     core::iter::from_fn(|| ledger.next_posting().map(|posting| posting.wr.wr_id)).collect()
 }
@@ -22,7 +21,6 @@ fn invalidate() -> SendWr {
     SendWr::new(9, SendOp::LocalInvalidate(Key(3)), Data::empty())
 }
 
-/// A WRITE of this number of packets.
 fn packets(n: u32) -> SendWr {
     write(false, n.saturating_mul(256))
 }
@@ -47,7 +45,7 @@ fn reads_and_atomics_in_flight_are_limited() {
     assert_eq!(posted(&mut ledger), [2]);
 }
 
-/// Comparisons of PSNs need the limit. A single operation may exceed it.
+/// Comparisons of PSNs need the limit, which a single operation may exceed.
 #[test]
 fn packets_in_flight_are_limited() {
     for (requests, expected) in [
