@@ -106,7 +106,7 @@ impl Durability {
         let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
         // A receive is held until the peer confirms the move. The negotiation repeats its Resume
         // for ever, because all links may be down for longer than the peer timeout.
-        let holds_receive = !has_heartbeats && dp.recv.held() > 0;
+        let holds_receive = !dp.has_heartbeats() && dp.recv.held() > 0;
         let interval = config.peer_timeout / MIN_QUESTIONS;
         awaited.map(|_| is_new).or(holds_receive.then_some(false)).map(|is_new| (interval, is_new))
     }
