@@ -88,7 +88,7 @@ pub enum Body {
     /// Asks the receiver for [`Body::Placed`], because operations wait for it.
     AskPlaced,
     /// What the sender's processor has seen of the receiver's operations in the epoch of the
-    /// ballot. See [`Config::durable`](crate::Config::durable).
+    /// ballot. See [`Config::is_durable`](crate::Config::is_durable).
     Placed(Placed),
     /// The sender's NIC of a rail has another address than before.
     Address(Address),

@@ -136,7 +136,7 @@ pub struct Ledger {
     /// Whether the vQP keeps a completion log.
     log: bool,
     /// The number of WRITEs for which one log entry is posted, see
-    /// [`Config::completion_log_interval`](crate::Config::completion_log_interval).
+    /// [`CompletionLogConfig::interval`](crate::CompletionLogConfig::interval).
     log_interval: u32,
     /// The number of WRITEs posted since the last log entry.
     unlogged: u32,

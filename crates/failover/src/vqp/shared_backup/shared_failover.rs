@@ -14,7 +14,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
-use crate::config::{Config, Policy, Service};
+use crate::config::{Config, Service};
 use crate::evidence::Placed;
 use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
@@ -75,7 +75,7 @@ pub struct SharedFailover {
     /// Whether the failure of the own queue pair was reported to the backup.
     is_failure_reported: bool,
     /// What the peer was told last about its operations, with the epoch of the own queue pair. See
-    /// [`Config::durable`].
+    /// [`Config::is_durable`].
     told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
@@ -106,13 +106,13 @@ impl BackedQp {
             config = with_slots(config, &domain);
         }
         check(&domain, &config)?;
-        if config.policy != Policy::Exact {
+        if !config.policy.is_exact() {
             return Err(Error::Unsupported("a shared backup with another policy than exact").into());
         }
-        if config.completion_log && !state.backup().config().completion_log {
+        if config.completion_log.is_some() && state.backup().config().completion_log.is_none() {
             return Err(NO_LOG.into());
         }
-        if config.durable && !state.backup().config().durable {
+        if config.is_durable() && !state.backup().config().is_durable() {
             return Err(NOT_DURABLE.into());
         }
         if config.service != Service::Reliable {
@@ -176,8 +176,8 @@ impl sealed::Failover for SharedFailover {
         BackedQpInfo {
             id: self.id,
             rd_atomic: config.rd_atomic,
-            log: config.completion_log,
-            durable: config.durable,
+            log: config.completion_log.is_some(),
+            durable: config.is_durable(),
             log_region: dp.log_offer(),
         }
     }

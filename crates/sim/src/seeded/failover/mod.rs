@@ -233,7 +233,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let polling = self.setup.polling[h];
         let rails = self.setup.rails.len();
         // Elsewhere, the responder may acknowledge data that is not in memory yet.
-        let checks_effects = self.setup.vqp.durable || self.setup.nics().all(|nic| nic.ack_after_placement);
+        let checks_effects =
+            self.setup.vqp.is_durable() || self.setup.nics().all(|nic| nic.ack_after_placement);
         let confirms_receives = self.confirms_receives(h);
         let mut last_poll = mitra_verbs::Time::ZERO;
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| {
@@ -278,7 +279,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let setup = &self.setup;
         let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());
         let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
-        setup.vqp.durable
+        setup.vqp.is_durable()
             && setup.nics().all(|nic| !nic.ack_after_placement)
             && (is_plain && is_vqp)
             && matches!(setup.polling[1 - h], Polling::Always)

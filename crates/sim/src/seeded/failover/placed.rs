@@ -24,7 +24,7 @@ pub(super) fn cell(seed: u64) -> Option<CoverageCell> {
 
 /// Adapts what a seed drew to its cell. End 0 is the requester, and rail 0 fails first.
 pub(super) fn shape(cell: CoverageCell, setup: &mut Setup) {
-    setup.vqp.preferred_rail = None;
+    setup.vqp.failback = None;
     if let [rail] = &setup.rails[..] {
         setup.rails.push(rail.clone());
     }

@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, Domain, RemoteRegion};
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig, Domain, RemoteRegion};
 use mitra_objects::Word;
 use mitra_verbs::{Access, AtomicScope, Buffer, LocalAckTimeout, Provider, Result};
 
@@ -79,8 +79,8 @@ fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRu
     let mut config = world_config(seed, rng);
     let mut vqp_config = vqp_config(rng);
     let mut parts = Parts { extras: leave_out_noise(&mut config, reduction), ..Parts::default() };
-    parts.extras.extend(vqp_config.completion_log.then_some(Extra::Log));
-    vqp_config.completion_log &= !reduction.lacks(Extra::Log);
+    parts.extras.extend(vqp_config.completion_log.map(|_| Extra::Log));
+    vqp_config.completion_log = vqp_config.completion_log.filter(|_| !reduction.lacks(Extra::Log));
     let mut testbed = Testbed::from_world(World::with_trace_len(seed, config.clone(), kept_records), rails);
     let mut result = SeedRun::default();
     let (connector, mut memory) = match set_up(&testbed, vqp_config, seed) {
@@ -242,7 +242,7 @@ fn world_config(seed: u64, rng: &mut Prng) -> Config {
 
 fn vqp_config(rng: &mut Prng) -> VqpConfig {
     let mut config = VqpConfig { send_wrs: 16, recv_wrs: 16, ..VqpConfig::default() };
-    config.completion_log = rng.below(2) == 0;
+    config.completion_log = (rng.below(2) == 0).then(CompletionLogConfig::default);
     config.rd_atomic = rng.between(1, 16) as u8;
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
     config.detector.heartbeat_interval = Duration::from_millis(1);

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, Domain};
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig, Domain};
 use mitra_txn::{Inspector, Layout, Life, LifeState, LifeWord, Loader, NodeId, RecordKey, Request, Timing};
 use mitra_txn_rdma::{Answer, Node, NodeConfig, QpKind};
 use mitra_verbs::{AtomicScope, Buffer, LocalAckTimeout, Provider, Time};
@@ -63,8 +63,8 @@ fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRu
     let mut config = world_config(seed, rng);
     let mut vqp = vqp_config(rng);
     let mut parts = Parts { extras: leave_out_noise(&mut config, reduction), ..Parts::default() };
-    parts.extras.extend(vqp.completion_log.then_some(Extra::Log));
-    vqp.completion_log &= !reduction.lacks(Extra::Log);
+    parts.extras.extend(vqp.completion_log.map(|_| Extra::Log));
+    vqp.completion_log = vqp.completion_log.filter(|_| !reduction.lacks(Extra::Log));
     let mut faults = FaultNumbers::new(reduction);
     let mut world = TransactionWorld::new(seed, config, vqp, rng, reduction, &mut parts, kept_records);
     world.faults.draw_fates(&mut faults);
@@ -106,7 +106,7 @@ fn world_config(seed: u64, rng: &mut Prng) -> Config {
 
 fn vqp_config(rng: &mut Prng) -> VqpConfig {
     let mut config = VqpConfig { send_wrs: 32, recv_wrs: 4, ..VqpConfig::default() };
-    config.completion_log = rng.below(2) == 0;
+    config.completion_log = (rng.below(2) == 0).then(CompletionLogConfig::default);
     config.rd_atomic = rng.between(1, 16) as u8;
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
     config.detector.retry_cnt = *rng.pick(&[1, 3, 7]);

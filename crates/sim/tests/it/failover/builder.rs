@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{BuildError, DetectorConfig, Domain, VirtualQp, VirtualQpBuilder};
+use mitra_failover::{BuildError, CompletionLogConfig, DetectorConfig, Domain, VirtualQp, VirtualQpBuilder};
 use mitra_sim::Testbed;
 use mitra_verbs::{Capabilities, Provider, QpBuildError, QpBuilder};
 
@@ -56,7 +56,7 @@ fn each_refusal_names_its_option() {
 fn completion_log_counts_in_send_queue() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
     let limit = domain.limits().wrs;
-    let builder = VirtualQp::builder(&domain).completion_log(true);
+    let builder = VirtualQp::builder(&domain).completion_log(Default::default());
     let error = builder.send_wrs(limit / 2 + 1).build().expect_err("the log needs too many entries");
     assert_eq!(
         error,
@@ -68,7 +68,10 @@ fn completion_log_counts_in_send_queue() {
 fn completion_log_is_refused_by_name_of_unordered_nic() {
     let ordered = mitra_sim::Config::fault_free().capabilities;
     let (testbed, domain) = domain(Capabilities { write_order: false, ..ordered });
-    let error = VirtualQp::builder(&domain).completion_log(true).build().expect_err("the log needs order");
+    let error = VirtualQp::builder(&domain)
+        .completion_log(Default::default())
+        .build()
+        .expect_err("the log needs order");
     let nic = testbed.nics[0][0].attr().name.clone();
     assert!(error.to_string().contains(&nic));
     assert_eq!(error, BuildError::UnorderedWrites { nic });
@@ -79,7 +82,8 @@ fn completion_log_is_refused_by_name_of_unordered_nic() {
 fn completion_log_has_bounded_size() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
     let build = |entries| {
-        VirtualQp::builder(&domain).completion_log(true).completion_log_entries(entries).build().map(drop)
+        let log = CompletionLogConfig { entries: Some(entries), ..Default::default() };
+        VirtualQp::builder(&domain).completion_log(log).build().map(drop)
     };
     let error = build(u32::MAX).expect_err("the log would have 32 GiB");
     assert_eq!(error, BuildError::LogEntries { requested: u32::MAX, limit: 1 << 20 });

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{
-    BuildError, Cause, CloseReason, Config, Domain, Outcome, Policy, UnresolvedError, VirtualQp,
+    BuildError, Cause, CloseReason, Config, Domain, Failback, Outcome, Policy, UnresolvedError, VirtualQp,
 };
 use mitra_sim::Failure;
 use mitra_verbs::{Data, Provider, SendOp};
@@ -400,7 +400,7 @@ fn nic_that_dies_behind_failed_link_is_not_waited_for() {
 }
 
 fn preferring(rail: u8) -> Config {
-    Config { preferred_rail: Some(rail), failback_delay: Duration::from_millis(5), ..config() }
+    Config { failback: Some(Failback { rail, delay: Duration::from_millis(5) }), ..config() }
 }
 
 /// The vQP moves back to the preferred rail while the other one works and carries operations, and

@@ -7,8 +7,8 @@ mod scene;
 mod slots;
 
 use mitra_failover::{
-    BuildError, CloseReason, Config, Outcome, Policy, Service, SharedReceiveQueue, UnresolvedError,
-    VirtualQp, WritePolicy, XrcDomain,
+    BuildError, CloseReason, CompletionLogConfig, Config, Outcome, Policy, Service, SharedReceiveQueue,
+    UnresolvedError, VirtualQp, WritePolicy, XrcDomain,
 };
 use mitra_sim::{Failure, Prng, Testbed, reproduce_command, seeds};
 use mitra_verbs::{AsyncEvent, Data, RecvWr, SendOp, SendWr, Srqn};
@@ -67,7 +67,7 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
         let mut world = mitra_sim::Config::swarm(seed);
         world.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         let config = Config {
-            completion_log: rng.below(2) == 0,
+            completion_log: (rng.below(2) == 0).then(CompletionLogConfig::default),
             write_policy: *rng.pick(&[WritePolicy::Strict, WritePolicy::Repeatable]),
             ..config()
         };

@@ -49,7 +49,7 @@ impl SharedFailover {
     }
 
     /// Tells the peer what this end's processor has seen of its operations on the own queue pair,
-    /// if that has changed and the peer waits for it ([`Config::durable`](crate::Config::durable)).
+    /// if that has changed and the peer waits for it ([`Config::is_durable`](crate::Config::is_durable)).
     /// The backup delivers these messages exactly once and in order, so nobody asks for them.
     fn tell_placed(&mut self, dp: &MemberPath, state: &mut State) {
         let Some(own) = dp.rails.own.as_ref().filter(|own| own.is_connected && self.fence.is_idle()) else {
@@ -166,7 +166,7 @@ impl SharedFailover {
                 let Some(own) = &dp.rails.own else { return false };
                 dp.send.begin_epoch(own.first_psn());
                 let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
-                dp.send.set_durable(dp.config().durable && !acks_after_placement);
+                dp.send.set_durable(dp.config().is_durable() && !acks_after_placement);
                 state.with_core(self.id, |core| core.switched());
             }
             Step::Close => {
