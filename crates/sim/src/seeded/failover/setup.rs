@@ -121,15 +121,14 @@ impl Setup {
             None => Setup::draw(seed),
         };
         let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
-        match setup.focus.filter(|_| is_vqp) {
-            Some(focus @ (Focus::UnplacedMessages | Focus::UnplacedOnLaterRail)) => {
-                setup.vqp.completion_log = Some(CompletionLogConfig {
-                    interval: setup.log_interval,
-                    durable: focus == Focus::UnplacedMessages,
-                    ..CompletionLogConfig::default()
-                });
-            }
-            _ => {}
+        if let Some(focus @ (Focus::UnplacedMessages | Focus::UnplacedOnLaterRail)) = setup.focus
+            && is_vqp
+        {
+            setup.vqp.completion_log = Some(CompletionLogConfig {
+                interval: setup.log_interval,
+                durable: focus == Focus::UnplacedMessages,
+                ..CompletionLogConfig::default()
+            });
         }
         setup.limits = Limits::draw(seed, &setup);
         if setup.limits.first_seq > 0 {
