@@ -18,8 +18,8 @@ const MAX_LOG_ENTRIES: u32 = 1 << 20;
 /// 1, 9.7.5.1.5 and 11.2.5.2).
 const MAX_RETRIES: u8 = 7;
 
-/// Builds one end of a virtual queue pair, with [`Config::default`] and a random secret unless a
-/// method says otherwise. [`VirtualQpBuilder::config`] sets the options that have no method.
+/// Builds one end of a virtual queue pair. The defaults are [`Config::default`] and a random
+/// secret. [`VirtualQpBuilder::config`] sets the options that have no method.
 ///
 /// ```
 /// # use mitra_failover::{Domain, VirtualQp};
@@ -82,14 +82,14 @@ pub enum BuildError {
     /// An unreliable connection has no evidence, and replays nothing.
     #[error("an unreliable connection needs the policy exact or none, and no completion log")]
     Unreliable,
-    /// The messages of an XRC connection arrive once and in order under these policies only, in an
-    /// XRC domain.
+    /// A policy that replays without evidence would send headers of XRC twice. Only the receiving
+    /// end has an XRC domain.
     #[error(
         "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
     )]
     Xrc,
-    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave
-    /// one that works.
+    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave a
+    /// rail that works.
     #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
         /// The configured rail.
@@ -276,27 +276,27 @@ impl VirtualQpBuilder {
         self.with(|config| config.rnr_retry = count)
     }
 
-    /// Sets the secret. By default it is drawn from rail 0's NIC.
+    /// Sets the secret. By default, the NIC of rail 0 draws one.
     pub fn secret(self, secret: Secret) -> VirtualQpBuilder {
         VirtualQpBuilder { secret: Some(secret), ..self }
     }
 
-    /// Gives the vQP completion channels of its own, on which control messages raise events too,
-    /// for an end that sleeps until something happens ([`VirtualQp::handle_events`]). The crate
+    /// Gives the vQP completion channels of its own, on which control messages raise events too.
+    /// An end that sleeps until an event needs them ([`VirtualQp::handle_events`]). The crate
     /// `mitra-driver` sets this.
     pub fn own_channels(self, on: bool) -> VirtualQpBuilder {
         VirtualQpBuilder { own_channels: on, ..self }
     }
 
-    /// Takes receives from a shared queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then
-    /// chosen by the vQP, and [`VirtualQp::post_recv`] refuses.
+    /// Takes receives from a shared queue. The vQP then chooses [`Config::recv_wrs`] and
+    /// [`Config::recv_sges`], and [`VirtualQp::post_recv`] refuses.
     pub fn shared_receive_queue(self, queue: &Arc<SharedReceiveQueue>) -> VirtualQpBuilder {
         self.receive_source(ReceiveSource::Queue(Arc::clone(queue)))
     }
 
     /// Makes the vQP the receiving end of an XRC connection ([`Service::XrcReceive`]), which takes
-    /// receives from the queues of `domain`. [`Config::recv_wrs`] and [`Config::recv_sges`] are
-    /// then chosen by the vQP, and [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
+    /// receives from the queues of `domain`. The vQP then chooses [`Config::recv_wrs`] and
+    /// [`Config::recv_sges`]. [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
     pub fn xrc_domain(self, domain: &Arc<XrcDomain>) -> VirtualQpBuilder {
         self.service(Service::XrcReceive).receive_source(ReceiveSource::Xrc(Arc::clone(domain)))
     }
