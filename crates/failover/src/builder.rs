@@ -1,9 +1,9 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Error};
+use mitra_verbs::Error;
 
-use crate::config::{CompletionLogConfig, Config, DetectorConfig, Policy, Service};
+use crate::config::{Config, Service};
 use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::secret::Secret;
@@ -19,14 +19,15 @@ const MAX_LOG_ENTRIES: u32 = 1 << 20;
 const MAX_RETRIES: u8 = 7;
 
 /// Builds one end of a virtual queue pair. The defaults are [`Config::default`] and a random
-/// secret. [`VirtualQpBuilder::config`] sets the options that have no method.
+/// secret.
 ///
 /// ```
-/// # use mitra_failover::{Domain, VirtualQp};
+/// # use mitra_failover::{Config, Domain, VirtualQp};
 /// # use mitra_softnic::SoftNic;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
-/// let vqp = VirtualQp::builder(&domain).send_wrs(256).completion_log(Default::default()).build()?;
+/// let config = Config { completion_log: Some(Default::default()), send_wrs: 256, ..Config::default() };
+/// let vqp = VirtualQp::builder(&domain).config(config).build()?;
 /// assert_eq!(vqp.config().send_wrs, 256);
 /// # Ok(())
 /// # }
@@ -35,11 +36,12 @@ const MAX_RETRIES: u8 = 7;
 /// [`build`](VirtualQpBuilder::build) checks the configuration against the limits of the NICs:
 ///
 /// ```
-/// # use mitra_failover::{BuildError, Domain, VirtualQp};
+/// # use mitra_failover::{BuildError, Config, Domain, VirtualQp};
 /// # use mitra_softnic::SoftNic;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
-/// let error = VirtualQp::builder(&domain).rd_atomic(17).build().unwrap_err();
+/// let config = Config { rd_atomic: 17, ..Config::default() };
+/// let error = VirtualQp::builder(&domain).config(config).build().unwrap_err();
 /// assert_eq!(error, BuildError::RdAtomic { requested: 17, limit: 16 });
 /// # Ok(())
 /// # }
@@ -229,51 +231,6 @@ impl VirtualQpBuilder {
     /// Sets [`Config::service`]. Default: [`Service::Reliable`].
     pub fn service(self, service: Service) -> VirtualQpBuilder {
         self.with(|config| config.service = service)
-    }
-
-    /// Sets [`Config::policy`]. Default: [`Policy::Exact`].
-    pub fn policy(self, policy: Policy) -> VirtualQpBuilder {
-        self.with(|config| config.policy = policy)
-    }
-
-    /// Keeps a completion log ([`Config::completion_log`]). Default: none.
-    pub fn completion_log(self, log: CompletionLogConfig) -> VirtualQpBuilder {
-        self.with(|config| config.completion_log = Some(log))
-    }
-
-    /// Sets [`Config::detector`].
-    pub fn detector(self, detector: DetectorConfig) -> VirtualQpBuilder {
-        self.with(|config| config.detector = detector)
-    }
-
-    /// Sets the maximum number of outstanding sends. Default: 128.
-    pub fn send_wrs(self, wrs: u32) -> VirtualQpBuilder {
-        self.with(|config| config.send_wrs = wrs)
-    }
-
-    /// Sets the maximum number of outstanding receives. Default: 128.
-    pub fn recv_wrs(self, wrs: u32) -> VirtualQpBuilder {
-        self.with(|config| config.recv_wrs = wrs)
-    }
-
-    /// Sets [`Config::access`]. Default: all.
-    pub fn access(self, access: Access) -> VirtualQpBuilder {
-        self.with(|config| config.access = access)
-    }
-
-    /// Sets the maximum number of READs and atomics in flight. Default: 16.
-    pub fn rd_atomic(self, count: u8) -> VirtualQpBuilder {
-        self.with(|config| config.rd_atomic = count)
-    }
-
-    /// Sets [`Config::peer_timeout`]. Default: 5 s.
-    pub fn peer_timeout(self, timeout: Duration) -> VirtualQpBuilder {
-        self.with(|config| config.peer_timeout = timeout)
-    }
-
-    /// Sets the number of RNR retries; 7, the default, means no limit.
-    pub fn rnr_retry(self, count: u8) -> VirtualQpBuilder {
-        self.with(|config| config.rnr_retry = count)
     }
 
     /// Sets the secret. By default, the NIC of rail 0 draws one.

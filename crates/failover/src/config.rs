@@ -15,25 +15,23 @@ pub enum Service {
     /// Reliable connection (RC).
     #[default]
     Reliable,
-    /// Unreliable connection (UC): SEND and WRITE, with or without immediate data. The vQP posts
-    /// each message once, on one rail. The message completes successfully when the NIC has sent it
-    /// or the rail has failed, and may then be lost. A failover keeps the order of messages and
-    /// duplicates none. Without a completion log, and not with a policy that replays.
+    /// Unreliable connection (UC), without a completion log. The vQP posts each SEND and WRITE
+    /// once, on one rail. The message completes successfully when the NIC has sent it or the rail
+    /// has failed, and may then be lost. A failover keeps the order of messages and duplicates
+    /// none.
     Unreliable,
     /// The sending end of an extended reliable connection (XRC INI). Each SEND and each WRITE with
     /// immediate names a shared receive queue of the peer's XRC domain
-    /// ([`SendWr::to_srq`](mitra_verbs::SendWr::to_srq)). The end receives nothing. Not with a
-    /// policy that replays without evidence.
+    /// ([`SendWr::to_srq`](mitra_verbs::SendWr::to_srq)). The end receives nothing.
     XrcSend,
     /// The receiving end of an extended reliable connection (XRC TGT), in an XRC domain
     /// ([`VirtualQpBuilder::xrc_domain`](crate::VirtualQpBuilder::xrc_domain)). The end sends
-    /// nothing. The policies are those of [`Service::XrcSend`].
+    /// nothing.
     XrcReceive,
 }
 
 impl Service {
-    /// The type of the queue pairs on the rails. XRC runs on RC queue pairs, see
-    /// `vqp/xrc_messages.rs`.
+    /// XRC runs on RC queue pairs, see `vqp/xrc_messages.rs`.
     pub(crate) const fn qp_type(self) -> QpType {
         match self {
             Service::Reliable | Service::XrcSend | Service::XrcReceive => QpType::Rc,
@@ -70,9 +68,9 @@ pub struct DetectorConfig {
     /// the peer runs only while an operation waits for the peer's program: for a receive
     /// ([`Config::rnr_retry`]) or in mode [`durable`](CompletionLogConfig::durable).
     ///
-    /// After polls in close succession a vQP reads the clock at every fourth poll only. A program
-    /// that polls fewer than eight times in this time may therefore look silent to its peer, which
-    /// then moves the vQP to another rail.
+    /// After polls in close succession a vQP reads the clock at every fourth poll only. A peer may
+    /// therefore move the vQP to another rail if a program polls fewer than eight times in all
+    /// these intervals.
     pub max_missed_heartbeats: u32,
     /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,
@@ -118,11 +116,9 @@ impl DetectorConfig {
 /// responder's NIC, and costs one small packet for each WRITE and atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CompletionLogConfig {
-    /// The number of WRITEs for which this end writes one entry into the peer's completion log.
-    /// Every atomic has its own entry. The two ends may differ.
-    ///
-    /// If the responder's NIC fails, at most this many WRITEs at the end of the executed prefix are
-    /// not decided. With the responder's PSN, every operation is decided.
+    /// The number of WRITEs for which this end writes one entry into the peer's log. Every atomic
+    /// has its own entry. If the responder's NIC fails and its PSN is lost, at most this many
+    /// WRITEs at the end of the executed prefix are not decided. The two ends may differ.
     ///
     /// 0 counts as 1. So does every value with `durable`, and if a NIC of the peer acknowledges
     /// data before it places them: there, only entries prove that a completed WRITE is in memory.
@@ -136,10 +132,9 @@ pub struct CompletionLogConfig {
     /// ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)). This mode has no
     /// effect on other rails. Both ends need the same, and [`Access::REMOTE_WRITE`].
     ///
-    /// If such a NIC loses acknowledged data, a failover decides and replays the operations like
-    /// others in flight. Without this mode, the vQP ends with
-    /// [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). The mode costs a
-    /// control message of the peer, which must poll, before operations complete.
+    /// If such a NIC loses acknowledged data, a failover replays the operations. Without this mode,
+    /// the vQP ends with [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). An
+    /// operation waits for a control message of the peer, which must poll.
     pub durable: bool,
 }
 
@@ -255,8 +250,8 @@ impl Config {
         self.ledger_depth().min(wrs / self.wrs_per_op())
     }
 
-    /// The number of slots of the completion log at this end. The default is the depth of the
-    /// peer's ledger if both ends have the same `send_wrs`.
+    /// The number of slots of the completion log at this end. The default fits a peer with the same
+    /// `send_wrs`.
     pub(crate) fn log_entries(&self) -> Option<u32> {
         let of_peer = Config { service: self.service.of_peer(), ..*self };
         self.completion_log.map(|log| log.entries.unwrap_or(of_peer.ledger_depth()))

@@ -223,14 +223,16 @@ fn both_ends_are_durable_and_let_the_peer_write_the_log() {
         let nics = testbed.nics[h].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         Domain::new(nics).expect("the NICs have the resources of a domain")
     });
-    let build = |h: usize, durable| {
-        let log = CompletionLogConfig { durable, ..CompletionLogConfig::default() };
-        VirtualQp::builder(&domains[h]).completion_log(log)
+    let build = |h: usize, config| {
+        VirtualQp::builder(&domains[h]).config(config).build().expect("the NICs have room")
     };
-    let mut durable = build(0, true).build().expect("the NICs have room");
-    let others = [build(1, false), build(1, true).access(Access::REMOTE_READ)];
-    for (other, reason) in others.into_iter().zip(["is durable and the other is not", "REMOTE_WRITE"]) {
-        let other = other.build().expect("the NICs have room");
+    let config = Config { completion_log: DURABLE, ..Config::default() };
+    let mut durable = build(0, config);
+    let logged = Config { completion_log: Some(CompletionLogConfig::default()), ..config };
+    let read_only = Config { access: Access::REMOTE_READ, ..config };
+    let others = [(logged, "is durable and the other is not"), (read_only, "REMOTE_WRITE")];
+    for (other, reason) in others {
+        let other = build(1, other);
         let error = durable.connect(&other.local_info()).expect_err("the ends differ");
         assert!(error.to_string().contains(reason), "{error}");
     }

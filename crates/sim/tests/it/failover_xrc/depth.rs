@@ -70,8 +70,8 @@ fn send_queue_may_be_as_deep_as_that_of_a_nic() {
         assert_eq!((scene.after_last, scene.sender.outstanding()), (depth as usize + 1, 0));
         assert_eq!(scene.sender.active_rail(), usize::from(fails));
         scene.all_succeed();
-        let deeper = VirtualQp::builder(scene.sender.domain()).config(config).send_wrs(depth + 1);
-        let refused = deeper.service(Service::XrcSend).build().map(drop);
+        let deeper = Config { send_wrs: depth + 1, service: Service::XrcSend, ..config };
+        let refused = VirtualQp::builder(scene.sender.domain()).config(deeper).build().map(drop);
         assert!(matches!(refused, Err(BuildError::SendQueue { .. })), "{refused:?}");
     }
 }

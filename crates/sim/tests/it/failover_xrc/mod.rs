@@ -199,7 +199,8 @@ fn ends_that_do_not_fit_are_refused() {
     let xrc = XrcDomain::new();
     let build = |domain| VirtualQp::builder(domain).config(config());
     for policy in [Policy::Transparent, Policy::Blanket] {
-        let refused = build(&a).service(Service::XrcSend).policy(policy).build().map(drop);
+        let other = Config { policy, ..config() };
+        let refused = build(&a).config(other).service(Service::XrcSend).build().map(drop);
         assert_eq!(refused, Err(BuildError::Xrc));
     }
     let queue = SharedReceiveQueue::new(&b, 4);
