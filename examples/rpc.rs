@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use mitra::failover::{Domain, Policy, VirtualQp};
+use mitra::failover::{Config as VqpConfig, Domain, Policy, VirtualQp};
 use mitra::filter::rpc::{
     ClientConfig, Reply, Request, RpcClient, RpcServer, UdCarrier, incarnation_by_clock,
 };
@@ -77,8 +77,9 @@ fn over_virtual_queue_pairs() -> Result<(), Box<dyn Error>> {
     let rail0 = Arc::clone(&there[0]);
     let here = Domain::new(here.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?;
     let there = Domain::new(there.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?;
-    let mut a = VirtualQp::builder(&here).policy(Policy::Blanket).build()?;
-    let mut b = VirtualQp::builder(&there).policy(Policy::Blanket).build()?;
+    let blanket = VqpConfig { policy: Policy::Blanket, ..VqpConfig::default() };
+    let mut a = VirtualQp::builder(&here).config(blanket).build()?;
+    let mut b = VirtualQp::builder(&there).config(blanket).build()?;
     let (info_a, info_b) = (a.local_info(), b.local_info());
     a.connect(&info_b)?;
     b.connect(&info_a)?;

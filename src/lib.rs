@@ -103,6 +103,9 @@
 //! | explore a protocol in every order of steps | [`consensus_check`] | `sim` |
 //! | find how many crashes a graph of shared memory tolerates | [`topology`] | `topology` |
 //!
+//! The feature `baselines` adds policies of virtual queue pairs that lose or corrupt data, for
+//! comparisons.
+//!
 //! The default feature `cli`, which the `mitra` program needs, switches all of them on.
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use mitra_failover::{DetectorConfig, Domain, Policy};
+use mitra_failover::{CompletionLogConfig, DetectorConfig, Domain, Policy};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
@@ -139,8 +139,8 @@ impl Endpoint {
         let virtual_qp = |policy: Policy, log: Option<u32>| -> anyhow::Result<VirtualBenchQp> {
             let config = mitra_failover::Config {
                 policy,
-                completion_log: log.is_some(),
-                completion_log_interval: log.unwrap_or(1),
+                completion_log: log
+                    .map(|interval| CompletionLogConfig { interval, ..CompletionLogConfig::default() }),
                 ..config
             };
             VirtualBenchQp::new(&domain, config, layout.len())

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use mitra_failover::{Config, Domain};
+use mitra_failover::{CompletionLogConfig, Config, Domain};
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
@@ -108,7 +108,7 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
         send_wrs: QUEUE_DEPTH,
         recv_wrs: QUEUE_DEPTH,
         rd_atomic: RD_ATOMIC,
-        completion_log: setup.kind == QpKind::VqpLog,
+        completion_log: (setup.kind == QpKind::VqpLog).then(CompletionLogConfig::default),
         ..Config::default()
     };
     // This thread polls one vQP at a time, so its peer answers no heartbeat.

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use mitra_failover::{Completion, Config, DetectorConfig, Domain, VirtualQp};
+use mitra_failover::{Completion, CompletionLogConfig, Config, DetectorConfig, Domain, VirtualQp};
 use mitra_verbs::{
     Access, AhId, AsyncEvent, AtomicScope, Buffer, Capabilities, CompletionChannel, Counter, CqId, Data,
     DeviceAttr, Error, Gid, Key, Limits, Mr, MrId, Mtu, Mw, MwId, PdId, PortAttr, PortState, PostError,
@@ -239,7 +239,7 @@ fn main() -> Result<()> {
     let nics = [Null::open(), Null::open()];
     let domain = Domain::new(nics.to_vec())?;
     println!("ns, minimum of 7 runs of {TIMES}       NIC   vQP  vQP - NIC");
-    for completion_log in [false, true] {
+    for completion_log in [None, Some(CompletionLogConfig::default())] {
         // No peer answers heartbeats here.
         let detector = DetectorConfig { max_missed_heartbeats: 1 << 20, ..DetectorConfig::default() };
         let config = Config { completion_log, detector, ..Config::default() };
@@ -256,7 +256,7 @@ fn main() -> Result<()> {
         let (cq, qpn) = (CqId(0), Qpn::new(1));
         let small = Data::inline(&[7; 8]);
         let large = Data::sge(mr.sge(0, 4096));
-        let name = |call: &str| format!("{call}{}", if completion_log { " with log" } else { "" });
+        let name = |call: &str| format!("{call}{}", if completion_log.is_some() { " with log" } else { "" });
         for (call, data) in [("post and complete 8 B", &small), ("post and complete 4 KiB", &large)] {
             let wr = SendWr::new(0, SendOp::Write(region.at(0)), data.clone());
             let bare = min_nanos(TIMES, || {

@@ -1,9 +1,9 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Error, RnrTimer};
+use mitra_verbs::Error;
 
-use crate::config::{Config, DetectorConfig, Fencing, Policy, Service, WritePolicy};
+use crate::config::{Config, Service};
 use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::secret::Secret;
@@ -11,23 +11,23 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::{HEADER_BYTES, ReceiveSource, VirtualQp, with_slots};
 use crate::xrc_domain::XrcDomain;
 
-/// The greatest number of entries of a completion log. It is above the depth of any send queue that
-/// a NIC has.
+/// The greatest number of entries of a completion log, above the depth of any NIC's send queue.
 const MAX_LOG_ENTRIES: u32 = 1 << 20;
 
 /// The greatest number of retransmissions and of RNR retries, which are 3-bit numbers (IBTA volume
 /// 1, 9.7.5.1.5 and 11.2.5.2).
 const MAX_RETRIES: u8 = 7;
 
-/// Builds one end of a virtual queue pair. [`VirtualQp::builder`] returns it with the defaults of
-/// [`Config::default`] and a random secret.
+/// Builds one end of a virtual queue pair. The defaults are [`Config::default`] and a random
+/// secret.
 ///
 /// ```
-/// # use mitra_failover::{Domain, VirtualQp};
+/// # use mitra_failover::{Config, Domain, VirtualQp};
 /// # use mitra_softnic::SoftNic;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
-/// let vqp = VirtualQp::builder(&domain).send_wrs(256).completion_log(true).build()?;
+/// let config = Config { completion_log: Some(Default::default()), send_wrs: 256, ..Config::default() };
+/// let vqp = VirtualQp::builder(&domain).config(config).build()?;
 /// assert_eq!(vqp.config().send_wrs, 256);
 /// # Ok(())
 /// # }
@@ -36,11 +36,12 @@ const MAX_RETRIES: u8 = 7;
 /// [`build`](VirtualQpBuilder::build) checks the configuration against the limits of the NICs:
 ///
 /// ```
-/// # use mitra_failover::{BuildError, Domain, VirtualQp};
+/// # use mitra_failover::{BuildError, Config, Domain, VirtualQp};
 /// # use mitra_softnic::SoftNic;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
-/// let error = VirtualQp::builder(&domain).rd_atomic(17).build().unwrap_err();
+/// let config = Config { rd_atomic: 17, ..Config::default() };
+/// let error = VirtualQp::builder(&domain).config(config).build().unwrap_err();
 /// assert_eq!(error, BuildError::RdAtomic { requested: 17, limit: 16 });
 /// # Ok(())
 /// # }
@@ -77,23 +78,20 @@ pub enum BuildError {
         /// The greatest number.
         limit: u32,
     },
-    /// Mode `durable` needs evidence of WRITEs that the peer's processor sees, and the policy that
-    /// decides by evidence.
-    #[error(
-        "durable needs the completion log and the policy exact; set completion_log, or switch durable off"
-    )]
+    /// Mode `durable` needs the policy that decides by evidence.
+    #[error("durable needs the policy exact; set that policy, or switch durable off")]
     Durable,
     /// An unreliable connection has no evidence, and replays nothing.
     #[error("an unreliable connection needs the policy exact or none, and no completion log")]
     Unreliable,
-    /// The messages of an XRC connection arrive once and in order under these policies only, in an
-    /// XRC domain.
+    /// A policy that replays without evidence would send headers of XRC twice. Only the receiving
+    /// end has an XRC domain.
     #[error(
         "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
     )]
     Xrc,
-    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave
-    /// one that works.
+    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave a
+    /// rail that works.
     #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
         /// The configured rail.
@@ -186,7 +184,7 @@ impl From<BuildError> for Error {
             BuildError::UnorderedWrites { .. } => {
                 Error::Unsupported("a completion log: it does not keep the order between work requests")
             }
-            BuildError::Durable => Error::Invalid("durable needs the completion log and the policy exact"),
+            BuildError::Durable => Error::Invalid("durable needs the policy exact"),
             BuildError::Unreliable => Error::Invalid(
                 "an unreliable connection needs the policy exact or none, and no completion log",
             ),
@@ -216,7 +214,6 @@ impl VirtualQpBuilder {
         }
     }
 
-    /// The domain of the virtual queue pair.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
@@ -226,135 +223,37 @@ impl VirtualQpBuilder {
         VirtualQpBuilder { config, ..self }
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Config)) -> VirtualQpBuilder {
+    pub(crate) fn with(mut self, set: impl FnOnce(&mut Config)) -> VirtualQpBuilder {
         set(&mut self.config);
         self
     }
 
-    /// Sets [`Config::service`]. Default: [`Service::Reliable`]. Both ends need the same.
+    /// Sets [`Config::service`]. Default: [`Service::Reliable`].
     pub fn service(self, service: Service) -> VirtualQpBuilder {
         self.with(|config| config.service = service)
     }
 
-    /// Sets [`Config::policy`]. Default: [`Policy::Exact`]. Both ends need the same.
-    pub fn policy(self, policy: Policy) -> VirtualQpBuilder {
-        self.with(|config| config.policy = policy)
-    }
-
-    /// Sets [`Config::write_policy`]. Default: [`WritePolicy::Strict`].
-    pub fn write_policy(self, policy: WritePolicy) -> VirtualQpBuilder {
-        self.with(|config| config.write_policy = policy)
-    }
-
-    /// Sets [`Config::completion_log`]. Default: off. Both ends need the same.
-    pub fn completion_log(self, on: bool) -> VirtualQpBuilder {
-        self.with(|config| config.completion_log = on)
-    }
-
-    /// Sets [`Config::completion_log_interval`]. Default: 1. The two ends may differ.
-    pub fn completion_log_interval(self, writes: u32) -> VirtualQpBuilder {
-        self.with(|config| config.completion_log_interval = writes)
-    }
-
-    /// Sets [`Config::completion_log_entries`]. Default: this end's `send_wrs`.
-    pub fn completion_log_entries(self, entries: u32) -> VirtualQpBuilder {
-        self.with(|config| config.completion_log_entries = Some(entries))
-    }
-
-    /// Sets [`Config::durable`]. Default: off. Both ends need the same.
-    pub fn durable(self, on: bool) -> VirtualQpBuilder {
-        self.with(|config| config.durable = on)
-    }
-
-    /// Sets [`Config::fencing`]. Default: [`Fencing::On`].
-    pub fn fencing(self, fencing: Fencing) -> VirtualQpBuilder {
-        self.with(|config| config.fencing = fencing)
-    }
-
-    /// Sets [`Config::detector`].
-    pub fn detector(self, detector: DetectorConfig) -> VirtualQpBuilder {
-        self.with(|config| config.detector = detector)
-    }
-
-    /// Sets the maximum number of outstanding sends. Default: 128.
-    pub fn send_wrs(self, wrs: u32) -> VirtualQpBuilder {
-        self.with(|config| config.send_wrs = wrs)
-    }
-
-    /// Sets the maximum number of outstanding receives. Default: 128.
-    pub fn recv_wrs(self, wrs: u32) -> VirtualQpBuilder {
-        self.with(|config| config.recv_wrs = wrs)
-    }
-
-    /// Sets the maximum number of gather entries in a send. Default: 16.
-    pub fn send_sges(self, entries: u32) -> VirtualQpBuilder {
-        self.with(|config| config.send_sges = entries)
-    }
-
-    /// Sets the maximum number of scatter entries in a receive. Default: 16.
-    pub fn recv_sges(self, entries: u32) -> VirtualQpBuilder {
-        self.with(|config| config.recv_sges = entries)
-    }
-
-    /// Sets the maximum length of inline data in a send, in bytes. Default: 256.
-    pub fn inline(self, bytes: u32) -> VirtualQpBuilder {
-        self.with(|config| config.inline = bytes)
-    }
-
-    /// Sets [`Config::access`]. Default: all.
-    pub fn access(self, access: Access) -> VirtualQpBuilder {
-        self.with(|config| config.access = access)
-    }
-
-    /// Sets the maximum number of READs and atomics in flight. Default: 16. Both ends need the
-    /// same.
-    pub fn rd_atomic(self, count: u8) -> VirtualQpBuilder {
-        self.with(|config| config.rd_atomic = count)
-    }
-
-    /// Sets [`Config::peer_timeout`]. Default: 5 s.
-    pub fn peer_timeout(self, timeout: Duration) -> VirtualQpBuilder {
-        self.with(|config| config.peer_timeout = timeout)
-    }
-
-    /// Makes the vQP move back to `rail` when both ends have been able to use it for `delay`: sets
-    /// [`Config::preferred_rail`] and [`Config::failback_delay`]. Default: the vQP moves only if
-    /// the active rail fails.
-    pub fn failback(self, rail: u8, delay: Duration) -> VirtualQpBuilder {
-        self.with(|config| (config.preferred_rail, config.failback_delay) = (Some(rail), delay))
-    }
-
-    /// Sets the number of RNR retries; 7, the default, means no limit.
-    pub fn rnr_retry(self, count: u8) -> VirtualQpBuilder {
-        self.with(|config| config.rnr_retry = count)
-    }
-
-    /// Sets [`Config::min_rnr_timer`]. Default: 10 µs.
-    pub fn min_rnr_timer(self, timer: RnrTimer) -> VirtualQpBuilder {
-        self.with(|config| config.min_rnr_timer = timer)
-    }
-
-    /// Sets the secret. By default it is drawn from rail 0's NIC.
+    /// Sets the secret. By default, the NIC of rail 0 draws one.
     pub fn secret(self, secret: Secret) -> VirtualQpBuilder {
         VirtualQpBuilder { secret: Some(secret), ..self }
     }
 
-    /// Gives the vQP completion channels of its own, on which control messages raise events too,
-    /// for an end that sleeps until something happens ([`VirtualQp::handle_events`]). The crate
+    /// Gives the vQP completion channels of its own, on which control messages raise events too.
+    /// An end that sleeps until an event needs them ([`VirtualQp::handle_events`]). The crate
     /// `mitra-driver` sets this.
     pub fn own_channels(self, on: bool) -> VirtualQpBuilder {
         VirtualQpBuilder { own_channels: on, ..self }
     }
 
-    /// Takes receives from a shared queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then
-    /// chosen by the vQP, and [`VirtualQp::post_recv`] refuses.
+    /// Takes receives from a shared queue. The vQP then chooses [`Config::recv_wrs`] and
+    /// [`Config::recv_sges`], and [`VirtualQp::post_recv`] refuses.
     pub fn shared_receive_queue(self, queue: &Arc<SharedReceiveQueue>) -> VirtualQpBuilder {
         self.receive_source(ReceiveSource::Queue(Arc::clone(queue)))
     }
 
     /// Makes the vQP the receiving end of an XRC connection ([`Service::XrcReceive`]), which takes
-    /// receives from the queues of `domain`. [`Config::recv_wrs`] and [`Config::recv_sges`] are
-    /// then chosen by the vQP, and [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
+    /// receives from the queues of `domain`. The vQP then chooses [`Config::recv_wrs`] and
+    /// [`Config::recv_sges`]. [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
     pub fn xrc_domain(self, domain: &Arc<XrcDomain>) -> VirtualQpBuilder {
         self.service(Service::XrcReceive).receive_source(ReceiveSource::Xrc(Arc::clone(domain)))
     }
@@ -403,22 +302,24 @@ pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> 
     if sends > limit {
         return Err(BuildError::SendQueue { requested: sends, limit });
     }
-    if let Some(requested) = config.completion_log_entries.filter(|&entries| entries > MAX_LOG_ENTRIES) {
+    let entries = config.completion_log.and_then(|log| log.entries);
+    if let Some(requested) = entries.filter(|&entries| entries > MAX_LOG_ENTRIES) {
         return Err(BuildError::LogEntries { requested, limit: MAX_LOG_ENTRIES });
     }
     let rails = domain.nics().len();
-    let is_preferable = |rail: &u8| usize::from(*rail) < rails && config.requires_fence();
-    if let Some(requested) = config.preferred_rail.filter(|rail| !is_preferable(rail)) {
-        return Err(BuildError::PreferredRail { requested, rails });
+    if let Some(failback) = config.failback
+        && (usize::from(failback.rail) >= rails || !config.requires_fence())
+    {
+        return Err(BuildError::PreferredRail { requested: failback.rail, rails });
     }
-    let replays = !matches!(config.policy, Policy::Exact | Policy::None);
-    if config.service == Service::Unreliable && (replays || config.completion_log) {
+    let replays = config.policy.replays_without_evidence();
+    if config.service == Service::Unreliable && (replays || config.completion_log.is_some()) {
         return Err(BuildError::Unreliable);
     }
     if config.service.is_xrc() && replays {
         return Err(BuildError::Xrc);
     }
-    if config.durable && (!config.completion_log || config.policy != Policy::Exact) {
+    if config.is_durable() && !config.policy.is_exact() {
         return Err(BuildError::Durable);
     }
     if recvs > limit {
@@ -438,7 +339,7 @@ pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> 
     if !(1..=rd_atomic).contains(&config.rd_atomic) {
         return Err(BuildError::RdAtomic { requested: config.rd_atomic, limit: rd_atomic });
     }
-    if config.completion_log
+    if config.completion_log.is_some()
         && let Some(nic) = nics().find(|nic| !nic.capabilities.write_order)
     {
         return Err(BuildError::UnorderedWrites { nic: nic.name.clone() });

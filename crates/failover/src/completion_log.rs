@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mitra_mutants::Mutant;
 use mitra_verbs::{Access, Buffer, Data, Result, SendFlags, SendOp, SendWr};
 
-use crate::config::Config;
+use crate::config::{CompletionLogConfig, Config};
 use crate::domain::Domain;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
@@ -37,7 +37,7 @@ impl CompletionLog {
     }
 
     pub(crate) fn of_config(domain: &Domain, config: &Config) -> Result<Option<CompletionLog>> {
-        config.completion_log.then(|| CompletionLog::new(domain, config.log_entries())).transpose()
+        config.log_entries().map(|depth| CompletionLog::new(domain, depth)).transpose()
     }
 
     /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because the
@@ -109,8 +109,8 @@ pub(crate) fn mismatch(
 
 /// Returns the number of WRITEs per entry. A NIC of the peer that acknowledges data before the data
 /// is in memory needs an entry for each.
-pub(crate) fn interval(config: &Config, acks_after_placement: bool) -> u32 {
-    if config.durable || !acks_after_placement { 1 } else { config.completion_log_interval }
+pub(crate) fn interval(log: &CompletionLogConfig, acks_after_placement: bool) -> u32 {
+    if log.durable || !acks_after_placement { 1 } else { log.interval }
 }
 
 /// Returns the inline WRITE that puts the entry of operation `seq` into the peer's log.

@@ -21,7 +21,7 @@ pub struct ConnectInfo {
     pub(crate) policy: Policy,
     pub(crate) log: bool,
     pub(crate) durable: bool,
-    /// [`Config::preferred_rail`](crate::Config::preferred_rail).
+    /// [`Failback::rail`](crate::Failback::rail).
     pub(crate) preferred_rail: Option<u8>,
     pub(crate) rd_atomic: u8,
     /// [`DetectorConfig::heartbeat_interval`](crate::DetectorConfig::heartbeat_interval).
@@ -111,13 +111,7 @@ impl Codec<'_> for ConnectInfo {
                 2 => Service::XrcSend,
                 _ => Service::XrcReceive,
             },
-            policy: match policy {
-                0 => Policy::Exact,
-                1 => Policy::Transparent,
-                2 => Policy::Blanket,
-                3 => Policy::None,
-                _ => return Err(Malformed::Field),
-            },
+            policy: Policy::from_code(policy).ok_or(Malformed::Field)?,
             log: flags & 1 != 0,
             durable: flags & 2 != 0,
             preferred_rail: (flags >> 4).checked_sub(1),

@@ -87,7 +87,7 @@ pub enum Body {
     /// Asks the receiver for [`Body::Placed`], because operations wait for it.
     AskPlaced,
     /// What the sender's processor has seen of the receiver's operations in the epoch of the ballot
-    /// ([`Config::durable`](crate::Config::durable)).
+    /// ([`Config::is_durable`](crate::Config::is_durable)).
     Placed(Placed),
     /// The address of the sender's NIC of a rail has changed.
     Address(Address),

@@ -122,7 +122,7 @@ pub struct Ledger {
     rd_atomic: u32,
     log: bool,
     /// The number of WRITEs per log entry
-    /// ([`Config::completion_log_interval`](crate::Config::completion_log_interval)).
+    /// ([`CompletionLogConfig::interval`](crate::CompletionLogConfig::interval)).
     log_interval: u32,
     /// WRITEs posted since the last log entry.
     unlogged: u32,

@@ -40,7 +40,8 @@ pub use cause::Cause;
 pub use close_reason::CloseReason;
 pub use completion::{Completion, OperationError, Outcome, Resolution, UnresolvedError};
 pub use config::{
-    Config, DetectorConfig, Fencing, MAX_RAILS, ParsePolicyError, Policy, Service, WritePolicy,
+    CompletionLogConfig, Config, DetectorConfig, Failback, Fencing, MAX_RAILS, ParsePolicyError, Policy,
+    Service, WritePolicy,
 };
 pub use connect_info::ConnectInfo;
 pub use domain::Domain;

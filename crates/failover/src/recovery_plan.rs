@@ -5,7 +5,7 @@ use mitra_mutants::Mutant;
 use mitra_verbs::{SavedResult, WcStatus};
 
 use crate::completion::{Outcome, UnresolvedError};
-use crate::config::{Policy, WritePolicy};
+use crate::config::WritePolicy;
 use crate::evidence::{InFlight, Kind, Verdict};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,7 +30,8 @@ pub struct Case {
     pub write_policy: WritePolicy,
 }
 
-/// Plans the operations in flight, in posting order, for [`Policy::Exact`].
+/// Plans the operations in flight, in posting order, for
+/// [`Policy::Exact`](crate::Policy::Exact).
 ///
 /// `local_placed` says whether the local NIC was alive when it was fenced, so that all data that it
 /// received is in memory.
@@ -139,7 +140,10 @@ pub fn plan_unreliable(kinds: &[Kind]) -> Vec<Plan> {
 }
 
 /// For the baseline policies, which use no evidence.
-pub fn plan_baseline(policy: Policy, kinds: &[Kind]) -> Vec<Plan> {
+#[cfg(feature = "baselines")]
+pub fn plan_baseline(policy: crate::config::Policy, kinds: &[Kind]) -> Vec<Plan> {
+    use crate::config::Policy;
+
     let mut failed = false;
     kinds
         .iter()
@@ -165,6 +169,7 @@ fn unresolved(error: UnresolvedError) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Policy;
     use mitra_verbs::Psn;
 
     fn case(kind: Kind, verdict: Verdict) -> Case {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use mitra_control::{ControlServer, ControlledNics, RailsConfig, Settings, run_dir};
-use mitra_failover::{Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
+use mitra_failover::{CompletionLogConfig, Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{LocalAckTimeout, PortState, Provider};
 
@@ -50,7 +50,7 @@ impl RailEndpoint {
         let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
         let config = Config {
             policy: round.policy.parse()?,
-            completion_log: round.log,
+            completion_log: round.log.then(CompletionLogConfig::default),
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
             rd_atomic: RD_ATOMIC,

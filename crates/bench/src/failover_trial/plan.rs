@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use mitra_failover::{Config, DetectorConfig, Policy};
+use mitra_failover::{CompletionLogConfig, Config, DetectorConfig, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::bench_qp::{Op, QUEUE_DEPTH, RD_ATOMIC};
@@ -145,7 +145,7 @@ impl TrialPlan {
     pub(super) fn config(&self) -> Config {
         Config {
             policy: self.policy.of_vqp().unwrap_or_default(),
-            completion_log: self.log,
+            completion_log: self.log.then(CompletionLogConfig::default),
             detector: DetectorConfig {
                 heartbeat_interval: self.heartbeat,
                 max_missed_heartbeats: self.misses,

@@ -64,7 +64,6 @@ impl Variant {
             policy,
             send_wrs: SEND_WRS,
             rd_atomic: 16,
-            failback_delay: Duration::from_millis(100),
             detector: DetectorConfig {
                 heartbeat_interval: Duration::from_millis(20),
                 ..DetectorConfig::default()

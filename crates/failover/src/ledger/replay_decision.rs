@@ -7,7 +7,7 @@ use super::{Ledger, Op, State};
 use crate::completion::{Outcome, Resolution, UnresolvedError};
 use crate::config::{Policy, Service};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
-use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact, plan_unreliable};
+use crate::recovery_plan::{Case, Plan, plan_exact, plan_unreliable};
 
 /// The old value of a recovered atomic, to be stored in local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -126,7 +126,8 @@ impl Ledger {
                 plans.extend(plan_exact(&cases[done..], &input.evidence.saved, input.local_placed));
                 (verdicts, plans)
             }
-            _ => (Vec::new(), plan_baseline(input.policy, &kinds())),
+            #[cfg(feature = "baselines")]
+            policy => (Vec::new(), crate::recovery_plan::plan_baseline(policy, &kinds())),
         };
         let halted =
             plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));

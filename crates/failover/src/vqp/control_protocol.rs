@@ -31,8 +31,8 @@ impl ControlProtocol {
             RailNegotiation::new(role, rails, config.control_retry_interval, config.peer_timeout);
         if config.requires_fence() {
             negotiation.allow_replacing_active_qps();
-            if let Some(rail) = config.preferred_rail {
-                negotiation.prefer(rail.into(), config.failback_delay);
+            if let Some(failback) = config.failback {
+                negotiation.prefer(failback.rail.into(), failback.delay);
             }
         }
         if !config.decides_by_evidence() {

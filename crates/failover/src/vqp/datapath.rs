@@ -147,7 +147,9 @@ impl<Q: DataQps> Datapath<Q> {
     /// Begins the connection with an empty send queue for the peer's completion log.
     pub(super) fn begin(&mut self, mtu: Mtu, first_psn: Psn, peer: LogTerms<'_>, acks_after_placement: bool) {
         let mut config = *self.config();
-        config.completion_log_interval = completion_log::interval(&config, acks_after_placement);
+        if let Some(log) = &mut config.completion_log {
+            log.interval = completion_log::interval(log, acks_after_placement);
+        }
         let log_region = peer.region.filter(|_| peer.is_kept).cloned();
         self.send = SendQueue::new(&config, &self.domain.limits(), mtu, first_psn, log_region);
     }
@@ -404,14 +406,14 @@ impl<Q: DataQps> Datapath<Q> {
     /// does not wait for this on `rail`.
     pub(super) fn placed(&self, rail: usize, epoch: u16) -> Option<Placed> {
         let attr = self.rails.data_qp(rail)?.provider().attr();
-        if !self.config().durable || attr.capabilities.ack_after_placement {
+        if !self.config().is_durable() || attr.capabilities.ack_after_placement {
             return None;
         }
         let log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
         Some(Placed { log, received: self.recv.received_in_epoch })
     }
 
-    /// Completes the operations that the peer has confirmed. See [`Config::durable`].
+    /// Completes the operations that the peer has confirmed. See [`Config::is_durable`].
     pub(super) fn confirm_sends(&mut self, placed: Placed) {
         self.send.ledger.confirm(placed);
         self.take_send_completions();

@@ -13,7 +13,6 @@ use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
 use crate::cause::Cause;
-use crate::config::Policy;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
 use crate::ledger::RecoveryInput;
@@ -156,7 +155,7 @@ impl Recovery {
                 dp.rails.len(),
                 dp.config().peer_timeout,
             );
-        if is_futile || is_active && dp.config().policy == Policy::None {
+        if is_futile || is_active && dp.config().policy.closes_with_rail() {
             return self.begin_close(dp, CloseReason::NoRail);
         }
         if is_active {

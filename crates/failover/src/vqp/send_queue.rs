@@ -51,7 +51,7 @@ impl SendQueue {
         log_region: Option<RemoteRegion>,
     ) -> SendQueue {
         let (depth, rd_atomic, log) = (config.ledger_depth(), config.rd_atomic, log_region.is_some());
-        let log_interval = config.completion_log_interval;
+        let log_interval = config.completion_log.map_or(1, |log| log.interval);
         SendQueue {
             ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn)
                 .with_max_posted(config.posted_depth(limits.wrs))

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::{Config, DetectorConfig, Domain, Policy, Service, VirtualQp};
+use mitra_failover::{
+    CompletionLogConfig, Config, DetectorConfig, Domain, Failback, Policy, Service, VirtualQp,
+};
 use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result};
 
 use super::protection_domain::MultiRailPd;
@@ -49,9 +51,11 @@ impl MultiRailDomain {
         let config = Config {
             policy: settings.policy,
             write_policy: settings.writes,
-            preferred_rail: settings.prefer,
-            completion_log: settings.completion_log,
-            completion_log_entries: Some(limits(&failover, settings.completion_log).wrs),
+            failback: settings.prefer.map(Failback::to),
+            completion_log: settings.completion_log.then(|| CompletionLogConfig {
+                entries: Some(limits(&failover, true).wrs),
+                ..CompletionLogConfig::default()
+            }),
             detector: DetectorConfig {
                 heartbeat_interval: HEARTBEAT,
                 max_missed_heartbeats: HEARTBEAT_MISSES,
@@ -76,7 +80,7 @@ impl MultiRailDomain {
                 let detector =
                     DetectorConfig { first_contact_timeout: Duration::MAX, ..self.config.detector };
                 let service = Service::Unreliable;
-                Config { service, policy, completion_log: false, detector, ..self.config }
+                Config { service, policy, completion_log: None, detector, ..self.config }
             }
             QpType::XrcSend => Config { service: Service::XrcSend, policy, ..self.config },
             QpType::XrcRecv(_) => Config { service: Service::XrcReceive, policy, ..self.config },
@@ -85,7 +89,7 @@ impl MultiRailDomain {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        limits(&self.failover, self.config.completion_log)
+        limits(&self.failover, self.config.completion_log.is_some())
     }
 
     /// # Errors

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Config as VqpConfig, Domain, VirtualMr, VirtualQp};
+use mitra_failover::{
+    CloseReason, CompletionLogConfig, Config as VqpConfig, Domain, Failback, VirtualMr, VirtualQp,
+};
 use mitra_verbs::{Access, Buffer};
 
 use super::SeedRun;
@@ -83,10 +85,10 @@ impl Ring {
         for from in 0..PROCESSES {
             let to = (from + 1) % PROCESSES;
             let mut config = shared_word::config();
-            config.completion_log = seed.is_multiple_of(2);
+            config.completion_log = seed.is_multiple_of(2).then(CompletionLogConfig::default);
             if prefers {
-                config.preferred_rail = (rng.below(3) > 0).then(|| rng.below(rails.into()) as u8);
-                config.failback_delay = PEER_TIMEOUT / 8;
+                let to = |rail| Failback { rail, delay: PEER_TIMEOUT / 8 };
+                config.failback = (rng.below(3) > 0).then(|| to(rng.below(rails.into()) as u8));
             }
             for (from, to) in [(from, to), (to, from)] {
                 for _ in 0..rng.between(1, most) {

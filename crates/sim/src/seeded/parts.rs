@@ -119,7 +119,9 @@ impl Left<'_> {
     }
 
     pub(super) fn leave_out_log(&mut self, vqp: &mut VqpConfig) {
-        vqp.completion_log &= !self.leaves_out(Extra::Log, vqp.completion_log);
+        if self.leaves_out(Extra::Log, vqp.completion_log.is_some()) {
+            vqp.completion_log = None;
+        }
     }
 
     /// Records whether the whole world has an extra. Returns whether the reduction leaves the extra

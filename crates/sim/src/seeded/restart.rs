@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Config as VqpConfig, Domain, VirtualMr};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config as VqpConfig, Domain, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error, LocalAckTimeout};
 
 use super::{Finding, SeedRun, domain, run_phases, verdict_findings};
@@ -80,7 +80,7 @@ fn draw_vqp(rng: &mut Prng) -> VqpConfig {
     let mut vqp = VqpConfig { send_wrs: 32, recv_wrs: 32, ..VqpConfig::default() };
     vqp.peer_timeout = Duration::from_millis(150 << rng.below(3));
     vqp.control_retry_interval = Duration::from_micros(500);
-    vqp.completion_log = rng.below(3) == 0;
+    vqp.completion_log = (rng.below(3) == 0).then(CompletionLogConfig::default);
     vqp.detector.local_ack_timeout = LocalAckTimeout::from_code(rng.between(9, 11) as u8);
     vqp.detector.retry_cnt = *rng.pick(&[1, 3, 7]);
     vqp.detector.heartbeat_interval = Duration::from_millis(2);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Config, Domain, VirtualMr, VirtualQp};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config, Domain, VirtualMr, VirtualQp};
 use mitra_sim::workload::check_liveness;
 use mitra_sim::workload::shared_word::{Client, PEER_TIMEOUT, Pace, config, connect, domain};
 use mitra_sim::{AppContext, HostId, SimNic, World};
@@ -61,7 +61,7 @@ impl Setup {
         let mr = domain.register(&word, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have room");
         let server = Rc::<RefCell<Vec<VirtualQp>>>::default();
         let mut config = config();
-        config.completion_log = seed.is_multiple_of(2);
+        config.completion_log = seed.is_multiple_of(2).then(CompletionLogConfig::default);
         let (vqps, mut pace) = (Rc::clone(&server), shape.server_pace);
         world.add_app(hosts[0], move |ctx: &mut AppContext<'_>| {
             if pace.is_due(ctx) {

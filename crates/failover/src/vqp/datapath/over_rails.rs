@@ -75,9 +75,9 @@ impl Datapath {
             cookie,
             service: config.service,
             policy: config.policy,
-            log: config.completion_log,
-            durable: config.durable,
-            preferred_rail: config.preferred_rail,
+            log: config.completion_log.is_some(),
+            durable: config.is_durable(),
+            preferred_rail: config.failback.map(|failback| failback.rail),
             rd_atomic: config.rd_atomic,
             heartbeat_interval: config.detector.heartbeat_interval,
             max_missed_heartbeats: config.detector.max_missed_heartbeats,
@@ -166,7 +166,7 @@ impl Datapath {
     /// Returns whether this end's completions on `rail` wait for the peer's confirmation.
     pub(in crate::vqp) fn is_durable(&self, rail: usize) -> bool {
         let rail = if Mutant::FirstRailDecidesDurability.is_on() { 0 } else { rail };
-        self.config().durable && !self.rails.get(rail).peer_acks_after_placement()
+        self.config().is_durable() && !self.rails.get(rail).peer_acks_after_placement()
     }
 
     pub(in crate::vqp) fn destroy(&mut self) -> Result<()> {

@@ -21,7 +21,7 @@ use mitra_verbs::{Access, Error, Result};
 
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
-use crate::config::{Config, Policy, Service};
+use crate::config::{Config, Service};
 use crate::connect_info::ConnectInfo;
 use crate::failover_report::FailoverReport;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -100,20 +100,21 @@ impl SharedBackup {
     /// for another policy than exact.
     pub fn new(builder: VirtualQpBuilder) -> Result<Arc<SharedBackup>, BuildError> {
         let limits = builder.domain().limits();
-        let builder = builder
-            .send_wrs(SENDS.min(limits.wrs / 2))
-            .recv_wrs(RECVS)
-            .completion_log_entries(SENDS)
-            .send_sges(limits.sges.min(Config::default().send_sges))
-            .recv_sges(1)
-            .rnr_retry(7)
-            .access(Access::LOCAL_WRITE | Access::REMOTE);
+        let builder = builder.with(|config| {
+            (config.send_wrs, config.recv_wrs) = (SENDS.min(limits.wrs / 2), RECVS);
+            (config.send_sges, config.recv_sges) = (limits.sges.min(Config::default().send_sges), 1);
+            config.rnr_retry = 7;
+            config.access = Access::LOCAL_WRITE | Access::REMOTE;
+            if let Some(log) = &mut config.completion_log {
+                log.entries = Some(SENDS);
+            }
+        });
         if limits.message_bytes < BUFFER_LEN as u32 {
             return Err(Error::Unsupported("a shared backup: messages of 4 KiB").into());
         }
         let backup = builder.build()?;
         let config = backup.config();
-        if config.policy != Policy::Exact || config.service != Service::Reliable {
+        if !config.policy.is_exact() || config.service != Service::Reliable {
             let refused = "a shared backup with another policy than exact, or an unreliable service";
             return Err(Error::Unsupported(refused).into());
         }

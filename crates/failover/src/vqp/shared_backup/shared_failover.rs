@@ -13,7 +13,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
-use crate::config::{Config, Policy, Service};
+use crate::config::{Config, Service};
 use crate::evidence::Placed;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
@@ -70,7 +70,7 @@ pub struct SharedFailover {
     is_emptied: Option<bool>,
     /// Whether the backup knows that the own queue pair has failed.
     is_failure_reported: bool,
-    /// What the peer was last told about its operations in mode [`Config::durable`], with the epoch
+    /// What the peer was last told about its operations ([`Config::is_durable`]), with the epoch
     /// of the own queue pair.
     told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
@@ -100,13 +100,13 @@ impl BackedQp {
             config = with_slots(config, &domain);
         }
         check(&domain, &config)?;
-        if config.policy != Policy::Exact {
+        if !config.policy.is_exact() {
             return Err(Error::Unsupported("a shared backup with another policy than exact").into());
         }
-        if config.completion_log && !state.backup.config().completion_log {
+        if config.completion_log.is_some() && state.backup.config().completion_log.is_none() {
             return Err(NO_LOG.into());
         }
-        if config.durable && !state.backup.config().durable {
+        if config.is_durable() && !state.backup.config().is_durable() {
             return Err(NOT_DURABLE.into());
         }
         if config.service != Service::Reliable {
@@ -169,8 +169,8 @@ impl sealed::Failover for SharedFailover {
         BackedQpInfo {
             id: self.id,
             rd_atomic: config.rd_atomic,
-            log: config.completion_log,
-            durable: config.durable,
+            log: config.completion_log.is_some(),
+            durable: config.is_durable(),
             log_region: dp.log_offer(),
         }
     }

@@ -95,7 +95,7 @@ pub(super) struct Entry {
     /// Set when the owner has something to do.
     attention: Arc<AtomicBool>,
     /// Whether operations on the own queue pair wait for the peer's confirmation (see
-    /// [`Config::durable`](crate::Config::durable)), or for a receive.
+    /// [`Config::is_durable`](crate::Config::is_durable)), or for a receive.
     pub(super) awaits_program: bool,
 }
 

@@ -113,7 +113,7 @@ impl MultiRailQp {
                 self.qpn,
                 completion.opcode,
                 completion.wr_id,
-                explain(error, locked.vqp.config().completion_log)
+                explain(error, locked.vqp.config().completion_log.is_some())
             );
         }
         if status != WcStatus::Success {

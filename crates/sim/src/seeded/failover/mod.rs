@@ -206,7 +206,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let polling = self.setup.polling[h];
         let rails = self.setup.rails.len();
         // Other responders may acknowledge data that is not in memory yet.
-        let checks_effects = self.setup.vqp.durable || self.setup.nics().all(|nic| nic.ack_after_placement);
+        let checks_effects =
+            self.setup.vqp.is_durable() || self.setup.nics().all(|nic| nic.ack_after_placement);
         let confirms_receives = self.confirms_receives(h);
         let mut last_poll = mitra_verbs::Time::ZERO;
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| {
@@ -250,7 +251,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     fn confirms_receives(&self, h: usize) -> bool {
         let setup = &self.setup;
         let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());
-        setup.vqp.durable
+        setup.vqp.is_durable()
             && setup.nics().all(|nic| !nic.ack_after_placement)
             && (is_plain && setup.is_vqp())
             && matches!(setup.polling[1 - h], Polling::Always)

@@ -4,7 +4,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::DetectorConfig;
+use mitra_failover::{DetectorConfig, Failback};
 
 use super::options::ConnectionOptions;
 use super::setup::{LARGE, Setup, seed_of_first_word};
@@ -50,9 +50,12 @@ fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
 }
 
 fn draw_connection(rng: &mut Prng, setup: &mut Setup) {
-    setup.vqp.completion_log_interval = *rng.pick(&[1, 1, 2, 3, 8, 64]);
+    setup.log_interval = *rng.pick(&[1, 1, 2, 3, 8, 64]);
+    if let Some(log) = &mut setup.vqp.completion_log {
+        log.interval = setup.log_interval;
+    }
     if setup.is_vqp() && rng.below(3) == 0 {
-        let options = ConnectionOptions::draw_with_log(rng, setup.vqp.completion_log);
+        let options = ConnectionOptions::draw_with_log(rng, setup.vqp.completion_log.is_some());
         options.shape(&mut setup.vqp);
         setup.options = Some(options);
     }
@@ -60,8 +63,8 @@ fn draw_connection(rng: &mut Prng, setup: &mut Setup) {
 
 fn draw_failback(rng: &mut Prng, setup: &mut Setup) {
     if rng.below(4) == 0 {
-        setup.vqp.preferred_rail = Some(rng.index(setup.rails.len()) as u8);
-        setup.vqp.failback_delay = Duration::from_micros(100 << rng.below(10));
+        let rail = rng.index(setup.rails.len()) as u8;
+        setup.vqp.failback = Some(Failback { rail, delay: Duration::from_micros(100 << rng.below(10)) });
     }
 }
 

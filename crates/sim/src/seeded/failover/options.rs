@@ -5,7 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{
-    BackedQp, Config as VqpConfig, Domain, Secret, SharedBackup, SharedReceiveQueue, VirtualMr, VirtualQp,
+    BackedQp, CompletionLogConfig, Config as VqpConfig, Domain, Secret, SharedBackup, SharedReceiveQueue,
+    VirtualMr, VirtualQp,
 };
 use mitra_verbs::{Access, Error, RemoteAddr, WindowType};
 
@@ -43,7 +44,8 @@ impl ConnectionOptions {
     }
 
     pub(super) fn shape(self, vqp: &mut VqpConfig) {
-        (vqp.completion_log, vqp.durable) = (self.completion_log, self.durable);
+        let log = CompletionLogConfig { durable: self.durable, ..vqp.completion_log.unwrap_or_default() };
+        vqp.completion_log = self.completion_log.then_some(log);
         if self.shared_receives != [false; 2] {
             vqp.rnr_retry = 7; // messages wait for their slots
         }

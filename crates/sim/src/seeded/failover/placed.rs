@@ -23,7 +23,7 @@ pub(super) fn cell(seed: u64) -> Option<CoverageCell> {
 
 /// Adapts a setup to a cell. End 0 is the requester, and rail 0 fails first.
 pub(super) fn shape(cell: CoverageCell, setup: &mut Setup) {
-    setup.vqp.preferred_rail = None;
+    setup.vqp.failback = None;
     setup.rails.resize(setup.rails.len().max(2), setup.rails[0].clone());
     if cell.stage == Stage::NotPlaced {
         // Any other NIC would break its promise.

@@ -89,7 +89,7 @@ fn rails_in_use(setup: &Setup, schedule: &FaultSchedule) -> usize {
         Rail::Number(number) => Some(number),
         Rail::Active => None,
     });
-    let others = [schedule.spared_rail, setup.vqp.preferred_rail.map(usize::from)];
+    let others = [schedule.spared_rail, setup.vqp.failback.map(|failback| failback.rail.into())];
     numbers.chain(others.into_iter().flatten()).max().unwrap_or(0) + 1
 }
 
@@ -119,9 +119,11 @@ fn leave_out(setup: &mut Setup, extra: Extra) {
         Extra::SharedReceives => {
             setup.options.iter_mut().for_each(|options| options.shared_receives = [false; 2]);
         }
-        Extra::Durable => setup.vqp.durable = false,
-        Extra::Log => (setup.vqp.completion_log, setup.vqp.durable) = (false, false),
-        Extra::Failback => setup.vqp.preferred_rail = None,
+        Extra::Durable => {
+            setup.vqp.completion_log.iter_mut().for_each(|log| log.durable = false);
+        }
+        Extra::Log => setup.vqp.completion_log = None,
+        Extra::Failback => setup.vqp.failback = None,
         Extra::LazyPolls => setup.polling = [Polling::Always; 2],
         Extra::Shapes => plans(setup).for_each(|plan| {
             (plan.inline_limit, plan.sges, plan.unsignalled_ppm) = (Some(0), 1, 0);

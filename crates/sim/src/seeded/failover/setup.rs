@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::{Config as VqpConfig, DetectorConfig, WritePolicy};
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig, DetectorConfig, WritePolicy};
 use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
 
 use super::focus::Focus;
@@ -51,6 +51,8 @@ pub(super) struct Setup {
     /// Whether the connections are queue pairs with a shared backup.
     pub(super) has_shared_backup: bool,
     pub(super) options: Option<ConnectionOptions>,
+    /// The interval of the completion logs, if there are some.
+    pub(super) log_interval: u32,
     /// The number of shared receive queues of each end of two XRC connections. `None`: no XRC.
     pub(super) xrc_queues: Option<usize>,
     /// The plans, by connection and end.
@@ -109,8 +111,11 @@ impl Setup {
         if setup.is_vqp()
             && let Some(focus @ (Focus::UnplacedMessages | Focus::UnplacedOnLaterRail)) = setup.focus
         {
-            setup.vqp.completion_log = true;
-            setup.vqp.durable = focus == Focus::UnplacedMessages;
+            setup.vqp.completion_log = Some(CompletionLogConfig {
+                interval: setup.log_interval,
+                durable: focus == Focus::UnplacedMessages,
+                ..CompletionLogConfig::default()
+            });
         }
         setup.limits = Limits::draw(seed, &setup);
         if setup.limits.first_seq > 0 {
@@ -180,7 +185,8 @@ impl Setup {
         if let Some(focus) = focus {
             focus.shape_vqp(&mut vqp);
         }
-        (vqp.completion_log, vqp.write_policy) = (completion_log && !has_shared_backup, write_policy);
+        vqp.completion_log = (completion_log && !has_shared_backup).then(CompletionLogConfig::default);
+        vqp.write_policy = write_policy;
         if let Some(options) = options {
             options.shape(&mut vqp);
         }
@@ -206,6 +212,7 @@ impl Setup {
             secrets,
             has_shared_backup,
             options,
+            log_interval: 1,
             xrc_queues,
             plans,
             polling,
@@ -379,7 +386,7 @@ mod tests {
         };
         assert!(distinct(|s| s.rails.len() as u64) >= 5);
         assert_eq!(distinct(|s| s.rails[0].mtu[0].bytes() as u64), 5);
-        assert_eq!(distinct(|s| u64::from(s.vqp.completion_log)), 2);
+        assert_eq!(distinct(|s| u64::from(s.vqp.completion_log.is_some())), 2);
         assert_eq!(distinct(|s| u64::from(s.vqp.rnr_retry)), 8);
         assert!(distinct(|s| u64::from(s.vqp.rd_atomic)) >= 12);
         assert!(distinct(|s| s.plans[0][0].max_len as u64) >= 9);
@@ -395,8 +402,8 @@ mod tests {
         assert!(single.iter().all(|s| s.plans.len() == 1));
         assert!((1..=4).all(|members| backed.iter().any(|s| s.plans.len() == members)));
         assert!(backed.len() > 50, "{} of 300", backed.len());
-        assert!(distinct(|s| s.vqp.completion_log_interval.into()) >= 5);
-        assert!(distinct(|s| s.vqp.preferred_rail.map_or(9, u64::from)) >= 5);
+        assert!(distinct(|s| s.log_interval.into()) >= 5);
+        assert!(distinct(|s| s.vqp.failback.map_or(9, |failback| failback.rail.into())) >= 5);
         assert!(distinct(|s| s.plans[0][0].inline_limit.unwrap_or(0) as u64) == 4);
         assert_eq!(distinct(|s| s.plans[0][0].sges as u64), 3);
         assert_eq!(distinct(|s| u64::from(s.plans[0][0].empty_block_ppm)), 2);

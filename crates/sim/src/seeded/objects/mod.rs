@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, RemoteRegion};
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig, RemoteRegion};
 use mitra_objects::Word;
 use mitra_verbs::{Access, AtomicScope, Buffer, Error, LocalAckTimeout};
 
@@ -212,7 +212,7 @@ fn world_config(seed: u64, rng: &mut Prng) -> Config {
 
 fn vqp_config(rng: &mut Prng) -> VqpConfig {
     let mut config = VqpConfig { send_wrs: 16, recv_wrs: 16, ..VqpConfig::default() };
-    config.completion_log = rng.below(2) == 0;
+    config.completion_log = (rng.below(2) == 0).then(CompletionLogConfig::default);
     config.rd_atomic = rng.between(1, 16) as u8;
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
     config.detector.heartbeat_interval = Duration::from_millis(1);

@@ -12,7 +12,9 @@ use core::time::Duration;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use mitra_failover::{CloseReason, Config as VqpConfig, Outcome, Secret, UnresolvedError};
+use mitra_failover::{
+    CloseReason, CompletionLogConfig, Config as VqpConfig, Outcome, Secret, UnresolvedError,
+};
 use mitra_verbs::{Error, LocalAckTimeout, WcStatus, WindowType};
 
 use self::programs::{ADDED, Request, Requester, Responder, Target, When};
@@ -93,7 +95,7 @@ fn draw_vqp(rng: &mut Prng) -> VqpConfig {
     vqp.peer_timeout = Duration::from_millis(600);
     vqp.control_retry_interval = Duration::from_micros(500);
     vqp.rd_atomic = rng.between(1, 16) as u8;
-    vqp.completion_log = rng.below(3) == 0;
+    vqp.completion_log = (rng.below(3) == 0).then(CompletionLogConfig::default);
     vqp.detector.local_ack_timeout = LocalAckTimeout::from_code(rng.between(9, 11) as u8);
     vqp.detector.retry_cnt = *rng.pick(&[1, 3, 7]);
     vqp.detector.heartbeat_interval = Duration::from_millis(2);

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::Config as VqpConfig;
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig};
 use mitra_txn::{Inspector, Layout, Life, LifeState, LifeWord, Loader, NodeId, RecordKey, Request, Timing};
 use mitra_txn_rdma::{Answer, Node, NodeConfig, QpKind};
 use mitra_verbs::{AtomicScope, Buffer, Error, LocalAckTimeout, Time};
@@ -93,7 +93,7 @@ fn world_config(seed: u64, rng: &mut Prng) -> Config {
 
 fn vqp_config(rng: &mut Prng) -> VqpConfig {
     let mut config = VqpConfig { send_wrs: 32, recv_wrs: 4, ..VqpConfig::default() };
-    config.completion_log = rng.below(2) == 0;
+    config.completion_log = (rng.below(2) == 0).then(CompletionLogConfig::default);
     config.rd_atomic = rng.between(1, 16) as u8;
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
     config.detector.retry_cnt = *rng.pick(&[1, 3, 7]);

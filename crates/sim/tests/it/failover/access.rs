@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::vqp_pair::{VqpPair, config};
-use mitra_failover::{CloseReason, Config, Domain, Outcome, Secret, UnresolvedError, VirtualQp};
+use mitra_failover::{
+    CloseReason, CompletionLogConfig, Config, Domain, Outcome, Secret, UnresolvedError, VirtualQp,
+};
 use mitra_sim::Testbed;
 use mitra_transport::fault::Failure;
 use mitra_verbs::{Access, Data, Provider, QpState, SendOp, WcStatus};
@@ -89,7 +91,10 @@ fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
 fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     const ATOMICS: u64 = 12;
     for rounds in 0..40 {
-        let config = Config { completion_log: true, ..with_access(Access::REMOTE_ATOMIC) };
+        let config = Config {
+            completion_log: Some(CompletionLogConfig::default()),
+            ..with_access(Access::REMOTE_ATOMIC)
+        };
         let mut pair = VqpPair::new(2, config);
         pair.poll_times(&[0, 1], 5);
         for i in 0..ATOMICS {
@@ -112,7 +117,8 @@ fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
 /// as not executed.
 #[test]
 fn atomic_with_a_log_fails_when_the_right_to_write_is_taken_away() {
-    let mut pair = VqpPair::new(2, Config { completion_log: true, ..config() });
+    let mut pair =
+        VqpPair::new(2, Config { completion_log: Some(CompletionLogConfig::default()), ..config() });
     pair.poll_times(&[0, 1], 5);
     pair.vqps[1].set_access(Access::REMOTE_ATOMIC).expect("the NICs are alive");
     let into = Data::sge(pair.mr[0].sge(0, 8));

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{BuildError, DetectorConfig, Domain, VirtualQp, VirtualQpBuilder};
+use mitra_failover::{BuildError, CompletionLogConfig, Config, DetectorConfig, Domain, VirtualQp};
 use mitra_sim::Testbed;
 use mitra_verbs::{Capabilities, Provider, QpBuildError, QpBuilder};
 
@@ -15,38 +15,44 @@ fn domain(capabilities: Capabilities) -> (Testbed, Arc<Domain>) {
     (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
 }
 
+fn with_log(log: CompletionLogConfig) -> Config {
+    Config { completion_log: Some(log), ..Config::default() }
+}
+
 #[test]
 fn each_refusal_names_its_option() {
     let capabilities = mitra_sim::Config::fault_free().capabilities;
     let (_testbed, domain) = domain(capabilities);
     let limit = u64::from(domain.limits().wrs);
-    let refused = |set: fn(VirtualQpBuilder) -> VirtualQpBuilder| {
-        let error = set(VirtualQp::builder(&domain)).build().expect_err("the configuration is invalid");
+    let refused = |config| {
+        let builder = VirtualQp::builder(&domain).config(config);
+        let error = builder.build().expect_err("the configuration is invalid");
         (error.clone(), error.to_string())
     };
 
-    let (error, text) = refused(|b| b.send_wrs(u32::MAX));
+    let (error, text) = refused(Config { send_wrs: u32::MAX, ..Config::default() });
     assert_eq!(error, BuildError::SendQueue { requested: u32::MAX.into(), limit });
     assert!(text.contains("send_wrs"), "{text}");
 
-    let (error, text) = refused(|b| b.recv_wrs(u32::MAX));
+    let (error, text) = refused(Config { recv_wrs: u32::MAX, ..Config::default() });
     assert_eq!(error, BuildError::RecvQueue { requested: u32::MAX.into(), limit });
     assert!(text.contains("recv_wrs"), "{text}");
 
-    let (error, text) = refused(|b| b.rd_atomic(0));
+    let (error, text) = refused(Config { rd_atomic: 0, ..Config::default() });
     assert_eq!(error, BuildError::RdAtomic { requested: 0, limit: 16 });
     assert!(text.contains("rd_atomic") && text.contains("1 to 16"), "{text}");
 
-    let (error, text) = refused(|b| b.rnr_retry(8));
+    let (error, text) = refused(Config { rnr_retry: 8, ..Config::default() });
     assert_eq!(error, BuildError::Retries { option: "rnr_retry", requested: 8 });
     assert!(text.contains("rnr_retry"), "{text}");
 
-    let (error, text) =
-        refused(|b| b.detector(DetectorConfig { heartbeat_interval: Duration::ZERO, ..Default::default() }));
+    let detector = DetectorConfig { heartbeat_interval: Duration::ZERO, ..Default::default() };
+    let (error, text) = refused(Config { detector, ..Config::default() });
     assert_eq!(error, BuildError::HeartbeatInterval);
     assert!(text.contains("max_missed_heartbeats"), "{text}");
 
-    let (error, text) = refused(|b| b.peer_timeout(Duration::from_millis(1)));
+    let peer_timeout = Duration::from_millis(1);
+    let (error, text) = refused(Config { peer_timeout, ..Config::default() });
     assert!(matches!(error, BuildError::PeerTimeout { .. }), "{error}");
     assert!(text.contains("control_retry_interval"), "{text}");
 }
@@ -55,8 +61,9 @@ fn each_refusal_names_its_option() {
 fn completion_log_counts_in_send_queue() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
     let limit = domain.limits().wrs;
-    let builder = VirtualQp::builder(&domain).completion_log(true);
-    let error = builder.send_wrs(limit / 2 + 1).build().expect_err("the log needs too many entries");
+    let config = Config { send_wrs: limit / 2 + 1, ..with_log(CompletionLogConfig::default()) };
+    let builder = VirtualQp::builder(&domain).config(config);
+    let error = builder.build().expect_err("the log needs too many entries");
     assert_eq!(
         error,
         BuildError::SendQueue { requested: (u64::from(limit) / 2 + 1) * 2, limit: limit.into() }
@@ -67,7 +74,8 @@ fn completion_log_counts_in_send_queue() {
 fn completion_log_is_refused_by_name_of_unordered_nic() {
     let ordered = mitra_sim::Config::fault_free().capabilities;
     let (testbed, domain) = domain(Capabilities { write_order: false, ..ordered });
-    let error = VirtualQp::builder(&domain).completion_log(true).build().expect_err("the log needs order");
+    let builder = VirtualQp::builder(&domain).config(with_log(CompletionLogConfig::default()));
+    let error = builder.build().expect_err("the log needs order");
     let nic = testbed.nics[0][0].attr().name.clone();
     assert!(error.to_string().contains(&nic));
     assert_eq!(error, BuildError::UnorderedWrites { nic });
@@ -78,7 +86,8 @@ fn completion_log_is_refused_by_name_of_unordered_nic() {
 fn completion_log_has_bounded_size() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
     let build = |entries| {
-        VirtualQp::builder(&domain).completion_log(true).completion_log_entries(entries).build().map(drop)
+        let log = CompletionLogConfig { entries: Some(entries), ..Default::default() };
+        VirtualQp::builder(&domain).config(with_log(log)).build().map(drop)
     };
     let error = build(u32::MAX).expect_err("the log would have 32 GiB");
     assert_eq!(error, BuildError::LogEntries { requested: u32::MAX, limit: 1 << 20 });
@@ -89,11 +98,12 @@ fn completion_log_has_bounded_size() {
 #[test]
 fn longest_heartbeat_interval_never_times_out() {
     let detector = DetectorConfig { heartbeat_interval: Duration::MAX, ..Default::default() };
+    let config = Config { detector, ..Config::default() };
     let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
     let mut ends = [0, 1].map(|host: usize| {
         let nics = testbed.nics[host].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::new(nics).expect("the NICs have room");
-        VirtualQp::builder(&domain).detector(detector).build().expect("the configuration is valid")
+        VirtualQp::builder(&domain).config(config).build().expect("the configuration is valid")
     });
     let info = ends[1].local_info();
     ends[0].connect(&info).expect("the ends match");

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mitra_failover::{BuildError, Config, Domain, LocalNic, Outcome, VirtualQp};
+use mitra_failover::{BuildError, CompletionLogConfig, Config, Domain, LocalNic, Outcome, VirtualQp};
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendOp, WcStatus};
 
@@ -114,7 +114,7 @@ fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {
     for log in [false, true] {
         for failed in [&[(1, 0)][..], &[(0, 0)], &[(0, 0), (1, 0)], &[(1, 0), (0, 1)]] {
             let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 3);
-            let config = Config { completion_log: log, ..config() };
+            let config = Config { completion_log: log.then(CompletionLogConfig::default), ..config() };
             let mut pair = VqpPair::after_failures(testbed, config, failed);
             let (remote, value) = (pair.remote(1, 8), pair.mr[0].sge(16, 8));
             pair.send_write(1, 0, 7);
@@ -132,8 +132,9 @@ fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {
 #[test]
 fn completion_log_must_fit_peer_send_queue() {
     let (_testbed, domain) = one_host(true);
-    let end = |send_wrs, completion_log_entries| {
-        let config = Config { completion_log: true, send_wrs, completion_log_entries, ..config() };
+    let end = |send_wrs, entries| {
+        let log = CompletionLogConfig { entries, ..CompletionLogConfig::default() };
+        let config = Config { completion_log: Some(log), send_wrs, ..config() };
         VirtualQp::builder(&domain).config(config).build().expect("the NICs have the resources of a vQP")
     };
     let info = |vqp: &VirtualQp| vqp.local_info();

@@ -1,6 +1,6 @@
 //! The mode `durable`, between NICs that acknowledge data before they place it.
 
-use mitra_failover::{CloseReason, Config, Domain, Outcome, UnresolvedError, VirtualQp};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config, Domain, Outcome, UnresolvedError, VirtualQp};
 use mitra_sim::{DurationRange, Testbed, reproduce_command, seeds};
 use mitra_verbs::{Access, Data, Provider, SendOp};
 use std::sync::Arc;
@@ -17,11 +17,14 @@ fn pair_with_heartbeats() -> VqpPair {
     pair_with(false, config)
 }
 
+const DURABLE: Option<CompletionLogConfig> =
+    Some(CompletionLogConfig { interval: 1, entries: None, durable: true });
+
 /// Makes a pair of durable vQPs. End 1 has a receive.
 fn pair_with(ack_after_placement: bool, config: Config) -> VqpPair {
     let mut world = mitra_sim::Config::fault_free();
     world.capabilities.ack_after_placement = ack_after_placement;
-    let config = Config { completion_log: true, durable: true, ..config };
+    let config = Config { completion_log: DURABLE, ..config };
     let mut pair = VqpPair::with_world(2, config, world);
     pair.recv(1, 0, 64);
     pair.memory[1].write_at(8200, &3u64.to_ne_bytes());
@@ -74,7 +77,7 @@ fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
         world.capabilities.ack_after_placement = false;
         world.link.straggler_ppm = 300_000;
         world.link.straggler_delay = DurationRange::micros(20, 2_000);
-        let config = Config { completion_log: true, durable: true, ..config() };
+        let config = Config { completion_log: DURABLE, ..config() };
         let mut pair = VqpPair::with_testbed(Testbed::with_config(seed, world, 2), config);
         (0..MESSAGES).for_each(|id| pair.recv(1, id, 8));
         pair.poll_times(&[0, 1], 10);
@@ -218,13 +221,16 @@ fn both_ends_are_durable_and_let_the_peer_write_the_log() {
         let nics = testbed.nics[h].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         Domain::new(nics).expect("the NICs have the resources of a domain")
     });
-    let build = |h: usize| VirtualQp::builder(&domains[h]).completion_log(true);
-    let refused = VirtualQp::builder(&domains[0]).durable(true).build().expect_err("durable needs the log");
-    assert!(refused.to_string().contains("completion log"));
-    let mut durable = build(0).durable(true).build().expect("the NICs have room");
-    let others = [build(1), build(1).durable(true).access(Access::REMOTE_READ)];
-    for (other, reason) in others.into_iter().zip(["is durable and the other is not", "REMOTE_WRITE"]) {
-        let other = other.build().expect("the NICs have room");
+    let build = |h: usize, config| {
+        VirtualQp::builder(&domains[h]).config(config).build().expect("the NICs have room")
+    };
+    let config = Config { completion_log: DURABLE, ..Config::default() };
+    let mut durable = build(0, config);
+    let logged = Config { completion_log: Some(CompletionLogConfig::default()), ..config };
+    let read_only = Config { access: Access::REMOTE_READ, ..config };
+    let others = [(logged, "is durable and the other is not"), (read_only, "REMOTE_WRITE")];
+    for (other, reason) in others {
+        let other = build(1, other);
         let error = durable.connect(&other.local_info()).expect_err("the ends differ");
         assert!(error.to_string().contains(reason), "{error}");
     }

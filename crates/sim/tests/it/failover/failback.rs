@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{
-    BuildError, Cause, CloseReason, Config, Domain, Outcome, Policy, UnresolvedError, VirtualQp,
+    BuildError, Cause, CloseReason, Config, Domain, Failback, Outcome, Policy, UnresolvedError, VirtualQp,
 };
 use mitra_sim::Failure;
 use mitra_verbs::{Data, Provider, SendOp};
@@ -394,7 +394,7 @@ fn nic_that_dies_behind_failed_link_is_not_waited_for() {
 }
 
 fn preferring(rail: u8) -> Config {
-    Config { preferred_rail: Some(rail), failback_delay: Duration::from_millis(5), ..config() }
+    Config { failback: Some(Failback { rail, delay: Duration::from_millis(5) }), ..config() }
 }
 
 /// The other rail works and carries operations during the move. Each operation is executed once.

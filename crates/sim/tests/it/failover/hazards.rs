@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use crate::vqp_pair::{VqpPair, config};
-use mitra_failover::{CloseReason, Config, Fencing, Outcome, UnresolvedError};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config, Fencing, Outcome, UnresolvedError};
 use mitra_sim::{DurationRange, Failure, Noise, Stage};
 use mitra_verbs::{Data, LocalAckTimeout, SendFlags, SendOp, SendWr, WcStatus};
 
@@ -271,7 +271,8 @@ fn notification_is_delivered_once_whether_its_request_or_its_acknowledgement_is_
 #[test]
 fn unlock_is_not_executed_if_the_outcome_of_its_lock_is_unknown() {
     const OTHER: u64 = 7;
-    let mut pair = VqpPair::new(2, Config { completion_log: true, ..config() });
+    let mut pair =
+        VqpPair::new(2, Config { completion_log: Some(CompletionLogConfig::default()), ..config() });
     pair.memory[1].write_at(0, &OTHER.to_ne_bytes());
     pair.poll_times(&[0, 1], 20);
     let (word, result) = (pair.remote(1, 0), pair.mr[0].sge(0, 8));

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{
-    CloseReason, Config, Contradiction, Fencing, Outcome, Policy, UnresolvedError, WritePolicy,
+    CloseReason, CompletionLogConfig, Config, Contradiction, Fencing, Outcome, Policy, UnresolvedError,
+    WritePolicy,
 };
 use mitra_sim::workload::{
     FailureCase, FailureTarget, OpKind, PeerApp, Plan, Verdict, VqpEndpoint, WorkloadPeer, check_liveness,
@@ -174,13 +175,16 @@ fn link_failure_loses_and_repeats_nothing() {
     }
 }
 
+fn logged(interval: u32) -> Option<CompletionLogConfig> {
+    Some(CompletionLogConfig { interval, ..CompletionLogConfig::default() })
+}
+
 // Hazard: a completion lands in a recycled slot
 #[test]
 fn link_failure_with_completion_log_loses_and_repeats_nothing() {
     for seed in seeds(300) {
         let mut setup = Setup::exact();
-        setup.config.completion_log = true;
-        setup.config.completion_log_interval = 1 + seed as u32 % 4;
+        setup.config.completion_log = logged(1 + seed as u32 % 4);
         let run = run(seed, None, setup, |_| {});
         assert_complete(seed, "link, with log", &run);
     }
@@ -196,9 +200,8 @@ fn every_failure_case_keeps_the_promise_table() {
     for seed in seeds(seeds_per_case * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup::exact();
-        setup.config.completion_log = true;
         let interval = 1 + (seed / cases.len() as u64) as u32 % 4;
-        setup.config.completion_log_interval = interval;
+        setup.config.completion_log = logged(interval);
         if seed % 3 == 0 {
             setup.config.write_policy = WritePolicy::Repeatable;
         }
@@ -271,10 +274,9 @@ fn lost_acknowledged_data_is_reported() {
     for seed in seeds(20 * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
-        setup.config.completion_log = true;
         // On such NICs every WRITE has a log entry nevertheless. Otherwise the loss of a WRITE
         // without an entry would not be detected.
-        setup.config.completion_log_interval = 1 + seed as u32 % 4;
+        setup.config.completion_log = logged(1 + seed as u32 % 4);
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
         match (end.qp.close_reason(), end.qp.contradiction()) {
@@ -298,10 +300,10 @@ fn durable_mode_survives_the_loss_of_acknowledged_data() {
     for seed in seeds(20 * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
-        setup.config.completion_log = true;
+        setup.config.completion_log = logged(1);
         let plain = run(seed, Some(case), setup, |_| {});
         lost_without += plain.ends.iter().filter(|end| end.borrow().qp.contradiction().is_some()).count();
-        setup.config.durable = true;
+        setup.config.completion_log = Some(CompletionLogConfig { durable: true, ..Default::default() });
         let durable = run(seed, Some(case), setup, |_| {});
         let label = format!("durable, {case}");
         assert_exact(seed, &label, &durable);

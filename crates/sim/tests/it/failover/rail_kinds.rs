@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::{Config, Outcome, Service};
+use mitra_failover::{CompletionLogConfig, Config, Outcome, Service};
 use mitra_sim::{Failure, Testbed, World};
 use mitra_verbs::{Data, Mtu, SendOp, WcOpcode};
 
@@ -46,6 +46,7 @@ fn pair(mtus: [[Mtu; 2]; 2], kib_times: [Duration; 2], config: Config) -> VqpPai
 }
 
 fn reliable_pair(mtus: [[Mtu; 2]; 2], kib_times: [Duration; 2], completion_log: bool) -> VqpPair {
+    let completion_log = completion_log.then(CompletionLogConfig::default);
     let mut pair = pair(mtus, kib_times, Config { completion_log, ..config() });
     pair.recv(1, 1, 0);
     pair.recv(1, 2, 64);

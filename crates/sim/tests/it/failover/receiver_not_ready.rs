@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config, Outcome, UnresolvedError};
 use mitra_sim::{Failure, Noise};
 use mitra_verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 
@@ -35,7 +35,7 @@ fn message_waits_for_its_receive() {
 /// The peer posts the receives after the failover.
 #[test]
 fn message_waiting_for_receive_survives_failover() {
-    for completion_log in [false, true] {
+    for completion_log in [None, Some(CompletionLogConfig::default())] {
         let mut pair = VqpPair::new(2, Config { completion_log, ..config() });
         pair.recv(1, 0, 64);
         pair.poll_times(&[0, 1], 10);
@@ -78,10 +78,11 @@ impl VqpPair {
 const LONG: Duration = Duration::from_secs(2);
 
 /// Returns a configuration without heartbeats and without a limit on RNR retries.
-fn patient(completion_log: bool) -> Config {
+fn patient(durable: bool) -> Config {
     let config = Config { rnr_retry: 7, peer_timeout: Duration::from_millis(100), ..config() };
     assert_eq!(config.detector.max_missed_heartbeats, 0);
-    Config { completion_log, durable: completion_log, ..config }
+    let log = CompletionLogConfig { durable: true, ..CompletionLogConfig::default() };
+    Config { completion_log: durable.then_some(log), ..config }
 }
 
 /// The number of RNR retries is unlimited, and the peer's program drives its vQP. A signalled WRITE
@@ -108,10 +109,10 @@ fn message_waits_for_ever_for_a_receive_of_a_live_peer() {
 /// ever. The peer's program closes, and cannot announce the close.
 #[test]
 fn message_to_a_hung_nic_ends_without_heartbeats() {
-    for (completion_log, peer_runs) in [(false, true), (false, false), (true, true), (true, false)] {
+    for (durable, peer_runs) in [(false, true), (false, false), (true, true), (true, false)] {
         let mut world = mitra_sim::Config::fault_free();
-        (world.capabilities.ack_after_placement, world.capabilities.reset) = (!completion_log, false);
-        let mut pair = VqpPair::with_world(1, patient(completion_log), world);
+        (world.capabilities.ack_after_placement, world.capabilities.reset) = (!durable, false);
+        let mut pair = VqpPair::with_world(1, patient(durable), world);
         pair.poll_times(&[0, 1], 10);
         pair.send_message(100, 1000);
         pair.poll_times(&[0, 1], 10);

@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::Policy;
+use mitra_failover::{Failback, Policy};
 use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
 use mitra_verbs::{Access, AtomicScope, Buffer, Data, Error, SendOp, SendWr};
 
@@ -55,7 +55,7 @@ fn run_random(seed: u64, shares: bool, preferred: Option<u8>) -> (Setup, Result<
     let rng = &mut Prng::stream(seed, "setup");
     let rails = rng.between(2, 3) as u8;
     let mut setup = Setup::new(seed, rails, world_of(seed), shares);
-    (setup.config.preferred_rail, setup.config.failback_delay) = (preferred, FAILBACK_DELAY);
+    setup.config.failback = preferred.map(|rail| Failback { rail, delay: FAILBACK_DELAY });
     for n in 0..CLIENTS as u64 {
         setup.add_client((seed + n).is_multiple_of(3), INCREMENTS);
     }
@@ -169,7 +169,7 @@ fn all_clients_follow_the_first_that_leaves_the_home() {
 #[test]
 fn home_moves_back_to_the_preferred_rail() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
-    (setup.config.preferred_rail, setup.config.failback_delay) = (Some(0), FAILBACK_DELAY);
+    setup.config.failback = Some(Failback { rail: 0, delay: FAILBACK_DELAY });
     (0..3).for_each(|n| setup.add_client(n == 1, 50));
     setup.assert_all_done_on(0);
     setup.set_link(1, 0, false);
@@ -187,7 +187,7 @@ fn home_moves_back_to_the_preferred_rail() {
 #[test]
 fn home_rarely_returns_to_a_preferred_rail_that_a_client_cannot_use() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
-    (setup.config.preferred_rail, setup.config.failback_delay) = (Some(0), FAILBACK_DELAY);
+    setup.config.failback = Some(Failback { rail: 0, delay: FAILBACK_DELAY });
     (0..3).for_each(|n| setup.add_client(n == 1, 50));
     setup.assert_all_done_on(0);
     setup.set_link(1, 0, false);

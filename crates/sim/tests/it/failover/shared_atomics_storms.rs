@@ -4,7 +4,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::CloseReason;
+use mitra_failover::{CloseReason, Failback};
 use mitra_sim::workload::check_liveness;
 use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
 
@@ -80,8 +80,8 @@ impl Storm {
         let shape = Shape { clients: self.clients, rails, shares: true, server_pace };
         let mut setup = Setup::with_shape(seed, world, shape);
         setup.config.peer_timeout = self.peer_timeout;
-        setup.config.preferred_rail = self.preferred_rail;
-        setup.config.failback_delay = self.peer_timeout / 8;
+        let delay = self.peer_timeout / 8;
+        setup.config.failback = self.preferred_rail.map(|rail| Failback { rail, delay });
         setup.config.control_retry_interval = self.peer_timeout / 200;
         let detector = &mut setup.config.detector;
         detector.heartbeat_interval = self.heartbeat_timeout.unwrap_or(self.peer_timeout / 5) / 8;

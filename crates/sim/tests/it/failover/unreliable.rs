@@ -3,7 +3,9 @@
 
 use core::time::Duration;
 
-use mitra_failover::{BuildError, Config, Domain, Fencing, Outcome, Policy, Service, VirtualQp};
+use mitra_failover::{
+    BuildError, CompletionLogConfig, Config, Domain, Fencing, Outcome, Policy, Service, VirtualQp,
+};
 use mitra_sim::{Config as WorldConfig, DurationRange, Prng, seeds};
 use mitra_verbs::{Data, Error, Key, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 
@@ -247,7 +249,7 @@ fn mixed_ends_and_policies_that_replay_are_refused() {
     for policy in [Policy::Blanket, Policy::Transparent] {
         assert_eq!(build(Config { policy, ..unreliable() }).err(), Some(BuildError::Unreliable));
     }
-    let log = build(Config { completion_log: true, ..unreliable() });
+    let log = build(Config { completion_log: Some(CompletionLogConfig::default()), ..unreliable() });
     assert_eq!(log.err(), Some(BuildError::Unreliable));
     let mut one = build(unreliable()).expect("the policy is exact");
     let other = VirtualQp::builder(&domains[1]).config(config()).build().expect("the NICs have room");

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
-use mitra_failover::{CloseReason, Config, Outcome, VirtualMr, VirtualMw};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config, Outcome, VirtualMr, VirtualMw};
 use mitra_prng::Prng;
 use mitra_verbs::*;
 
@@ -63,7 +63,8 @@ struct Storm {
 impl Storm {
     fn new(seed: u64) -> Storm {
         let rng = Prng::new(seed);
-        let mut pair = VqpPair::new(RAILS as u8, Config { completion_log: seed % 2 == 1, ..config() });
+        let completion_log = (seed % 2 == 1).then(CompletionLogConfig::default);
+        let mut pair = VqpPair::new(RAILS as u8, Config { completion_log, ..config() });
         let mrs = [0, 1].map(|end: usize| {
             let domain = pair.vqps[end].domain();
             domain.register(&pair.memory[end], FULL_ACCESS | Access::WINDOW_BIND).expect("the NICs have room")

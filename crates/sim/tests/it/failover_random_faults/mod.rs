@@ -7,7 +7,7 @@ pub mod random_run;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use mitra_failover::{CloseReason, Contradiction};
+use mitra_failover::{CloseReason, CompletionLogConfig, Contradiction};
 use mitra_sim::workload::{FailureCase, OpKind, Plan, Verdict};
 use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
 
@@ -19,7 +19,7 @@ fn two_link_failures_on_three_rails() {
     let (mut moved_twice, mut closed) = (0, 0);
     for seed in seeds(400) {
         let mut setup = Setup::new(seed, 3);
-        setup.failover.completion_log = seed % 2 == 0;
+        setup.failover.completion_log = (seed % 2 == 0).then(CompletionLogConfig::default);
         let kinds: &[OpKind] = match seed % 4 {
             0 | 1 => &OpKind::ALL,
             2 => &[OpKind::WriteImm, OpKind::Send],
@@ -56,7 +56,7 @@ fn overlapping_failures_on_three_rails() {
         let rng = &mut Prng::stream(seed, "setup");
         let mut setup = Setup::with_late_packets(seed, 3, rng);
         setup.ops = [60, 60];
-        let mut label = format!("log {}", setup.failover.completion_log);
+        let mut label = format!("log {}", setup.failover.completion_log.is_some());
         let out = run(
             seed,
             setup,
@@ -195,7 +195,7 @@ fn mixed_faults_on_any_device() {
         setup.world.capabilities.psn_query = rng.below(3) > 0;
         setup.world.capabilities.saved_results = rng.below(3) > 0;
         setup.failover.detector.max_missed_heartbeats = *rng.pick(&[0, 8, 40]);
-        let mut label = format!("{rails} rails, log {}", setup.failover.completion_log);
+        let mut label = format!("{rails} rails, log {}", setup.failover.completion_log.is_some());
         let out = run(
             seed,
             setup,
@@ -266,10 +266,10 @@ fn devices_with_fewer_capabilities() {
         let ordered = rng.below(2) == 0;
         capabilities.write_order = ordered;
         capabilities.reset = rng.below(4) > 0;
-        setup.failover.completion_log &= ordered;
-        let log = setup.failover.completion_log;
+        let log = setup.failover.completion_log.is_some() && ordered;
         let durable = log && rng.below(2) == 0;
-        setup.failover.durable = durable;
+        setup.failover.completion_log =
+            log.then(|| CompletionLogConfig { durable, ..CompletionLogConfig::default() });
         let mut label = format!("log {log}, durable {durable}, {capabilities:?}");
         let out = run(
             seed,
@@ -395,7 +395,7 @@ fn vqps_sharing_nics_stay_independent() {
         FailureCase::all().into_iter().filter(|c| !c.requires_early_ack()).collect();
     for seed in seeds(150) {
         let mut setup = Setup { vqps: 3, ..Setup::new(seed, 2) };
-        setup.failover.completion_log = true;
+        setup.failover.completion_log = Some(CompletionLogConfig::default());
         // The heartbeat timeout is longer than the hosts' pauses, so that the vQPs leave only the
         // failed rail.
         setup.failover.detector.max_missed_heartbeats = 40;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Config, Contradiction, Domain, FailoverReport};
+use mitra_failover::{CloseReason, CompletionLogConfig, Config, Contradiction, Domain, FailoverReport};
 use mitra_sim::workload::{
     PeerApp, Plan, Verdict, VqpEndpoint, WorkloadPeer, check_liveness, connect_vqp_in, verify,
 };
@@ -44,7 +44,7 @@ impl Setup {
         setup.world.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         setup.world.link.straggler_ppm = *rng.pick(&[0, 5_000, 50_000]);
         setup.world.link.straggler_delay = DurationRange::micros(500, 40_000);
-        setup.failover.completion_log = rng.below(2) == 0;
+        setup.failover.completion_log = (rng.below(2) == 0).then(CompletionLogConfig::default);
         setup
     }
 }

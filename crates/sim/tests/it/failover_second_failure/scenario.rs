@@ -1,6 +1,6 @@
 //! The scenarios: the programs, the first failure, and the failure in the recovery.
 
-use mitra_failover::{Config, Policy};
+use mitra_failover::{CompletionLogConfig, Config, Policy};
 use mitra_sim::workload::{OpKind, Plan};
 use mitra_verbs::{LocalAckTimeout, WindowType};
 
@@ -149,8 +149,10 @@ impl Scenario {
     pub fn config(&self) -> Config {
         let mut config = Config {
             policy: self.policy,
-            completion_log: self.completion_log,
-            durable: self.variant == Variant::Durable,
+            completion_log: self.completion_log.then(|| CompletionLogConfig {
+                durable: self.variant == Variant::Durable,
+                ..CompletionLogConfig::default()
+            }),
             peer_timeout: PEER_TIMEOUT,
             control_retry_interval: Duration::from_millis(1),
             send_wrs: 32,

@@ -1,6 +1,6 @@
 //! The mode `durable`, between NICs that acknowledge data before they place it.
 
-use mitra_failover::{BackedQp, Config, Outcome};
+use mitra_failover::{BackedQp, CompletionLogConfig, Config, Outcome};
 use mitra_sim::workload::FailureCase;
 use mitra_sim::{Testbed, seeds};
 use mitra_verbs::{Data, SendOp, SendWr};
@@ -9,8 +9,13 @@ use super::pair::BackedPair;
 use super::promises::run_case;
 use super::run::{config, connect_backups};
 
+fn logged(durable: bool) -> Config {
+    let log = CompletionLogConfig { durable, ..CompletionLogConfig::default() };
+    Config { completion_log: Some(log), ..config() }
+}
+
 fn durable() -> Config {
-    Config { completion_log: true, durable: true, ..config() }
+    logged(true)
 }
 
 fn pair(ack_after_placement: bool) -> BackedPair {
@@ -91,8 +96,7 @@ fn loss_of_acknowledged_data_is_survived() {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut world = mitra_sim::Config::swarm(seed);
         world.capabilities.ack_after_placement = false;
-        let logged = Config { durable: false, ..durable() };
-        let (plain, _) = run_case(seed, case, logged, world.clone());
+        let (plain, _) = run_case(seed, case, logged(false), world.clone());
         lost_without += u32::from(plain.close_reasons[0] != [None, None]);
         let (out, _) = run_case(seed, case, durable(), world);
         out.assert_exact(seed, &case.to_string());
@@ -125,13 +129,12 @@ fn refused_operation_on_the_backup_costs_no_other() {
 #[test]
 fn durable_queue_pair_needs_a_durable_backup_and_peer() {
     let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
-    let logged = Config { durable: false, ..durable() };
-    let backups = connect_backups(&testbed, logged, 1);
+    let backups = connect_backups(&testbed, logged(false), 1);
     let refused = backups[0].queue_pair(durable()).expect_err("the backup is not durable");
     assert!(refused.to_string().contains("durable shared backup"), "{refused}");
     let backups = connect_backups(&testbed, durable(), 2);
     let mut one = backups[0].queue_pair(durable()).expect("the backup is durable");
-    let other = backups[1].queue_pair(logged).expect("the backup has a log");
+    let other = backups[1].queue_pair(logged(false)).expect("the backup has a log");
     let refused = one.connect(&other.local_info()).expect_err("the ends differ");
     assert!(refused.to_string().contains("is durable and the other is not"), "{refused}");
 }

@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{
-    BackedQp, BackedQpInfo, CloseReason, Completion, Domain, Outcome, Secret, SharedBackup, VirtualMr,
-    VirtualQp,
+    BackedQp, BackedQpInfo, CloseReason, Completion, Config, Domain, Outcome, Secret, SharedBackup,
+    VirtualMr, VirtualQp,
 };
 use mitra_sim::{Prng, Testbed, seeds};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcOpcode, WcStatus};
@@ -45,10 +45,9 @@ impl World {
         let (domain_a, domain_b) = (domain(0), domain(1));
         let builder = VirtualQp::builder(&domain_a).config(config()).secret(Secret::fixed([2, 77]));
         let backup = SharedBackup::new(builder).expect("the NICs have the resources of a backup");
-        let builder =
-            VirtualQp::builder(&domain_b).config(config()).secret(Secret::fixed([3, 78])).rnr_retry(7);
-        let mut peer =
-            builder.access(Access::LOCAL_WRITE | Access::REMOTE).build().expect("a free queue pair");
+        let of_peer = Config { rnr_retry: 7, access: Access::LOCAL_WRITE | Access::REMOTE, ..config() };
+        let builder = VirtualQp::builder(&domain_b).config(of_peer).secret(Secret::fixed([3, 78]));
+        let mut peer = builder.build().expect("a free queue pair");
         backup.connect(&peer.local_info()).expect("the ends match");
         peer.connect(&backup.local_info()).expect("the ends match");
         let peer_memory = Arc::new(Buffer::new(1 << 16));

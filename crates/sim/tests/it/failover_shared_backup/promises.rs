@@ -1,7 +1,7 @@
 //! The promise table of docs/promises.md, for queue pairs with a shared backup and a completion
 //! log.
 
-use mitra_failover::{Config, Outcome, UnresolvedError, WritePolicy};
+use mitra_failover::{CompletionLogConfig, Config, Outcome, UnresolvedError, WritePolicy};
 use mitra_sim::workload::{FailureCase, FailureTarget, OpKind, Verdict};
 use mitra_sim::{Failure, Testbed, seeds};
 use mitra_verbs::Access;
@@ -9,8 +9,12 @@ use mitra_verbs::Access;
 use super::run::{Outcome as Run, Setup, config, connect_backups, run};
 use super::{random_time, setup};
 
+fn with_log(log: CompletionLogConfig) -> Config {
+    Config { completion_log: Some(log), ..config() }
+}
+
 fn logged(interval: u32) -> Config {
-    Config { completion_log: true, completion_log_interval: interval, ..config() }
+    with_log(CompletionLogConfig { interval, ..CompletionLogConfig::default() })
 }
 
 fn is_indeterminate(failure: &&mitra_failover::Completion) -> bool {
@@ -133,7 +137,7 @@ fn log_needs_that_of_the_backup_and_of_the_peer() {
     let without = backups[1].queue_pair(config()).expect("the NICs have the resources");
     let refused = with.connect(&without.local_info()).expect_err("the ends differ");
     assert!(refused.to_string().contains("one end keeps a completion log"), "{refused}");
-    let small = Config { completion_log_entries: Some(8), ..logged(1) };
+    let small = with_log(CompletionLogConfig { entries: Some(8), ..CompletionLogConfig::default() });
     let small = backups[1].queue_pair(small).expect("the NICs have the resources");
     let refused = with.connect(&small.local_info()).expect_err("the log is too small");
     assert!(refused.to_string().contains("completion_log_entries"), "{refused}");

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{BackedQp, CloseReason, Config, Outcome, UnresolvedError};
+use mitra_failover::{BackedQp, CloseReason, CompletionLogConfig, Config, Outcome, UnresolvedError};
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr};
 
@@ -85,7 +85,8 @@ fn message_that_waits_for_a_failover_does_not_count_as_unanswered() {
 fn durable_operation_does_not_wait_for_a_dead_peer() {
     let mut world = mitra_sim::Config::fault_free();
     world.capabilities.ack_after_placement = false;
-    let mut pair = pair_with(world, Config { completion_log: true, durable: true, ..config() });
+    let log = CompletionLogConfig { durable: true, ..CompletionLogConfig::default() };
+    let mut pair = pair_with(world, Config { completion_log: Some(log), ..config() });
     pair.poll(&[0, 1], 400);
     pair.write(0, 3, 7);
     pair.poll(&[0], 4);

@@ -1,6 +1,6 @@
 //! NICs whose addresses (GIDs) change.
 
-use mitra_failover::Config;
+use mitra_failover::{CompletionLogConfig, Config};
 use mitra_sim::seeds;
 
 use super::scene::{KINDS, Kind, SENDS, Scene, config};
@@ -52,7 +52,7 @@ fn messages_arrive_once_across_flaps_and_changes() {
             seed,
             3,
             mitra_sim::Config::fault_free(),
-            Config { completion_log: seed % 2 == 0, ..config() },
+            Config { completion_log: (seed % 2 == 0).then(CompletionLogConfig::default), ..config() },
         );
         go_on(&mut scene, 20);
         for _ in 0..12 {

@@ -1,6 +1,6 @@
 //! The depth of the send queue.
 
-use mitra_failover::{BuildError, Config, Service, VirtualQp};
+use mitra_failover::{BuildError, CompletionLogConfig, Config, Service, VirtualQp};
 use mitra_verbs::Error;
 
 use super::scene::{Kind, SENDS, Scene, config};
@@ -43,7 +43,8 @@ fn send_queue_may_be_as_deep_as_that_of_a_nic() {
         (Kind::SendWithImm, false, usize::MAX, false),
     ] {
         let depth = if log { limit / 2 } else { limit };
-        let config = Config { send_wrs: depth, completion_log: log, ..config() };
+        let completion_log = log.then(CompletionLogConfig::default);
+        let config = Config { send_wrs: depth, completion_log, ..config() };
         let mut scene = Scene::fault_free(2, config);
         scene.poll(10);
         let posts: Vec<_> = (0..=depth as usize).map(|n| scene.request(n, kind, n / 5 % 3)).collect();
@@ -68,8 +69,8 @@ fn send_queue_may_be_as_deep_as_that_of_a_nic() {
         assert_eq!((scene.after_last, scene.sender.outstanding()), (depth as usize + 1, 0));
         assert_eq!(scene.sender.active_rail(), usize::from(fails));
         scene.all_succeed();
-        let deeper = VirtualQp::builder(scene.sender.domain()).config(config).send_wrs(depth + 1);
-        let refused = deeper.service(Service::XrcSend).build().map(drop);
+        let deeper = Config { send_wrs: depth + 1, service: Service::XrcSend, ..config };
+        let refused = VirtualQp::builder(scene.sender.domain()).config(deeper).build().map(drop);
         assert!(matches!(refused, Err(BuildError::SendQueue { .. })), "{refused:?}");
     }
 }

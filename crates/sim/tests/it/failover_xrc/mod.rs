@@ -7,8 +7,8 @@ mod scene;
 mod slots;
 
 use mitra_failover::{
-    BuildError, CloseReason, Config, Outcome, Policy, Service, SharedReceiveQueue, UnresolvedError,
-    VirtualQp, WritePolicy, XrcDomain,
+    BuildError, CloseReason, CompletionLogConfig, Config, Outcome, Policy, Service, SharedReceiveQueue,
+    UnresolvedError, VirtualQp, WritePolicy, XrcDomain,
 };
 use mitra_sim::{Failure, Prng, Testbed, reproduce_command, seeds};
 use mitra_verbs::{AsyncEvent, Data, RecvWr, SendOp, SendWr, Srqn};
@@ -66,7 +66,7 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
         let mut world = mitra_sim::Config::swarm(seed);
         world.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         let config = Config {
-            completion_log: rng.below(2) == 0,
+            completion_log: (rng.below(2) == 0).then(CompletionLogConfig::default),
             write_policy: *rng.pick(&[WritePolicy::Strict, WritePolicy::Repeatable]),
             ..config()
         };
@@ -198,7 +198,8 @@ fn ends_that_do_not_fit_are_refused() {
     let xrc = XrcDomain::new();
     let build = |domain| VirtualQp::builder(domain).config(config());
     for policy in [Policy::Transparent, Policy::Blanket] {
-        let refused = build(&a).service(Service::XrcSend).policy(policy).build().map(drop);
+        let other = Config { policy, ..config() };
+        let refused = build(&a).config(other).service(Service::XrcSend).build().map(drop);
         assert_eq!(refused, Err(BuildError::Xrc));
     }
     let queue = SharedReceiveQueue::new(&b, 4);

@@ -48,7 +48,7 @@ impl SharedFailover {
         self.flush_if_closed(dp);
     }
 
-    /// In mode [`Config::durable`](crate::Config::durable), tells the peer what this end's
+    /// With [`Config::is_durable`](crate::Config::is_durable), tells the peer what this end's
     /// processor has seen of the peer's operations on the own queue pair, if that has changed. The
     /// backup delivers these messages exactly once and in order, so no end asks for them.
     fn tell_placed(&mut self, dp: &MemberPath, state: &mut State) {
@@ -167,7 +167,7 @@ impl SharedFailover {
                 let Some(own) = &dp.rails.own else { return false };
                 dp.send.ledger.begin_epoch(own.qp().first_psn());
                 let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
-                dp.send.ledger.set_durable(dp.config().durable && !acks_after_placement);
+                dp.send.ledger.set_durable(dp.config().is_durable() && !acks_after_placement);
                 state.with_core(self.id, |core| core.switched());
             }
             Step::Close => {

@@ -8,7 +8,8 @@ use crate::workload::FailoverQp;
 
 pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> Vec<Finding> {
     let vqp = &connection.world.setup.vqp;
-    if !vqp.completion_log || vqp.completion_log_interval > 1 || vqp.write_policy != WritePolicy::Strict {
+    let logs_each = vqp.completion_log.is_some_and(|log| log.interval == 1);
+    if !logs_each || vqp.write_policy != WritePolicy::Strict {
         return Vec::new();
     }
     let halts = connection.ends.iter().flat_map(|end| &end.endpoint.halts);

@@ -87,8 +87,8 @@ impl<Q: FailoverQp + 'static> Connection<'_, Q> {
         let mut contradictions = self.contradictions.iter().flatten();
         let reports_loss = contradictions.any(|c| matches!(c, Contradiction::LostAfterAck { .. }));
         let vqp = &world.setup.vqp;
-        !vqp.durable
+        !vqp.is_durable()
             && !self.all_nics(|nic| nic.ack_after_placement)
-            && (reports_loss || lost > 0 && (!vqp.completion_log || self.reasons != [None; 2]))
+            && (reports_loss || lost > 0 && (vqp.completion_log.is_none() || self.reasons != [None; 2]))
     }
 }
