@@ -24,7 +24,6 @@ enum Started {
 }
 
 impl Requester {
-    /// Returns whether the requester may execute or send the request at the cursor now.
     pub(crate) fn can_send(&self, attrs: &QpAttributes, nic: &SharedState) -> bool {
         if self.rnr_until.is_some()
             || self.local_error.is_some_and(|(position, _)| position <= self.cursor.request)
