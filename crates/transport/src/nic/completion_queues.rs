@@ -25,7 +25,6 @@ struct Cq {
     armed: Armed,
     /// The number of completions, at the end of the ring, that arrived after the last event.
     unreported: usize,
-    /// Whether the queue is in `pending_events`.
     event_pending: bool,
     overflowed: bool,
     /// The number of send queues, receive queues and XRC shared receive queues that complete here.
@@ -201,7 +200,6 @@ impl CompletionQueues {
         Some(id)
     }
 
-    /// Removes and returns a queue that has lost a completion.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

@@ -48,7 +48,6 @@ pub(crate) struct KeyTable {
 /// The place in memory where a permitted access begins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RegionSpan {
-    /// The driver's identifier of the region.
     pub(crate) region: RegionId,
     /// The first byte of the access, as an offset into the region.
     pub(crate) offset: u64,
@@ -59,17 +58,11 @@ pub(crate) struct RegionSpan {
 pub(crate) enum KeyError {
     /// No region or bound window has this key.
     Unknown,
-    /// The region or window belongs to another protection domain.
     WrongPd,
-    /// The window is bound to another queue pair.
     WrongQp,
-    /// The region or window does not grant a required access right.
     NoRight,
-    /// Some of the bytes lie outside the region or window.
     OutOfBounds,
-    /// Bind: the window is already bound.
     AlreadyBound,
-    /// Bind: the length is 0.
     ZeroLength,
     /// Bind: a type 1 window would be zero-based.
     ZeroBased,

@@ -20,7 +20,6 @@ use crate::qp::Qp;
 const QPN_BITS: u32 = 24;
 /// The queue pair number of the general services interface (GSI).
 const GSI: Qpn = Qpn::new(1);
-/// The slot that is reserved for the GSI queue pair.
 const GSI_SLOT: u32 = 0;
 /// The numbers that no ordinary queue pair has: 0 and 1 are the management queue pairs, 0xffffff is
 /// multicast.

@@ -15,11 +15,9 @@ pub(crate) struct RecvQueue {
     max_sges: u32,
 }
 
-/// The reason why a receive is not posted.
 pub(crate) enum RecvPostError {
-    /// The queue is full. The caller names the queue in the error message.
+    /// The caller names the queue in the error message.
     Full,
-    /// The receive exceeds a limit.
     Error(Error),
 }
 

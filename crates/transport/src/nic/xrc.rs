@@ -10,7 +10,6 @@ use crate::Nic;
 use crate::nic::handle_table::HandleTable;
 use crate::nic::shared_state::SharedState;
 
-/// The properties of a shared receive queue in an XRC domain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct XrcSrq {
     pub(crate) number: Srqn,

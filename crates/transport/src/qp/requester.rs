@@ -78,7 +78,6 @@ pub(crate) struct Requester {
     /// The READ request packets and atomics that were sent since the last retransmission and are
     /// not answered.
     fetches: VecDeque<OutstandingFetch>,
-    /// The time at which the retransmission timer expires. `None` if the timer is not running.
     retransmit_at: Option<Time>,
     /// The end of the wait that an RNR NAK has asked for. The requester sends nothing until then.
     rnr_until: Option<Time>,

@@ -35,7 +35,7 @@ use saved_atomics::{DUPLICATE_REGION, SavedAtomics};
 /// A responder error that moves the queue pair to ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FatalError {
-    /// The status of the receive that was being filled. If it is `None`, the NIC raises an
+    /// The status of the receive that was being filled. Without such a receive, the NIC raises an
     /// asynchronous event.
     pub(crate) receive: Option<WcStatus>,
     pub(crate) code: NakCode,
@@ -44,7 +44,7 @@ pub(crate) struct FatalError {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Responder {
     expected_psn: Psn,
-    /// The number of executed PSNs. Unlike the PSN, it does not wrap.
+    /// Unlike the PSN, the number does not wrap.
     executed_psns: u64,
     /// The number of executed messages, modulo 2²⁴.
     msn: u32,
@@ -59,8 +59,8 @@ pub(crate) struct Responder {
     /// The error of a request that was refused while responses to earlier requests were due. Its
     /// NAK is sent after these responses. The queue pair then fails.
     pending_fatal: Option<FatalError>,
-    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until
-    /// it has executed the packet with that PSN.
+    /// Whether the responder has queued a NAK for the expected PSN. The responder sends no sequence
+    /// NAK until it has executed the packet with that PSN.
     sequence_nak_suppressed: bool,
     /// The highest PSN that the responder dropped because an earlier packet was missing.
     highest_dropped_psn: Psn,

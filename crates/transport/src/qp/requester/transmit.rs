@@ -14,7 +14,6 @@ use crate::qp::local_ops::execute_local;
 use crate::qp::send_validation::execution_error;
 use crate::{Memory, scatter_gather};
 
-/// The outcome of [`Requester::start_request`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Started {
     /// The request has PSNs and packets to send.

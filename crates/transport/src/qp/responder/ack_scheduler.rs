@@ -42,7 +42,6 @@ impl AckScheduler {
         self.pending > 0 && !self.due && !self.hold.is_holding()
     }
 
-    /// Records an executed packet with `bytes` payload bytes.
     pub(super) fn on_packet(&mut self, tuning: &Tuning, now: Time, last: bool, bytes: usize, ack_req: bool) {
         self.pending_bytes = self.pending_bytes.saturating_add(bytes as u32);
         if !ack_req {

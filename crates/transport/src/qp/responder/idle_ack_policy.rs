@@ -66,7 +66,6 @@ impl IdleAckPolicy {
 mod tests {
     use super::*;
 
-    /// Returns the number of holds in `polls` idle polls.
     fn holds(policy: &mut IdleAckPolicy, polls: u32, requester_continues: bool) -> u32 {
         let outcome = if requester_continues { IdleAckPolicy::on_request } else { IdleAckPolicy::on_timeout };
         (0..polls)
