@@ -2,8 +2,8 @@
 //! `cargo run --release -p mitra-transport --example state_machine_speed`.
 //!
 //! Two NICs run in one thread. For each operation, the program prints the time in nanoseconds from
-//! post to completion, with one and with many requests outstanding. For large WRITEs and READs, it
-//! also prints the throughput. Both include the work of both ends.
+//! post to completion, with one and with many requests outstanding. For large WRITEs and READs, the
+//! program also prints the throughput. Both figures include the work of both ends.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ fn connect(a: &mut Endpoint, b: &Endpoint) -> mitra_verbs::Result<()> {
         .try_for_each(|attr| a.nic.modify_qp(Time::ZERO, a.qp, attr))
 }
 
-/// Delivers all packets that `from` has to send and returns their number.
+/// Returns the number of delivered packets.
 fn deliver(from: &mut Endpoint, to: &mut Endpoint, now: Time, batch: &mut TxBatch) -> usize {
     let mut n = 0;
     while from.nic.poll_transmit(now, &mut from.memory, batch) {

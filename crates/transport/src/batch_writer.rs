@@ -14,7 +14,6 @@ const MAX_BYTES: usize = 132 * 1024;
 /// An upper bound on the bytes of a datagram beyond its payload: headers, pad and ICRC.
 const OVERHEAD: usize = mitra_wire::MAX_HEADERS_LEN + 8 + 3 + ICRC_LEN;
 
-/// Appends packets to a batch and counts their payload bytes.
 pub(crate) struct BatchWriter<'a> {
     batch: &'a mut TxBatch,
     payload: u64,
@@ -25,13 +24,11 @@ impl<'a> BatchWriter<'a> {
         BatchWriter { batch, payload: 0 }
     }
 
-    /// Returns the destination of all packets of the batch.
     pub(crate) fn destination(&self) -> IpPath {
         IpPath { address: self.batch.destination, traffic_class: self.batch.traffic_class }
     }
 
-    /// Returns whether a packet with `payload` payload bytes still fits. The first packet always
-    /// fits.
+    /// The first packet always fits. `payload` is in bytes.
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         self.batch.is_empty()
             || self.batch.ends.len() < MAX_DATAGRAMS
@@ -61,14 +58,12 @@ impl<'a> BatchWriter<'a> {
         Ok(())
     }
 
-    /// Appends a packet without payload.
     pub(crate) fn append_headers(&mut self, packet: &Packet<'_>) {
         packet.emit_headers_to(0, &mut self.batch.bytes);
         self.batch.bytes.extend_from_slice(&[0; ICRC_LEN]);
         self.batch.ends.push(self.batch.bytes.len() as u32);
     }
 
-    /// Returns the number of payload bytes that this writer has appended.
     pub(crate) fn payload(&self) -> u64 {
         self.payload
     }

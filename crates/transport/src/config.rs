@@ -29,8 +29,8 @@ pub struct NicConfig {
 /// The defaults suit software NICs on one host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// An acknowledgement becomes due after this many unacknowledged request packets that ask for
-    /// one. It becomes due earlier at an idle poll or after `ack_delay`. Default: 16.
+    /// An acknowledgement becomes due after this many unacknowledged request packets with an
+    /// acknowledge request, and earlier at an idle poll or after `ack_delay`. Default: 16.
     pub ack_every: u32,
     /// The time after which a deferred acknowledgement becomes due. Default: 50 µs.
     pub ack_delay: Duration,

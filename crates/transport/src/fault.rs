@@ -116,9 +116,9 @@ pub enum Verdict {
 pub struct TapResult {
     /// What the driver does with the packet.
     pub verdict: Verdict,
-    /// The failure that this packet has caused. The driver delivers a packet that passes before it
-    /// acts on the failure. If the packet fires several triggers, this is the failure of the first
-    /// of these triggers. The state of [`Faults`] reflects all.
+    /// The failure that the packet has caused. The driver delivers a passing packet before it acts
+    /// on the failure. If the packet fires several triggers, the field contains the failure of the
+    /// first trigger. The state of [`Faults`] reflects all triggers.
     pub failure: Option<Failure>,
 }
 
@@ -130,11 +130,10 @@ enum Health {
     Dead,
 }
 
-/// A trigger that has not fired yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Armed {
     trigger: Trigger,
-    /// The number of matching packets until the trigger fires, including the one that fires it.
+    /// The number of matching packets until the trigger fires, including the packet that fires it.
     remaining: u32,
     /// For a trigger of stage 8, the PSN of the nth request, once that request has arrived. The
     /// trigger fires when the NIC acknowledges this PSN.
@@ -220,7 +219,7 @@ impl Faults {
         self.link_up
     }
 
-    /// Returns whether verbs calls reach the NIC, which is then neither dead nor hung.
+    /// Returns whether the NIC is neither dead nor hung, so that verbs calls reach it.
     pub fn host_access_ok(&self) -> bool {
         self.health == Health::Alive
     }
@@ -233,9 +232,10 @@ impl Faults {
 
     /// Returns whether executed writes reach memory now.
     ///
-    /// While this is false, the driver keeps the data of writes and atomics in order. The NIC's own
-    /// reads see this data, the host does not. The driver places the data when this becomes true
-    /// again, and drops it when [`Faults::dma_ok`] becomes false.
+    /// While the method returns false, the driver keeps the data of writes and atomics in order.
+    /// The NIC's own reads see this data, and the host does not. When the method returns true
+    /// again, the driver places the data. When [`Faults::dma_ok`] becomes false, the driver drops
+    /// the data.
     pub fn placement_ok(&self) -> bool {
         self.dma_ok() && !self.placement_held
     }
@@ -252,8 +252,8 @@ impl Faults {
 
     /// Applies the faults to a packet that is about to be sent.
     ///
-    /// The driver calls this for each packet in sending order. It sends a packet that passes before
-    /// it acts on a failure.
+    /// The driver calls the method for each packet in sending order. It sends a passing packet
+    /// before it acts on a failure.
     pub fn transmit(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -282,7 +282,7 @@ impl Faults {
     /// Applies the faults to a packet that has arrived and is about to be executed.
     ///
     /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it.
-    /// The driver calls this once for a packet that it then delays or duplicates.
+    /// The driver calls the method once for a packet that it then delays or duplicates.
     pub fn receive(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -307,8 +307,8 @@ impl Faults {
     /// Counts a packet that the NIC has executed and not answered. Returns the failure that the
     /// packet has caused.
     ///
-    /// The driver must not call this for duplicates or packets out of sequence, because triggers
-    /// would count them too.
+    /// The driver must not call the method for duplicates or packets out of sequence, because
+    /// triggers would count them too.
     pub fn executed(&mut self, packet: &Packet<'_>) -> Option<Failure> {
         if !self.packets_pass() {
             return None;
@@ -320,7 +320,6 @@ impl Faults {
         }
     }
 
-    /// Returns whether packets pass between the wire and memory.
     fn packets_pass(&self) -> bool {
         self.link_up && self.dma_ok()
     }
@@ -366,7 +365,7 @@ impl Faults {
 enum PacketKind {
     /// An RC or XRC request. `completes` is whether it is the last packet of its message.
     Request { completes: bool },
-    /// An RC or XRC response. `positive` is whether it is no NAK.
+    /// An RC or XRC response. `positive` is false for a NAK.
     Response { positive: bool },
     /// A packet of another service. Triggers do not count it, so that failover's control messages
     /// do not change the count.
@@ -390,7 +389,7 @@ impl PacketKind {
     }
 }
 
-/// Draws the random fault of the next packet. Without noise, this does not advance the generator.
+/// Without noise, the generator does not advance.
 fn draw_fault(rng: &mut ChaCha8Rng, noise: &Noise) -> Verdict {
     if *noise == Noise::default() {
         return Verdict::Pass;

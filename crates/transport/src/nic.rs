@@ -42,7 +42,7 @@ use crate::{IpPath, NicConfig};
 
 /// A NIC without I/O, with one address, one port, one queue pair number space and one key space.
 ///
-/// The verbs are those of [`mitra_verbs::Provider`], with the same rules and errors.
+/// `Nic` has the verbs of [`mitra_verbs::Provider`], with the same rules and errors.
 ///
 /// A NIC is a value. It can be cloned, compared and hashed; equal NICs behave equally from then on.
 /// Neither comparison nor hash includes the counters.
@@ -50,8 +50,8 @@ use crate::{IpPath, NicConfig};
 pub struct Nic {
     attr: DeviceAttr,
     rng: ChaCha8Rng,
-    /// The protection domains. The value is the number of objects in the domain, without memory
-    /// regions and windows. [`KeyTable::pd_in_use`] finds those.
+    /// The protection domains. The value is the number of objects in the domain, except memory
+    /// regions and windows, which [`KeyTable::pd_in_use`] finds.
     pds: HandleTable<u32>,
     pub(crate) link_up: bool,
     pub(crate) shared: SharedState,
@@ -135,9 +135,9 @@ impl Nic {
         PortAttr { state, max_mtu: config.max_mtu, gid: config.gid }
     }
 
-    /// Changes the address of the port, and reports it as an event. Packets leave from the new
-    /// address from now on. Queue pairs keep their state, so those that are connected send in vain:
-    /// their peers accept packets from the old address only.
+    /// Changes the address of the port, and reports the change as an event. Packets leave from the
+    /// new address from now on. Queue pairs keep their state. The peer of a connected queue pair
+    /// drops the packets, because it accepts only packets from the old address.
     pub fn change_gid(&mut self, gid: Gid) {
         self.shared.config.gid = gid;
         self.shared.events.raise(AsyncEvent::GidChange);

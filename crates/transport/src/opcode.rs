@@ -11,7 +11,6 @@ pub(crate) struct PacketPosition {
     pub(crate) last: bool,
 }
 
-/// Returns the position of a request packet in its message.
 pub(crate) fn position(message: &Message) -> PacketPosition {
     use Message::*;
     let (first, last) = match message {
@@ -23,7 +22,6 @@ pub(crate) fn position(message: &Message) -> PacketPosition {
     PacketPosition { first, last }
 }
 
-/// Returns the immediate data of a packet, if it has any.
 pub(crate) fn immediate(message: &Message) -> Option<u32> {
     use Message::*;
     match *message {
@@ -32,7 +30,6 @@ pub(crate) fn immediate(message: &Message) -> Option<u32> {
     }
 }
 
-/// Returns the key that a SEND with invalidate invalidates.
 pub(crate) fn invalidated_key(message: &Message) -> Option<Key> {
     match *message {
         Message::SendLastInv(key) | Message::SendOnlyInv(key) => Some(Key(key)),
@@ -40,7 +37,7 @@ pub(crate) fn invalidated_key(message: &Message) -> Option<Key> {
     }
 }
 
-/// Returns whether a request is a READ or an atomic. The response to such a request carries data.
+/// A *fetch* is a READ or an atomic. The response to a fetch carries data.
 pub(crate) fn is_fetch(message: &Message) -> bool {
     matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))
 }

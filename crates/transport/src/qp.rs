@@ -71,7 +71,6 @@ impl Service {
     }
 }
 
-/// A queue pair.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Qp {
     pub(crate) attrs: QpAttributes,
@@ -80,16 +79,13 @@ pub(crate) struct Qp {
     drain: SqDrain,
     /// Whether a packet has arrived in RTR, which raises the communication established event once.
     established: bool,
-    /// Whether the queue pair is in the NIC's `ready` list.
+    /// `in_NAME` is true while the queue pair is in the NIC's list `NAME`.
     pub(crate) in_ready: bool,
-    /// Whether the queue pair is in the NIC's `ack_pending` list.
     pub(crate) in_ack_pending: bool,
-    /// Whether the queue pair is in the NIC's `ack_held` list.
     pub(crate) in_ack_held: bool,
 }
 
 impl Qp {
-    /// Creates a queue pair in RESET.
     pub(crate) fn new(qpn: Qpn, init: &QpInitAttr, recv_pd: PdId, receives: RecvSource) -> Qp {
         let attrs = QpAttributes {
             qpn,
@@ -177,7 +173,6 @@ impl Qp {
         }
     }
 
-    /// Drops all packets that the responder has still to send.
     fn silence_responder(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
             responder.silence();
@@ -219,7 +214,6 @@ impl Qp {
         }
     }
 
-    /// Returns the number of sends that are posted and not completed.
     pub(crate) fn outstanding_sends(&self) -> usize {
         match &self.service {
             Service::Rc { requester, .. } => requester.len(),
@@ -227,7 +221,7 @@ impl Qp {
         }
     }
 
-    /// Appends a validated send to the send queue. `destination` is the destination of a datagram.
+    /// `destination` is `None` for a connected service.
     pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<Destination>) {
         let to_peer = || Destination { path: self.attrs.dest_gid.into(), is_in_domain: true };
         let destination = destination.unwrap_or_else(to_peer);
@@ -267,7 +261,6 @@ impl Qp {
         self.fail(nic, None, error.receive);
     }
 
-    /// Handles a packet for this queue pair.
     pub(crate) fn handle_packet(
         &mut self,
         nic: &mut SharedState,
@@ -323,7 +316,6 @@ impl Qp {
         self.check_established(nic);
     }
 
-    /// Handles a response packet of RC or XRC.
     fn handle_response(
         &mut self,
         nic: &mut SharedState,
@@ -359,7 +351,6 @@ impl Qp {
         }
     }
 
-    /// Returns the time at which the next timer expires.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let Service::Rc { requester, responder, .. } = &self.service else { return None };
         match (requester.deadline(), responder.deadline()) {
@@ -373,14 +364,14 @@ impl Qp {
         matches!(&self.service, Service::Rc { responder, .. } if responder.has_pending_ack())
     }
 
-    /// Returns whether a request is unacknowledged whose completion the program may expect before
-    /// that of the answer.
+    /// Returns whether a request is unacknowledged, and the program may rely on its completion
+    /// before the completion of the answer.
     pub(crate) fn is_ordered_ack_awaited(&self) -> bool {
         let Service::Rc { requester, .. } = &self.service else { return false };
         !requester.is_drained() && requester.is_ordered_with_receives(&self.attrs)
     }
 
-    /// Handles an idle poll. Returns whether an acknowledgement is held back.
+    /// Returns whether an acknowledgement is held back.
     pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time) -> bool {
         match &mut self.service {
             Service::Rc { requester, responder, .. } => {
@@ -397,16 +388,17 @@ impl Qp {
         responder.handle_delivery()
     }
 
-    /// Prepares to send. If a request can be sent, a pending acknowledgement becomes due after that
-    /// request, or is held back. One system call can then send both packets. Returns whether an
-    /// acknowledgement is held back.
+    /// If a request can be sent, a pending acknowledgement becomes due after that request, or is
+    /// held back. One system call can then send both packets. Returns whether an acknowledgement is
+    /// held back.
     pub(crate) fn piggyback_ack(&mut self, nic: &SharedState, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
         let is_ordered = requester.is_ordered_with_receives(&self.attrs);
         let held = requester.can_send(&self.attrs, nic) && responder.handle_answer(nic, now, is_ordered);
-        // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram
-        // of a run may be shorter than the others. A request of several packets ends with a shorter
-        // one, so the acknowledgement would arrive after it.
+        // With UDP_SEGMENT, only the last datagram of a run may be shorter than the others. The
+        // acknowledgement is shorter than the request, and ends the run of a request of one packet.
+        // A request of several packets already ends with a shorter datagram, so the acknowledgement
+        // would follow in a second run.
         if responder.only_ack_due() && !(is_ordered && requester.is_next_request_long(&self.attrs)) {
             *responder_first = false;
         }
@@ -419,7 +411,6 @@ impl Qp {
         }
     }
 
-    /// Returns whether the queue pair has a packet to send now.
     pub(crate) fn can_send(&self, nic: &SharedState) -> bool {
         match &self.service {
             Service::Rc { requester, responder, .. } => {
@@ -429,7 +420,6 @@ impl Qp {
         }
     }
 
-    /// Returns the destination of the next packet.
     pub(crate) fn next_destination(&self) -> IpPath {
         match &self.service {
             Service::Ud { sender } => sender.next_destination(&self.attrs),

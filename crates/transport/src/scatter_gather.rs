@@ -66,8 +66,8 @@ pub(crate) fn gather(
     }
 }
 
-/// Copies `data` to the entries, beginning at message byte `offset`. If the keys do not permit to
-/// write all of the data, none of it is written.
+/// Copies `data` to the entries, beginning at message byte `offset`. If the keys permit to write
+/// only a part of the data, the function writes nothing.
 pub(crate) fn scatter(
     keys: &KeyTable,
     pd: PdId,
@@ -89,7 +89,6 @@ pub(crate) fn scatter(
     })
 }
 
-/// Returns the total length of the entries, in bytes.
 pub(crate) fn total_len(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }

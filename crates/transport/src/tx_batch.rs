@@ -8,8 +8,7 @@ use mitra_verbs::Gid;
 pub struct TxBatch {
     /// The destination of all datagrams.
     pub destination: Gid,
-    /// The traffic class of all datagrams. It is 0 except for those of address handles with another
-    /// class.
+    /// The traffic class of all datagrams: the class of their UD address handle, else 0.
     pub traffic_class: u8,
     /// The bytes of all datagrams.
     pub bytes: Vec<u8>,

@@ -1,8 +1,8 @@
 //! Computes an earlier value of a CRC-32 register from a later one.
 //!
 //! A register is a polynomial over GF(2) modulo the generator of CRC-32. Bit 31 is the coefficient
-//! of x^0, and bit 0 that of x^31. Feeding n zero bits to the CRC multiplies the register by x^n. A
-//! multiplication by x^-n undoes this.
+//! of x^0, and bit 0 is the coefficient of x^31. The CRC over n zero bits multiplies the register
+//! by x^n. A multiplication by x^-n takes the n bits back.
 
 /// The generator of CRC-32 without its term x^32.
 const POLY: u32 = 0xedb8_8320;
@@ -10,12 +10,11 @@ const POLY: u32 = 0xedb8_8320;
 /// The polynomial 1.
 const ONE: u32 = 0x8000_0000;
 
-/// Returns a · x.
 const fn times_x(a: u32) -> u32 {
     (a >> 1) ^ if a & 1 != 0 { POLY } else { 0 }
 }
 
-/// Returns a · x⁻¹, which exists because the generator has a constant term.
+/// a · x⁻¹ exists because the generator has a constant term.
 const fn over_x(a: u32) -> u32 {
     if a & ONE != 0 { ((a ^ POLY) << 1) | 1 } else { a << 1 }
 }
@@ -31,8 +30,7 @@ const REDUCTION: [u32; 16] = {
     table
 };
 
-/// Returns a · b. Each step multiplies `b` by four bits of `a`, from the highest powers of x to the
-/// lowest.
+/// Each step multiplies `b` by four bits of `a`, from the highest powers of x to the lowest.
 const fn multiply(a: u32, b: u32) -> u32 {
     // The products of `b` with all polynomials of four terms. Bit 3 of the index is the coefficient
     // of x^0.
@@ -57,7 +55,6 @@ const fn multiply(a: u32, b: u32) -> u32 {
     product
 }
 
-/// Returns the first `N` powers of `base`: 1, `base`, `base`², …
 const fn powers<const N: usize>(base: u32) -> [u32; N] {
     let mut table = [ONE; N];
     let mut i = 1;
@@ -85,8 +82,8 @@ static UNDO_BYTES: [u32; 64] = powers(UNDO_BYTE);
 /// The factor at index i undoes 64 · i zero bytes.
 static UNDO_BLOCKS: [u32; 1024] = powers(multiply(UNDO_BYTES[63], UNDO_BYTE));
 
-/// Returns the value that the register had before `zero_bytes` zero bytes, after which it is
-/// `register`. The count must be below 65,536; a larger one is reduced modulo 65,536.
+/// Returns the value that the register had `zero_bytes` zero bytes before `register`. The count is
+/// reduced modulo 65,536.
 pub(crate) fn rewind(register: u32, zero_bytes: usize) -> u32 {
     multiply(multiply(register, UNDO_BLOCKS[zero_bytes / 64 % 1024]), UNDO_BYTES[zero_bytes % 64])
 }
@@ -95,7 +92,6 @@ pub(crate) fn rewind(register: u32, zero_bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the register after one byte, computed bit by bit.
     fn feed(register: u32, byte: u8) -> u32 {
         (0..8).fold(register ^ u32::from(byte), |r, _| times_x(r))
     }
@@ -123,14 +119,13 @@ mod tests {
     }
 
     /// `icrc` solves for the IPv4 identification by rewinding the register to the identification
-    /// field. A flipped bit goes unnoticed if the rewound difference that it causes fits the
-    /// field's 16 bits. The documentation of `icrc` says from which length of a datagram on that
-    /// can happen.
+    /// field. A flipped bit goes unnoticed if its rewound difference fits the field's 16 bits. The
+    /// documentation of `icrc` states from which length of a datagram on a flipped bit can go
+    /// unnoticed.
     #[test]
     fn single_flipped_bit_has_no_solution_within_26744_bytes() {
-        // The difference that the nth bit after the start of the field causes, rewound to that
-        // start, is x^-n times the difference of the first bit. That difference is bit 0 of the
-        // register.
+        // Rewound to the start of the field, the difference from a flip of the nth bit is x^-n
+        // times the difference from a flip of the first bit, which is bit 0 of the register.
         let first_miss = (0..)
             .scan(1u32, |difference, position| {
                 let current = *difference;

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. There are no errors for wrong
-/// keys, partitions and sequence numbers, because the transport checks them and not the parser.
+/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. The transport checks keys,
+/// partitions and sequence numbers, and the parser does not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -23,8 +23,8 @@ pub enum ParseError {
     /// The transport header version is not 0 (IBTA 9.2).
     #[error("transport header version {0}, expected 0")]
     BadVersion(u8),
-    /// The length of the buffer is not a multiple of four, although that of the headers and that of
-    /// the padded payload are (IBTA 9.2).
+    /// The length of the buffer is not a multiple of four. The headers and the padded payload of a
+    /// packet are multiples of four bytes (IBTA 9.2).
     #[error("{0} bytes, not a multiple of four")]
     BadLength(usize),
     /// The pad count exceeds the number of bytes after the headers, or is not 0 although the opcode

@@ -21,7 +21,7 @@ pub const IPV4_OVERHEAD: usize = 14 + IPV4_LEN + UDP_LEN;
 /// in bytes.
 pub const IPV6_OVERHEAD: usize = 14 + IPV6_LEN + UDP_LEN;
 
-/// The link types that [`Frame::parse`] supports. The numbers in parentheses are those of
+/// The link types that [`Frame::parse`] supports. The numbers in parentheses are from
 /// tcpdump.org/linktypes.html.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkType {
@@ -55,11 +55,11 @@ impl LinkType {
 /// Why [`Frame::parse`] found no complete RoCEv2 datagram in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum FrameError {
-    /// The frame contains no UDP header with destination port 4791, as far as the parser reads. See
-    /// [`Frame::parse`] for the cases that it does not read.
+    /// The parser found no UDP header with destination port 4791. [`Frame::parse`] lists the
+    /// packets that the parser does not read.
     #[error("not RoCEv2")]
     NotRoce,
-    /// The frame is one of RoCE v1, which has no IP header.
+    /// The frame has the Ethertype of RoCE v1, which has no IP header.
     #[error("RoCE v1, not RoCEv2")]
     RoceV1,
     /// The frame carries packets in a tunnel, which the parser does not open. The value names the
@@ -99,9 +99,9 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// See [`FrameError`]. The first fragment of an IPv4 datagram is
-    /// [`Malformed`](FrameError::Malformed), because RoCEv2 forbids fragmentation (annex A17). The
-    /// method does not read later fragments, which have no UDP header, and packets with IPv6
-    /// extension headers. They are [`NotRoce`](FrameError::NotRoce).
+    /// [`Malformed`](FrameError::Malformed), because RoCEv2 forbids fragmentation (annex A17).
+    /// Later fragments, which have no UDP header, and packets with IPv6 extension headers are
+    /// [`NotRoce`](FrameError::NotRoce).
     pub fn parse(link: LinkType, bytes: &'a [u8]) -> Result<Self, FrameError> {
         match link {
             LinkType::Loopback => Self::parse_ip(skip(bytes, 4)?),
@@ -180,9 +180,8 @@ impl<'a> Frame<'a> {
         Self::parse_udp(address(8).into(), address(24).into(), header, rest, Some(payload_len))
     }
 
-    /// Parses the UDP header at the start of `rest`. `ip_payload_len` is the payload length
-    /// according to the IP header, or `None` if the header contains a total length below its own
-    /// length.
+    /// `ip_payload_len` is the payload length according to the IP header. It is `None` if the
+    /// header's total length is below the header's own length.
     fn parse_udp(
         src: IpAddr,
         dst: IpAddr,
@@ -194,7 +193,7 @@ impl<'a> Frame<'a> {
         let field = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
         match field(2) {
             ROCE_PORT => {}
-            // The port that IANA has assigned, and the one that Linux has used since before.
+            // The port that IANA has assigned, and the older port that Linux uses.
             4789 | 8472 => return Err(FrameError::Tunnel("VXLAN")),
             6081 => return Err(FrameError::Tunnel("Geneve")),
             _ => return Err(FrameError::NotRoce),
@@ -215,7 +214,6 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Checks the protocol number of an IP header.
 const fn expect_udp(protocol: u8) -> Result<(), FrameError> {
     match protocol {
         UDP_PROTOCOL => Ok(()),
@@ -239,10 +237,10 @@ fn take_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameError> {
 /// Appends an Ethernet frame that contains `datagram`. The datagram has at most 65,507 bytes and
 /// ends in an ICRC that was computed for the same addresses and identification.
 ///
-/// The last four bytes of each hardware address are those of the IP address. An IPv4 frame has the
-/// flag "don't fragment", the identification `ident` and no UDP checksum, like a frame of the
-/// kernel's soft-RoCE. An IPv6 frame has the UDP checksum that IPv6 requires. The address family is
-/// chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
+/// Each hardware address ends in the last four bytes of its IP address. An IPv4 frame has the flag
+/// "don't fragment", the identification `ident` and no UDP checksum, like a frame of the kernel's
+/// soft-RoCE. An IPv6 frame has the UDP checksum that IPv6 requires.
+/// [`IcrcPath::new`](crate::IcrcPath::new) defines the address family of a frame.
 pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out: &mut Vec<u8>) {
     let udp_len = (UDP_LEN + datagram.len()) as u16;
     let [l0, l1] = udp_len.to_be_bytes();

@@ -1,5 +1,5 @@
-//! The extension headers with more than one field and the XRCETH, and how they are encoded in a
-//! packet (IBTA 9.3, annex A14).
+//! The extension headers with more than one field, the XRCETH, and their encoding (IBTA 9.3, annex
+//! A14).
 //!
 //! Multi-byte fields are big-endian in a packet.
 
@@ -40,7 +40,7 @@ pub struct Deth {
     pub src_qp: Qpn,
 }
 
-/// ACK extended transport header (IBTA 9.3): what the responder acknowledges or refuses.
+/// ACK extended transport header (IBTA 9.3): the responder's acknowledgement or refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Aeth {
     /// The kind of acknowledgement.
@@ -119,10 +119,7 @@ impl Syndrome {
     }
 }
 
-/// Returns the `N` bytes of `b` that begin at index `at`.
-///
-/// # Panics
-/// If `b` has fewer than `at + N` bytes.
+/// Replaces slicing and `try_into`, which are not `const`.
 const fn array<const N: usize, const L: usize>(b: &[u8; L], at: usize) -> [u8; N] {
     let mut out = [0; N];
     let mut i = 0;
@@ -178,7 +175,7 @@ impl AtomicEth {
 impl Deth {
     pub(crate) const LEN: usize = 8;
 
-    /// Decodes the header. Returns it and its reserved byte.
+    /// Returns the header and its reserved byte.
     pub(crate) fn decode(b: &[u8; Self::LEN]) -> (Self, u8) {
         let src_qp = Qpn::new(u32::from_be_bytes(array(b, 4)));
         (Deth { qkey: u32::from_be_bytes(array(b, 0)), src_qp }, b[4])
@@ -195,12 +192,11 @@ impl Deth {
 /// The length of the XRCETH: a reserved byte and the number of the shared receive queue.
 pub(crate) const XRCETH_LEN: usize = 4;
 
-/// Decodes an XRCETH. Returns the number and the reserved byte.
+/// Returns the number and the reserved byte.
 pub(crate) fn decode_xrceth(b: &[u8; XRCETH_LEN]) -> (Srqn, u8) {
     (Srqn::new(u32::from_be_bytes(*b)), b[0])
 }
 
-/// Encodes an XRCETH.
 pub(crate) fn encode_xrceth(srqn: Srqn, reserved: u8) -> [u8; XRCETH_LEN] {
     (u32::from(reserved) << 24 | srqn.value()).to_be_bytes()
 }

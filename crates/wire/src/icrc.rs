@@ -43,8 +43,8 @@ pub const ICRC_LEN: usize = 4;
 /// The CRC of the eight bytes 0xff in place of the local route header.
 const AFTER_LRH: u32 = 0x2144_df1c;
 
-/// The IP and UDP header fields of the datagrams from one UDP endpoint to another, with which their
-/// ICRCs are computed and verified.
+/// The IP and UDP headers of the datagrams from one UDP endpoint to another, as far as the ICRC
+/// covers them.
 ///
 /// The path is directed. To verify datagrams from a peer, use the path whose source is the peer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -67,7 +67,7 @@ pub enum Verdict {
         /// identification.
         solved: bool,
     },
-    /// The ICRC is wrong: for every identification, if `verify` returns this for an IPv4 path.
+    /// The ICRC is wrong. For an IPv4 path, `verify` has found it wrong for every identification.
     Bad,
     /// The datagram is shorter than a BTH and an ICRC.
     TooShort,
@@ -156,8 +156,8 @@ impl IcrcPath {
         if !self.v4 {
             return Verdict::Bad;
         }
-        // The identification begins at byte 4 of the IP header. The register is rewound to the
-        // start of the field. Its low eight bits then apply to the first byte of the field.
+        // The identification begins at byte 4 of the IP header. After the rewind to the start of
+        // the field, the low eight bits of the register apply to the first byte of the field.
         let ident_difference = crc_rewind::rewind(difference, IPV4_LEN - 4 + UDP_LEN + covered.len());
         if ident_difference >> 16 != 0 {
             return Verdict::Bad;
@@ -165,8 +165,7 @@ impl IcrcPath {
         Verdict::Good { ident: hint ^ (ident_difference as u16).swap_bytes(), solved: true }
     }
 
-    /// Computes the ICRC of a datagram. `covered` is the datagram without its ICRC and begins with
-    /// a complete BTH.
+    /// `covered` is the datagram without its ICRC. It begins with a complete BTH.
     fn compute(&self, covered: &[u8], ident: u16) -> u32 {
         let mut head = self.template;
         let udp_len = (UDP_LEN + covered.len() + ICRC_LEN) as u16;
@@ -196,11 +195,12 @@ pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
     verify_segment(frame, frame.datagram, 0)
 }
 
-/// Returns the length of the datagrams in a frame, of which the last may be shorter. A capture at
-/// the sender, on loopback or behind GRO shows a GSO run as one long frame, before the kernel has
-/// split it. It contains the headers of the run's first datagram, and no field that gives the
-/// length. The function returns the shortest length at which packets begin everywhere and an ICRC
-/// is correct, or the length of the UDP payload if there is none.
+/// Returns the length of the datagrams in a frame. The last datagram may be shorter. A capture at
+/// the sender, on loopback or behind GRO shows a GSO run as one long frame. The frame has the
+/// headers of the run's first datagram, and no field with the length of the datagrams.
+///
+/// The function returns the shortest length at which a packet begins at every multiple and at least
+/// one ICRC is correct. If there is no such length, it returns the length of the UDP payload.
 pub fn segment_len(frame: &Frame<'_>) -> usize {
     /// `UDP_MAX_SEGMENTS` of Linux.
     const MAX_SEGMENTS: usize = 128;
@@ -222,9 +222,9 @@ pub fn segment_len(frame: &Frame<'_>) -> usize {
     lengths.find(is_sealed).unwrap_or(all.len())
 }
 
-/// Verifies the ICRC of the datagram with this index in a GSO run, which the kernel sends with the
-/// headers of the frame, its own length, and over IPv4 with the frame's identification plus the
-/// index.
+/// Verifies the ICRC of the datagram with this index in a GSO run. The kernel sends each datagram
+/// with the headers of the frame and the datagram's own length. Over IPv4, the identification is
+/// the frame's identification plus the index.
 pub fn verify_segment(frame: &Frame<'_>, datagram: &[u8], index: u16) -> Verdict {
     let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk()) else {
         return Verdict::TooShort;
@@ -261,9 +261,9 @@ pub fn verify_segment(frame: &Frame<'_>, datagram: &[u8], index: u16) -> Verdict
     }
 }
 
-/// Returns the CRC over eight bytes 0xff, the headers in `head` and the bytes of `covered`. `head`
-/// contains the masked IP and UDP headers and ends in space for the BTH, into which the function
-/// copies and masks the BTH. `covered` begins with a complete BTH.
+/// Returns the CRC over eight bytes 0xff, the headers in `head` and the bytes of `covered` after
+/// its BTH. `head` contains the masked IP and UDP headers, and space for the masked BTH at its end.
+/// `covered` begins with a complete BTH.
 fn masked_crc(head: &mut [u8], covered: &[u8]) -> u32 {
     let (bth, rest) = covered.split_at(BTH_LEN);
     let at = head.len() - BTH_LEN;

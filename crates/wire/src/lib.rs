@@ -27,6 +27,5 @@ pub const ROCE_PORT: u16 = 4791;
 /// The length of the base transport header, with which every packet begins, in bytes (IBTA 9.2).
 pub const BTH_LEN: usize = 12;
 
-/// The length of the longest headers of an opcode, which are a BTH, an XRCETH and an AtomicETH, in
-/// bytes.
+/// The length of the longest headers of an opcode in bytes: a BTH, an XRCETH and an AtomicETH.
 pub const MAX_HEADERS_LEN: usize = BTH_LEN + 4 + 28;

@@ -1,5 +1,4 @@
-//! The transport service and the operation of a packet, with the extension headers that each of
-//! them requires.
+//! The transport service and the operation of a packet, with their extension headers.
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
 use crate::psn::Srqn;
@@ -15,8 +14,8 @@ pub enum Transport {
     /// Unreliable datagram. The DETH of a packet contains the sender's queue pair number.
     Ud(Deth),
     /// Extended reliable connection (annex A14). The XRCETH of a request contains the number of the
-    /// shared receive queue to which the message is addressed. A response has no XRCETH: the number
-    /// of a parsed response is 0, and it is not emitted.
+    /// shared receive queue to which the message is addressed. A response has no XRCETH. The number
+    /// of a parsed response is 0, and `emit` ignores the number of a response.
     Xrc(Srqn),
 }
 

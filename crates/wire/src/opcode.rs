@@ -1,5 +1,5 @@
-//! Opcode numbers and names (IBTA 9.2, opcode table; the names are those of Linux' `ib_pack.h`,
-//! without `IB_OPCODE_`).
+//! Opcode numbers and names (IBTA 9.2, opcode table). The names are from Linux's `ib_pack.h`,
+//! without `IB_OPCODE_`.
 
 use crate::message::{Message, Transport};
 
@@ -38,14 +38,14 @@ pub(crate) const FETCH_ADD: u8 = 0x14;
 pub(crate) const SEND_LAST_INV: u8 = 0x16;
 pub(crate) const SEND_ONLY_INV: u8 = 0x17;
 
-/// Returns whether the opcode in the first byte of a BTH is that of a response: data of a READ or
-/// an atomic, or an ACK or NAK.
+/// Returns whether the opcode in the first byte of a BTH belongs to a response: data of a READ or
+/// an atomic, an ACK or a NAK.
 pub const fn is_response(code: u8) -> bool {
     matches!(code & 0x1f, READ_FIRST..=ATOMIC_ACK)
 }
 
-/// Returns whether the opcode in the first byte of a BTH is that of a request packet that ends a
-/// message which consumes a receive.
+/// Returns whether the opcode in the first byte of a BTH belongs to the last request packet of a
+/// message that consumes a receive.
 pub const fn completes_receive(code: u8) -> bool {
     matches!(
         code & 0x1f,

@@ -8,7 +8,7 @@ use crate::opcode;
 use crate::psn::{Psn, Qpn, Srqn};
 
 /// A RoCEv2 packet: the fields of the BTH (IBTA 9.2), the transport and the operation with their
-/// extension headers, and the payload. Neither the ICRC nor pad bytes are part of it.
+/// extension headers, and the payload. A `Packet` contains neither the ICRC nor pad bytes.
 ///
 /// Some fields of a `Packet` have more bits than in the datagram ([`ReservedBits`], [`Aeth::msn`]
 /// and the contents of [`Syndrome`](crate::Syndrome)). Only their low bits are emitted.
@@ -55,15 +55,14 @@ pub struct ReservedBits {
     pub extension: u8,
 }
 
-/// Returns the number of pad bytes after a payload of this length (IBTA 9.2).
+/// A payload is padded to a multiple of four bytes (IBTA 9.2).
 const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
-/// Reads headers from the front of a buffer. The methods are always inlined, because the results of
-/// calls pass through memory: parsing a packet would take 32 ns instead of 10 ns.
+/// The methods are always inlined. A call would pass its result through memory, and parsing a
+/// packet would take 32 ns instead of 10 ns.
 struct HeaderReader<'a> {
-    /// The bytes that have not been read.
     rest: &'a [u8],
     /// The number of bytes that have been read.
     at: usize,
@@ -102,7 +101,6 @@ impl<'a> HeaderReader<'a> {
         self.take().map(AtomicEth::decode)
     }
 
-    /// Reads the extension headers of the opcode `code` and returns the operation.
     #[inline(always)]
     fn message(&mut self, code: u8) -> Result<Message, ParseError> {
         let operation = code & 0x1f;
@@ -147,8 +145,8 @@ impl<'a> HeaderReader<'a> {
     }
 }
 
-/// Headers under construction. The buffer has space for every combination of transport and message,
-/// even for those that no opcode stands for.
+/// The buffer has space for every combination of transport and message, even for a combination
+/// without an opcode.
 struct HeaderBuf {
     bytes: [u8; HeaderBuf::CAPACITY],
     len: usize,
@@ -196,8 +194,8 @@ impl<'a> Packet<'a> {
     /// Parses a UDP payload *without* its last four bytes, which are the ICRC.
     ///
     /// The returned packet borrows the payload from `buf`. The pad bytes are dropped and may have
-    /// any value. The method does not check whether the payload is within the path MTU and the
-    /// RETH's length, which the transport does.
+    /// any value. The transport, not this method, compares the payload with the path MTU and the
+    /// RETH's length.
     ///
     /// # Errors
     /// See [`ParseError`].
@@ -213,9 +211,8 @@ impl<'a> Packet<'a> {
         }
         let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, extension: 0 };
         let (transport, message) = if bth[0] & 0xe0 == opcode::UD {
-            // `HeaderReader::message` checks the opcode, but runs after the DETH is read. The
-            // opcode is checked here first, so that an unknown one is reported even if the packet
-            // is too short for a DETH.
+            // `HeaderReader::message` checks the opcode too, but after the DETH is read. The
+            // earlier check reports an unknown opcode even if the packet is too short for a DETH.
             if bth[0] != opcode::UD | opcode::SEND_ONLY && bth[0] != opcode::UD | opcode::SEND_ONLY_IMM {
                 return Err(ParseError::UnknownOpcode(bth[0]));
             }
@@ -328,12 +325,10 @@ impl<'a> Packet<'a> {
         out.extend_from_slice(self.headers(payload_len).as_slice());
     }
 
-    /// Returns the payload, or no bytes if the operation has no payload.
     const fn emitted_payload(&self) -> &'a [u8] {
         if self.message.has_payload() { self.payload } else { &[] }
     }
 
-    /// Encodes the headers of a packet with a payload of `payload_len` bytes.
     fn headers(&self, payload_len: usize) -> HeaderBuf {
         let pad = if self.message.has_payload() { pad_len(payload_len) as u8 } else { 0 };
         let mut out = HeaderBuf { bytes: [0; HeaderBuf::CAPACITY], len: 0 };

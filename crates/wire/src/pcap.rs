@@ -40,9 +40,8 @@ pub const fn file_header() -> [u8; FILE_HEADER_LEN] {
     with_u32(out, 20, ETHERNET)
 }
 
-/// Returns the header of the record of a frame, which precedes the frame in a file with
-/// [`file_header`]. The frame has `frame_len` bytes, was captured completely, and was captured
-/// `ts_ns` nanoseconds after the Unix epoch.
+/// Returns the header that precedes a frame in a file with [`file_header`]. The frame has
+/// `frame_len` bytes and was captured completely, `ts_ns` nanoseconds after the Unix epoch.
 pub fn record_header(ts_ns: u64, frame_len: usize) -> [u8; RECORD_HEADER_LEN] {
     let mut out = [0; RECORD_HEADER_LEN];
     let len = (frame_len as u32).to_le_bytes();

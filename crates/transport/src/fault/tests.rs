@@ -28,8 +28,7 @@ fn drop_packet() -> TapResult {
     TapResult { verdict: Verdict::Drop, failure: None }
 }
 
-/// Checks that `failure` is the only failure, by the state queries and by the effect of the taps on
-/// packets.
+/// Checks that `failure` is the only failure.
 fn assert_failed(faults: &Faults, failure: Failure) {
     assert_eq!(faults.link_up(), failure != Failure::LinkDown, "{failure}");
     assert_eq!(faults.host_access_ok(), !matches!(failure, Failure::NicDead | Failure::NicHung), "{failure}");
@@ -47,7 +46,7 @@ fn assert_failed(faults: &Faults, failure: Failure) {
     }
 }
 
-/// Returns the result for the packet that fires a trigger. Only a hung NIC lets it pass.
+/// Only a hung NIC lets the packet that fires a trigger pass.
 fn fired(failure: Failure) -> TapResult {
     let verdict = if failure == Failure::NicHung { Verdict::Pass } else { Verdict::Drop };
     TapResult { verdict, failure: Some(failure) }

@@ -7,7 +7,6 @@ use mitra_verbs::{CqId, Error, Qpn, Result, Wc, WcStatus};
 
 use crate::nic::handle_table::HandleTable;
 
-/// All completion queues of a NIC.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct CompletionQueues {
     table: HandleTable<Cq>,
@@ -26,7 +25,6 @@ struct Cq {
     armed: Armed,
     /// The number of completions, at the end of the ring, that arrived after the last event.
     unreported: usize,
-    /// Whether the queue is in `pending_events`.
     event_pending: bool,
     overflowed: bool,
     /// The number of send queues, receive queues and XRC shared receive queues that complete here.
@@ -68,8 +66,8 @@ impl CompletionQueues {
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId> {
         self.check_depth(depth)?;
-        // A queue pair that stands by uses no entry, so memory is allocated at the first
-        // completion.
+        // A queue pair on a standby rail completes nothing, so the queue allocates memory at the
+        // first completion.
         let ring = VecDeque::new();
         let cq = Cq {
             ring,
@@ -156,7 +154,6 @@ impl CompletionQueues {
         Ok(())
     }
 
-    /// Disarms the queue and adds it to the queues with an event.
     fn raise_event(&mut self, id: CqId) {
         let Ok(cq) = self.table.get_mut(id.0) else { return };
         cq.armed = Armed::No;
@@ -203,7 +200,6 @@ impl CompletionQueues {
         Some(id)
     }
 
-    /// Removes and returns a queue that has lost a completion because it is full, or was once full.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

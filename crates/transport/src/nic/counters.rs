@@ -27,7 +27,6 @@ counters! {
     bytes_received,
     /// Payload bytes passed to the driver for sending.
     bytes_sent,
-    /// Packets dropped because the link was down.
     drop_link_down,
     /// Packets dropped because no queue pair or multicast group has their destination number.
     drop_no_qp,
@@ -37,9 +36,7 @@ counters! {
     drop_qp_state,
     /// Packets dropped because their transport service was not the queue pair's.
     drop_wrong_transport,
-    /// Packets dropped because of their P_Key.
     drop_pkey,
-    /// Datagrams dropped because of their Q_Key.
     drop_qkey,
     /// UD and UC packets dropped because no receive was posted.
     drop_no_receive,
@@ -57,16 +54,12 @@ counters! {
     duplicate_requests,
     /// Positive acknowledgements sent, without READ and atomic responses.
     acks_sent,
-    /// NAKs for PSN sequence errors sent.
     sequence_naks_sent,
-    /// Receiver-not-ready (RNR) NAKs sent.
     rnr_naks_sent,
     /// NAKs sent that end the queue pair: invalid request, remote access error, remote operational
     /// error.
     fatal_naks_sent,
-    /// NAKs for PSN sequence errors received.
     sequence_naks_received,
-    /// Receiver-not-ready (RNR) NAKs received.
     rnr_naks_received,
     /// NAKs received that end the queue pair.
     fatal_naks_received,
@@ -74,9 +67,7 @@ counters! {
     implied_naks,
     /// Expirations of the retransmission timer.
     timeouts,
-    /// Retransmitted request packets.
     retransmitted_packets,
-    /// Messages that the responder has executed.
     messages_executed,
     /// Work requests completed with an error status other than `Flushed`.
     failed_requests,

@@ -40,7 +40,6 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// Stores an object and returns its handle.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32> {
         if self.live == self.limit {
             return Err(Error::Limit {

@@ -28,7 +28,6 @@ use mitra_verbs::{
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
-/// The memory regions and memory windows of one NIC.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct KeyTable {
     slots: Vec<Slot>,
@@ -43,14 +42,12 @@ pub(crate) struct KeyTable {
     quarantine: Duration,
     regions: ObjectCount,
     windows: ObjectCount,
-    /// The number of bound windows.
     bound_windows: u32,
 }
 
 /// The place in memory where a permitted access begins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RegionSpan {
-    /// The driver's identifier of the region.
     pub(crate) region: RegionId,
     /// The first byte of the access, as an offset into the region.
     pub(crate) offset: u64,
@@ -61,17 +58,11 @@ pub(crate) struct RegionSpan {
 pub(crate) enum KeyError {
     /// No region or bound window has this key.
     Unknown,
-    /// The region or window belongs to another protection domain.
     WrongPd,
-    /// The window is bound to another queue pair.
     WrongQp,
-    /// The region or window does not grant a required access right.
     NoRight,
-    /// Some of the bytes lie outside the region or window.
     OutOfBounds,
-    /// Bind: the window is already bound.
     AlreadyBound,
-    /// Bind: the length is 0.
     ZeroLength,
     /// Bind: a type 1 window would be zero-based.
     ZeroBased,
@@ -135,7 +126,7 @@ struct WindowBinding {
     /// The queue pair that may use a type 2 window. `None` for a type 1 window, which all queue
     /// pairs of the protection domain may use.
     qpn: Option<Qpn>,
-    /// The region. It cannot be deregistered while the window is bound.
+    /// The region cannot be deregistered while the window is bound.
     mr: MrId,
     /// The addresses of the window's bytes in requests.
     range: AddressRange,
@@ -165,7 +156,6 @@ impl AddressRange {
     }
 }
 
-/// The number of objects of a kind, and its limit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ObjectCount {
     /// The name of the objects in error messages.
@@ -263,8 +253,7 @@ impl KeyTable {
         Ok(region)
     }
 
-    /// Checks a local scatter/gather entry. `needs` is `LOCAL_WRITE` if the NIC writes to the
-    /// entry.
+    /// `needs` is `LOCAL_WRITE` if the NIC writes to the scatter/gather entry.
     pub(crate) fn check_local(
         &self,
         pd: PdId,
@@ -282,8 +271,8 @@ impl KeyTable {
     /// Checks a remote access on queue pair `qpn`, which belongs to `pd`.
     ///
     /// The caller checks the access rights of the queue pair. A request of 0 bytes needs no key
-    /// (IBTA volume 1, 9.7.4), so the caller does not check one. For a `len` of 0, `addr` must be
-    /// in the region or window or at its end.
+    /// (IBTA volume 1, 9.7.4), and the caller does not check such a request. For a `len` of 0,
+    /// `addr` must be in the region or window or at its end.
     pub(crate) fn check_remote(
         &self,
         qpn: Qpn,
@@ -310,8 +299,7 @@ impl KeyTable {
         }
     }
 
-    /// Returns whether a region or window belongs to the protection domain. The cost is linear in
-    /// the table size.
+    /// The cost is linear in the table size.
     pub(crate) fn pd_in_use(&self, pd: PdId) -> bool {
         self.slots.iter().any(|slot| match slot.object {
             Object::None => false,
@@ -320,7 +308,6 @@ impl KeyTable {
         })
     }
 
-    /// Removes a slot from the free slots, or adds a slot, and returns it.
     fn take_slot(&mut self, now: Time) -> Result<u32> {
         if let Some(&(until, index)) = self.quarantined.front()
             && until <= now
@@ -340,7 +327,7 @@ impl KeyTable {
         Ok(used as u32)
     }
 
-    /// Frees the slot of an object. The handle and the key are invalid from now on.
+    /// The handle and the key of the object are invalid from now on.
     fn free_slot(&mut self, now: Time, handle: u32) {
         let index = handle & ((1 << self.index_bits) - 1);
         let slot = &mut self.slots[index as usize];
@@ -353,12 +340,11 @@ impl KeyTable {
         }
     }
 
-    /// Returns the handle of the object in a slot.
     fn handle(&self, index: u32) -> u32 {
         self.slots[index as usize].generation << self.index_bits | index
     }
 
-    /// Returns the key of a handle. The low 8 bits are zero.
+    /// The low 8 bits of the key are zero.
     fn key(&self, handle: u32) -> Key {
         Key(self.cipher.encrypt(handle) << 8)
     }
@@ -394,7 +380,6 @@ impl Region {
     }
 }
 
-/// Checks the addresses `addr .. addr + len` and the rights of a region.
 fn check_region(addr: u64, len: u64, access: Access) -> Result<()> {
     if !may_grant(access, access) {
         return Err(Error::Invalid(
@@ -407,7 +392,6 @@ fn check_region(addr: u64, len: u64, access: Access) -> Result<()> {
     Ok(())
 }
 
-/// Returns the binding of a window, if it has this key and the queue pair may use it.
 fn binding_for(window: Window, qpn: Qpn, pd: PdId, key: Key) -> Result<WindowBinding, KeyError> {
     match window.binding {
         Some(binding) if binding.key == key => {

@@ -40,7 +40,7 @@ fn check_limit(attribute: &'static str, live: usize, limit: u32) -> Result<()> {
 }
 
 impl MulticastGroups {
-    /// Attaches a queue pair. Attaching a member again has no effect.
+    /// Attaching a member again has no effect.
     fn attach(&mut self, group: Gid, member: Member, limits: &Limits) -> Result<()> {
         let members = self.members(group);
         if members.iter().any(|other| other.qpn == member.qpn) {
@@ -72,7 +72,6 @@ impl MulticastGroups {
         Ok(())
     }
 
-    /// Returns whether a queue pair is attached to any group.
     pub(crate) fn contains_qp(&self, qpn: Qpn) -> bool {
         self.members.values().flatten().any(|member| member.qpn == qpn)
     }

@@ -30,11 +30,11 @@ impl Nic {
         }
     }
 
-    /// Returns whether a received packet completes a receive of a queue pair that waits for an
-    /// acknowledgement, and whose program may rely on the completion of its request before that of
-    /// the answer.
+    /// Returns whether the driver must handle an acknowledgement that has arrived together with the
+    /// packet first. In that case, the packet completes a receive of a queue pair that waits for
+    /// the acknowledgement of a request. The program may rely on the completion of the request
+    /// before the completion of the receive.
     ///
-    /// The driver then handles an acknowledgement that has arrived together with the packet first.
     /// The two directions of a connection have no common order on the wire.
     pub fn may_overtake_ack(&self, packet: &Packet<'_>) -> bool {
         opcode::completes_receive(packet.message.operation())
@@ -57,7 +57,6 @@ impl Nic {
         true
     }
 
-    /// Hands a packet to a queue pair.
     pub(crate) fn dispatch(
         &mut self,
         now: Time,
@@ -80,7 +79,7 @@ impl Nic {
         while let Some(slot) = self.timers.take_due(now) {
             if let Some(qp) = self.qps.slot_mut(slot) {
                 // The heap keeps the earliest deadline that was set. The queue pair may have a
-                // later one now.
+                // later deadline now.
                 if qp.deadline().is_some_and(|t| t <= now) {
                     qp.handle_timeout(&mut self.shared, now);
                 }
@@ -92,8 +91,8 @@ impl Nic {
     /// Handles an idle poll, at which no packet has arrived and none is to be sent.
     ///
     /// Each pending acknowledgement becomes due, or is held back for up to `ack_delay` because its
-    /// requester is expected to continue without it. [`Nic::poll_transmit`] sends those that are
-    /// due.
+    /// requester is expected to continue without an acknowledgement. [`Nic::poll_transmit`] sends
+    /// the due acknowledgements.
     pub fn handle_idle(&mut self, now: Time) {
         while let Some(slot) = self.ack_pending.pop() {
             if let Some(qp) = self.qps.slot_mut(slot) {
@@ -108,9 +107,9 @@ impl Nic {
 
     /// Handles a delivery of completions to the program, before the program sees them.
     ///
-    /// The acknowledgements of messages that completed receives become due, and
-    /// [`Nic::poll_transmit`] sends them, so that they do not depend on what the program does next.
-    /// Those that are expected to leave with the program's answer wait.
+    /// The acknowledgements of messages that completed receives become due, so that they do not
+    /// depend on the next action of the program. [`Nic::poll_transmit`] sends them. An
+    /// acknowledgement that is expected to leave with the program's answer waits.
     pub fn handle_delivery(&mut self) {
         let mut index = 0;
         while let Some(&slot) = self.ack_pending.get(index) {
@@ -126,8 +125,9 @@ impl Nic {
         }
     }
 
-    /// Makes all pending acknowledgements due, including those that are held back. The driver calls
-    /// this before it sleeps, and then [`Nic::poll_transmit`], which sends them.
+    /// Makes all pending acknowledgements due, including held acknowledgements. The driver calls
+    /// the method before it sleeps, and then calls [`Nic::poll_transmit`], which sends the
+    /// acknowledgements.
     pub fn flush_acks(&mut self) {
         while let Some(slot) = self.ack_pending.pop().or_else(|| self.ack_held.pop()) {
             if let Some(qp) = self.qps.slot_mut(slot) {

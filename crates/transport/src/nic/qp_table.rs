@@ -20,13 +20,11 @@ use crate::qp::Qp;
 const QPN_BITS: u32 = 24;
 /// The queue pair number of the general services interface (GSI).
 const GSI: Qpn = Qpn::new(1);
-/// The slot that is reserved for the GSI queue pair.
 const GSI_SLOT: u32 = 0;
 /// The numbers that no ordinary queue pair has: 0 and 1 are the management queue pairs, 0xffffff is
 /// multicast.
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
-/// All queue pairs of a NIC.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct QpTable {
     slots: Vec<Slot>,
@@ -38,7 +36,6 @@ pub(crate) struct QpTable {
     /// The number of low bits of a handle that hold the slot index.
     slot_bits: u32,
     limit: u32,
-    /// The number of existing queue pairs.
     live: u32,
     quarantine: Duration,
     /// The difference between successive tags of a slot. It is odd, so that a slot goes through all
@@ -140,7 +137,6 @@ impl QpTable {
         }
     }
 
-    /// Removes a queue pair.
     pub(crate) fn remove(&mut self, now: Time, qpn: Qpn) -> Result<Box<Qp>> {
         self.get(qpn)?;
         let slot = self.slot(qpn);
@@ -166,7 +162,6 @@ impl QpTable {
         slot.tag == slot.first_tag
     }
 
-    /// Returns the current queue pair number of a slot.
     fn number(&self, slot: u32) -> Qpn {
         Qpn::new(self.cipher.encrypt(self.slots[slot as usize].tag << self.slot_bits | slot))
     }
@@ -192,17 +187,14 @@ impl QpTable {
         self.slot_mut(slot).filter(|qp| qp.attrs.qpn == qpn).ok_or(no_such_qp(qpn))
     }
 
-    /// Returns the queue pair in a slot.
     pub(crate) fn slot_mut(&mut self, slot: u32) -> Option<&mut Qp> {
         self.slots.get_mut(slot as usize)?.qp.as_deref_mut()
     }
 
-    /// Iterates over all queue pairs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Qp> {
         self.slots.iter().filter_map(|slot| slot.qp.as_deref())
     }
 
-    /// Iterates over all queue pairs and their slots.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Qp)> {
         self.slots.iter_mut().zip(0..).filter_map(|(slot, i)| Some((i, slot.qp.as_deref_mut()?)))
     }

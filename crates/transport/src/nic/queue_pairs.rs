@@ -17,8 +17,8 @@ impl Nic {
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain, a completion queue, the shared receive
     ///   queue or the XRC domain does not exist.
-    /// - [`Error::Invalid`]: an XRC queue pair has a shared receive queue, or another one has an
-    ///   XRC shared receive queue.
+    /// - [`Error::Invalid`]: an XRC queue pair has a shared receive queue, or a queue pair of
+    ///   another service has an XRC shared receive queue.
     /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs,
     ///   or all free queue pair numbers are quarantined.
     /// - [`Error::Busy`]: another GSI queue pair exists.

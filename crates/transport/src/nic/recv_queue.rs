@@ -15,11 +15,9 @@ pub(crate) struct RecvQueue {
     max_sges: u32,
 }
 
-/// The reason why a receive is not posted.
 pub(crate) enum RecvPostError {
-    /// The queue is full. The caller names the queue in the error message.
+    /// The caller names the queue in the error message.
     Full,
-    /// The receive exceeds a limit.
     Error(Error),
 }
 
@@ -60,7 +58,6 @@ impl RecvQueue {
         self.wrs.pop_front()
     }
 
-    /// Puts an unused receive back at the front.
     pub(crate) fn return_to_front(&mut self, wr: RecvWr) {
         self.wrs.push_front(wr);
     }
@@ -82,12 +79,12 @@ impl RecvQueue {
     }
 }
 
-/// A shared receive queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Srq {
     pub(crate) pd: PdId,
     pub(crate) queue: RecvQueue,
-    /// The queue raises its limit event when it holds fewer receives than this. 0 means not armed.
+    /// The queue raises its limit event when it holds fewer receives than `limit`. 0 means not
+    /// armed.
     pub(crate) limit: u32,
     /// The number of queue pairs that take receives from the queue.
     pub(crate) users: u32,
@@ -100,7 +97,7 @@ pub(crate) struct Srq {
 pub(crate) enum RecvSource {
     Own(RecvQueue),
     Shared(SrqId),
-    /// The shared receive queue that the current message of an XRC queue pair names, or the last
-    /// one between two messages.
+    /// The shared receive queue that the current message of an XRC queue pair names. Between two
+    /// messages, the queue of the last message.
     Xrc(Option<SrqId>),
 }

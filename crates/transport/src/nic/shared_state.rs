@@ -26,7 +26,6 @@ pub(crate) struct Route {
     pub(crate) destination: Gid,
 }
 
-/// The state of a NIC that all its queue pairs use.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedState {
     pub(crate) config: NicConfig,
@@ -51,7 +50,6 @@ impl SharedState {
         }
     }
 
-    /// Returns the next receive without removing it from its queue.
     pub(crate) fn peek_recv<'a>(&'a self, receives: &'a RecvSource) -> Option<&'a RecvWr> {
         match receives {
             RecvSource::Own(queue) => queue.first(),
@@ -60,7 +58,6 @@ impl SharedState {
         }
     }
 
-    /// Removes and returns the next receive.
     pub(crate) fn take_recv(&mut self, receives: &mut RecvSource) -> Option<RecvWr> {
         match receives {
             RecvSource::Own(queue) => queue.take(),

@@ -18,12 +18,11 @@ pub(crate) struct TimerHeap {
 }
 
 impl TimerHeap {
-    /// Returns the earliest deadline.
     pub(crate) fn first(&self) -> Option<Time> {
         self.heap.first().map(|&slot| self.slots[slot as usize].1)
     }
 
-    /// Sets the deadline of a slot, unless the slot has an earlier one.
+    /// Sets the deadline of a slot, unless the slot has an earlier deadline.
     pub(crate) fn set_earlier(&mut self, slot: u32, deadline: Time) {
         let index = slot as usize;
         if index >= self.slots.len() {
@@ -40,7 +39,7 @@ impl TimerHeap {
         }
     }
 
-    /// Removes and returns the slot with the earliest deadline, if that is at most `now`.
+    /// Removes and returns the slot with the earliest deadline, if the deadline is at most `now`.
     pub(crate) fn take_due(&mut self, now: Time) -> Option<u32> {
         let slot = *self.heap.first()?;
         if self.slots[slot as usize].1 > now {
@@ -50,7 +49,6 @@ impl TimerHeap {
         Some(slot)
     }
 
-    /// Removes the deadline of a slot.
     pub(crate) fn remove(&mut self, slot: u32) {
         let Some(&(position, _)) = self.slots.get(slot as usize) else { return };
         if position == NOT_IN_HEAP {

@@ -10,7 +10,6 @@ use crate::Nic;
 use crate::nic::handle_table::HandleTable;
 use crate::nic::shared_state::SharedState;
 
-/// The properties of a shared receive queue in an XRC domain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct XrcSrq {
     pub(crate) number: Srqn,
@@ -51,14 +50,13 @@ impl XrcDomains {
         }
     }
 
-    /// Removes a shared receive queue that is destroyed.
     pub(crate) fn remove_srq(&mut self, srq: &XrcSrq) {
         self.srqs.remove(&srq.number);
         self.remove_user(srq.domain);
     }
 
-    /// Chooses an unused number. Numbers are random, so that a peer cannot guess those of other
-    /// processes. 0 is never used.
+    /// Chooses an unused number. The number is random, so that a peer cannot guess the numbers of
+    /// other processes. 0 is never used.
     fn unused_number(&self, rng: &mut ChaCha8Rng) -> Srqn {
         loop {
             let number = Srqn::new(rng.next_u32());
@@ -78,14 +76,13 @@ impl SharedState {
         Some(XrcTarget { srq, pd: queue.pd, cq: xrc.cq })
     }
 
-    /// Returns the completion queue of an XRC shared receive queue.
     pub(crate) fn xrc_cq(&self, srq: SrqId) -> Option<CqId> {
         self.srqs.get(srq.0).ok()?.xrc.map(|xrc| xrc.cq)
     }
 }
 
 /// Returns the completion queues that a queue pair uses. The receiving end of an XRC connection
-/// uses none, and the sending end one.
+/// uses no completion queue, and the sending end uses one queue.
 pub(crate) fn used_cqs(init: &QpInitAttr) -> impl Iterator<Item = CqId> + use<> {
     let n = match init.qp_type {
         QpType::XrcRecv(_) => 0,
@@ -95,7 +92,7 @@ pub(crate) fn used_cqs(init: &QpInitAttr) -> impl Iterator<Item = CqId> + use<> 
     [init.send_cq, init.recv_cq].into_iter().take(n)
 }
 
-/// Returns the protection domain to which a queue pair belongs.
+/// The receiving end of an XRC connection belongs to no protection domain.
 pub(crate) fn used_pd(init: &QpInitAttr) -> Option<PdId> {
     (!matches!(init.qp_type, QpType::XrcRecv(_))).then_some(init.pd)
 }

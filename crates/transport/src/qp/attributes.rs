@@ -10,7 +10,6 @@ use mitra_wire::Transport;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct QpAttributes {
     pub(crate) qpn: Qpn,
-    /// The attributes with which the queue pair was created.
     pub(crate) init: QpInitAttr,
     /// The protection domain of the receives. It is the domain of the shared receive queue, if the
     /// queue pair has one.
@@ -20,9 +19,7 @@ pub(crate) struct QpAttributes {
     pub(crate) modified: QpAttr,
     /// The largest payload of a packet in bytes: the path MTU, or the port's MTU for UD.
     pub(crate) mtu: usize,
-    /// The address of a connected peer.
     pub(crate) dest_gid: Gid,
-    /// The queue pair number of a connected peer.
     pub(crate) dest_qpn: Qpn,
 }
 
@@ -44,7 +41,6 @@ impl QpAttributes {
         self.modified.min_rnr_timer.unwrap_or_default()
     }
 
-    /// Returns the service of the responder's packets.
     pub(crate) fn response_transport(&self) -> Transport {
         match self.init.qp_type {
             QpType::XrcRecv(_) => Transport::Xrc(Srqn::default()),

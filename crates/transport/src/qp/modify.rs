@@ -11,7 +11,7 @@ use crate::qp::uc_receiver::UcReceiver;
 use crate::qp::unreliable_sender::UnreliableSender;
 
 impl Qp {
-    /// Changes the state and the attributes. If a check fails, the queue pair does not change.
+    /// If a check fails, the queue pair does not change.
     pub(crate) fn modify(&mut self, attr: &QpAttr, nic: &mut SharedState) -> Result<()> {
         let from = self.attrs.state;
         let to = check_modify(self.attrs.init.qp_type, from, attr)?;
@@ -75,9 +75,9 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair to RESET. Posted work requests are dropped without completion, and so
-    /// are the completions that were not polled, as by hardware's drivers (`mlx5_modify_qp` in
-    /// rdma-core's `providers/mlx5/verbs.c`).
+    /// Returns the queue pair to RESET. The queue pair drops its posted work requests and its
+    /// unpolled completions, as hardware drivers do (`mlx5_modify_qp` in rdma-core's
+    /// `providers/mlx5/verbs.c`).
     fn reset(&mut self, nic: &mut SharedState) {
         if let RecvSource::Own(queue) = &mut self.receives {
             queue.clear();

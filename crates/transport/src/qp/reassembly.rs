@@ -18,7 +18,6 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// The unfinished message, of which only the first packets are executed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) enum Reassembly {
-    /// No message is unfinished.
     #[default]
     Idle,
     /// A SEND that has filled the first `offset` bytes of its receive, which holds `room` bytes.

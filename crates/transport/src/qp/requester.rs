@@ -56,7 +56,6 @@ struct OutstandingFetch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SendFailed(pub(crate) WcStatus);
 
-/// The send queue of a reliable connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Requester {
     /// The requests that are posted and not completed.
@@ -79,7 +78,6 @@ pub(crate) struct Requester {
     /// The READ request packets and atomics that were sent since the last retransmission and are
     /// not answered.
     fetches: VecDeque<OutstandingFetch>,
-    /// The time at which the retransmission timer expires. `None` if the timer is not running.
     retransmit_at: Option<Time>,
     /// The end of the wait that an RNR NAK has asked for. The requester sends nothing until then.
     rnr_until: Option<Time>,
@@ -87,13 +85,12 @@ pub(crate) struct Requester {
     rnr_psn: Option<Psn>,
     retries_left: u8,
     rnr_retries_left: u8,
-    /// The PSN at which the last implied NAK caused a retransmission. A second one at the same PSN
-    /// has no effect.
+    /// The PSN at which the last implied NAK caused a retransmission. A second implied NAK at the
+    /// same PSN has no effect.
     implied_nak_psn: Option<Psn>,
-    /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN
-    /// is a copy, because a responder reports a gap only once.
+    /// The PSN at which the last sequence NAK caused a retransmission. A second sequence NAK at the
+    /// same PSN is a copy, because a responder reports a gap only once.
     sequence_nak_psn: Option<Psn>,
-    /// Whether the last posted request asks for a completion.
     is_last_signaled: bool,
     /// The position of a request that cannot be sent for a local reason, and the status with which
     /// the request fails when it is at the front.
@@ -132,12 +129,10 @@ impl Requester {
         self.reset_retries(attrs);
     }
 
-    /// Returns the number of sends that are posted and not completed.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Returns whether a READ or an atomic is posted and not completed.
     pub(crate) fn has_fetches(&self) -> bool {
         self.queue.iter().any(|request| request.wr.op.is_read_or_atomic())
     }
@@ -150,10 +145,11 @@ impl Requester {
     }
 
     /// Returns whether the program may rely on the completion of a request before the completion of
-    /// its answer, because both are in one completion queue. The specification does not order them.
+    /// its answer, because both completions are in one completion queue. The specification does not
+    /// order the two completions.
     ///
-    /// The peer is taken to be such a program if this end's is, because most programs run at both
-    /// ends.
+    /// The requester assumes that the peer's program does the same, because most programs run at
+    /// both ends.
     pub(crate) fn is_ordered_with_receives(&self, attrs: &QpAttributes) -> bool {
         attrs.init.send_cq == attrs.init.recv_cq && (attrs.init.sq_sig_all || self.is_last_signaled)
     }
@@ -163,7 +159,6 @@ impl Requester {
         self.request(self.cursor.request).is_some_and(|request| request.len as usize > attrs.mtu)
     }
 
-    /// Returns the first PSN that was never sent.
     pub(crate) fn first_unsent_psn(&self) -> Psn {
         self.first_unsent_psn
     }
@@ -173,7 +168,6 @@ impl Requester {
         self.head == self.next_start
     }
 
-    /// Returns the time at which the next timer expires.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match (self.retransmit_at, self.rnr_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -192,7 +186,6 @@ impl Requester {
         *self = Requester { next_psn, first_unsent_psn, ..Requester::new() };
     }
 
-    /// Handles expired timers at the time `now`.
     pub(crate) fn handle_timeout(
         &mut self,
         attrs: &QpAttributes,
@@ -211,12 +204,10 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns the request at a position, if it is in the queue.
     fn request(&self, position: u64) -> Option<&Request> {
         self.queue.get(position.checked_sub(self.head)? as usize)
     }
 
-    /// Returns the oldest unacknowledged PSN.
     fn oldest_unacked_psn(&self) -> Psn {
         match self.queue.front() {
             Some(front) if self.head < self.next_start => front.psn.add(self.acked_packets),
@@ -224,7 +215,6 @@ impl Requester {
         }
     }
 
-    /// Returns the position of the oldest unacknowledged packet.
     fn oldest_unacked(&self) -> Cursor {
         Cursor { request: self.head, packet: self.acked_packets }
     }
@@ -249,7 +239,6 @@ impl Requester {
         self.ack_requested_cost = self.cost_at(self.cursor, attrs.mtu);
     }
 
-    /// Restores the retry counts and forgets the PSNs of earlier NAKs.
     fn reset_retries(&mut self, attrs: &QpAttributes) {
         self.retries_left = attrs.retry_cnt();
         self.rnr_retries_left = attrs.rnr_retry();
@@ -261,7 +250,6 @@ impl Requester {
         self.sequence_nak_psn = None;
     }
 
-    /// Removes the front request and completes it if it is signalled.
     fn complete_front(&mut self, attrs: &QpAttributes, nic: &mut SharedState) {
         if let Some(request) = self.queue.pop_front() {
             self.head += 1;

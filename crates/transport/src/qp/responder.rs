@@ -35,17 +35,16 @@ use saved_atomics::{DUPLICATE_REGION, SavedAtomics};
 /// A responder error that moves the queue pair to ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FatalError {
-    /// The status of the receive that was being filled. If it is `None`, the NIC raises an
+    /// The status of the receive that was being filled. Without such a receive, the NIC raises an
     /// asynchronous event.
     pub(crate) receive: Option<WcStatus>,
     pub(crate) code: NakCode,
 }
 
-/// The responder of a reliable connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Responder {
     expected_psn: Psn,
-    /// The number of executed PSNs. Unlike the PSN, it does not wrap.
+    /// Unlike the PSN, the number does not wrap.
     executed_psns: u64,
     /// The number of executed messages, modulo 2²⁴.
     msn: u32,
@@ -60,14 +59,14 @@ pub(crate) struct Responder {
     /// The error of a request that was refused while responses to earlier requests were due. Its
     /// NAK is sent after these responses. The queue pair then fails.
     pending_fatal: Option<FatalError>,
-    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until
-    /// it has executed the packet with that PSN.
+    /// Whether the responder has queued a NAK for the expected PSN. The responder sends no sequence
+    /// NAK until it has executed the packet with that PSN.
     sequence_nak_suppressed: bool,
     /// The highest PSN that the responder dropped because an earlier packet was missing.
     highest_dropped_psn: Psn,
     /// The value of `executed_psns` after the last SEND or WRITE packet. An ACK packet acknowledges
-    /// nothing after it, because the response to a READ or an atomic is its acknowledgement, and
-    /// Linux's rxe takes an ACK packet for the response.
+    /// no later PSN. The response to a READ or an atomic is its acknowledgement, and Linux's rxe
+    /// would take an ACK packet for the response.
     ackable_psns: u64,
     acks: AckScheduler,
     answers: AnswerPolicy,
@@ -100,8 +99,6 @@ impl Responder {
         }
     }
 
-    /// Returns the PSN that the next request must have. The responder has executed all earlier
-    /// PSNs.
     pub(crate) fn expected_psn(&self) -> Psn {
         self.expected_psn
     }
@@ -111,7 +108,6 @@ impl Responder {
         self.saved_atomics.list(self.executed_psns).collect()
     }
 
-    /// Returns the time at which the next timer expires.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match (self.acks.deadline(), self.responses_paused_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -119,12 +115,10 @@ impl Responder {
         }
     }
 
-    /// Returns whether an acknowledgement waits for the next idle poll.
     pub(crate) fn has_pending_ack(&self) -> bool {
         self.acks.is_pending()
     }
 
-    /// Returns whether the responder has to send an acknowledgement and nothing else.
     pub(crate) fn only_ack_due(&self) -> bool {
         self.acks.is_due() && self.pending_nak.is_none() && self.responses.is_empty()
     }
@@ -137,7 +131,8 @@ impl Responder {
         self.acks.handle_idle(&nic.config.tuning, now, may_hold)
     }
 
-    /// Handles a request that is about to be sent, as [`Responder::handle_idle`] does.
+    /// Handles a request that is about to be sent, as [`Responder::handle_idle`] handles an idle
+    /// poll.
     pub(crate) fn handle_answer(&mut self, nic: &SharedState, now: Time, is_ordered: bool) -> bool {
         let may_hold = !(self.answers.on_answer() && is_ordered);
         self.acks.handle_idle(&nic.config.tuning, now, may_hold)
@@ -153,7 +148,6 @@ impl Responder {
         is_due
     }
 
-    /// Makes pending acknowledgements due, including one that is held back.
     pub(crate) fn flush_acks(&mut self) {
         self.acks.flush();
     }
@@ -170,7 +164,6 @@ impl Responder {
         self.responses_paused_until = None;
     }
 
-    /// Returns whether the responder has a packet to send now.
     pub(crate) fn can_send(&self) -> bool {
         if self.responses.is_empty() {
             self.pending_nak.is_some() || self.acks.is_due()
@@ -202,12 +195,10 @@ impl Responder {
         self.acks.clear();
     }
 
-    /// Removes and returns the receive of an unfinished message.
     pub(crate) fn take_recv(&mut self) -> Option<RecvWr> {
         self.reassembly.take_recv()
     }
 
-    /// Handles a request packet.
     pub(crate) fn handle_request(
         &mut self,
         attrs: &QpAttributes,

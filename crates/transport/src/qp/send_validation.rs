@@ -104,14 +104,13 @@ fn check_operation(
     check_limit("bytes of a message", wr.data.len(), limits.message_bytes.into())
 }
 
-/// Returns whether UD has the operation.
 fn is_datagram_op(op: &SendOp) -> bool {
     matches!(op, SendOp::Send | SendOp::SendWithImm(_))
 }
 
-/// Returns the status with which a posted send fails when the NIC begins to execute it, because the
-/// transport service does not have the operation (IBTA volume 1, table 38), or because its local
-/// memory is too short. The cases are those of Linux's soft-RoCE, see `docs/device.md`.
+/// Returns the status with which a posted send fails when the NIC begins to execute it. The
+/// transport service does not have the operation (IBTA volume 1, table 38), or the local memory of
+/// the operation is too short. Linux's soft-RoCE fails in the same cases, see `docs/device.md`.
 pub(crate) fn execution_error(attrs: &QpAttributes, wr: &SendWr) -> Option<WcStatus> {
     let fetches = wr.op.is_read_or_atomic();
     let has_operation = match attrs.init.qp_type {

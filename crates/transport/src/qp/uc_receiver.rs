@@ -11,7 +11,6 @@ use crate::opcode;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{Reassembly, Refusal};
 
-/// The receiver of an unreliable connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct UcReceiver {
     expected_psn: Psn,
@@ -27,7 +26,6 @@ impl UcReceiver {
         self.expected_psn
     }
 
-    /// Removes and returns the receive of an unfinished message.
     pub(crate) fn take_recv(&mut self) -> Option<RecvWr> {
         self.reassembly.take_recv()
     }

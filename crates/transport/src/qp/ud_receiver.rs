@@ -17,8 +17,7 @@ use crate::{Memory, scatter_gather};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecvFailed;
 
-/// Handles a packet. Drops it if its Q_Key is wrong, no receive is posted, or the next receive is
-/// too short.
+/// Drops a packet if its Q_Key is wrong, no receive is posted, or the next receive is too short.
 ///
 /// # Errors
 /// The memory of the receive may not be written.

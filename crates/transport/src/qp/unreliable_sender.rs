@@ -16,7 +16,6 @@ use crate::qp::send_validation::{Destination, execution_error};
 use crate::scatter_gather;
 use crate::{IpPath, Memory};
 
-/// A posted send.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Request {
     wr: SendWr,
@@ -25,7 +24,6 @@ struct Request {
     destination: Destination,
 }
 
-/// The send queue of an unreliable service.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct UnreliableSender {
     queue: VecDeque<Request>,
@@ -39,12 +37,10 @@ impl UnreliableSender {
         UnreliableSender { queue: VecDeque::new(), sent_packets: 0, next_psn: psn }
     }
 
-    /// Returns the PSN of the next packet.
     pub(crate) fn next_psn(&self) -> Psn {
         self.next_psn
     }
 
-    /// Returns the number of sends that are posted and not completed.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -66,7 +62,6 @@ impl UnreliableSender {
         }
     }
 
-    /// Returns the destination of the next packet.
     pub(crate) fn next_destination(&self, attrs: &QpAttributes) -> IpPath {
         self.queue.front().map_or(attrs.dest_gid.into(), |request| request.destination.path)
     }
@@ -81,8 +76,8 @@ impl UnreliableSender {
         self.sent_packets = 0;
     }
 
-    /// Appends up to `max_packets` packets to the batch, all for its destination, and returns their
-    /// number.
+    /// Appends up to `max_packets` packets for the batch's destination to the batch, and returns
+    /// their number.
     pub(crate) fn transmit(
         &mut self,
         attrs: &QpAttributes,
@@ -140,7 +135,6 @@ impl UnreliableSender {
         Ok(n)
     }
 
-    /// Removes the front request and completes it if it is signalled.
     fn complete_front(&mut self, attrs: &QpAttributes, nic: &mut SharedState) {
         self.sent_packets = 0;
         if let Some(Request { wr, .. }) = self.queue.pop_front()
@@ -151,7 +145,6 @@ impl UnreliableSender {
     }
 }
 
-/// Returns the transport header and the destination queue pair of a send.
 fn transport_and_dest_qp(attrs: &QpAttributes, wr: &SendWr) -> (Transport, Qpn) {
     match wr.ud {
         Some(to) if attrs.init.qp_type.is_datagram() => {

@@ -1,8 +1,8 @@
 //! Packets of an extended reliable connection (IBTA volume 1, annex A14).
 //!
-//! Requester and responder are those of RC. The sending end has only a requester, and the receiving
-//! end only a responder. Each request names a shared receive queue. Its protection domain and its
-//! completion queue take the place of the queue pair's.
+//! XRC uses the requester and the responder of RC. The sending end has only a requester, and the
+//! receiving end only a responder. Each request names a shared receive queue. The protection domain
+//! and the completion queue of that shared receive queue take the place of the queue pair's.
 
 use mitra_verbs::{CqId, QpType, Srqn, Time, XrcdId};
 use mitra_wire::{Message, NakCode, Packet, Transport};
@@ -15,7 +15,6 @@ use crate::nic::xrc::used_cqs;
 use crate::qp::attributes::QpAttributes;
 
 impl Qp {
-    /// Handles a packet for an XRC queue pair.
     pub(super) fn handle_xrc_packet(
         &mut self,
         nic: &mut SharedState,
@@ -66,9 +65,9 @@ impl Qp {
                 }
                 result
             }
-            // The queue does not exist, or is in another XRC domain. The NAK is that of soft-RoCE's
-            // XRC patches (`RESPST_ERR_INVALID_XRCETH`), and the event that of the drivers ocrdma
-            // and qedr (invalid XRCETH, XRC domain violation).
+            // The queue does not exist, or is in another XRC domain. soft-RoCE's XRC patches send
+            // the same NAK (`RESPST_ERR_INVALID_XRCETH`). The drivers ocrdma and qedr raise the
+            // same event (invalid XRCETH, XRC domain violation).
             None if is_next => responder.refuse(nic, NakCode::RemoteAccess),
             // Without the queue, there is no protection domain to check the READ against.
             None if matches!(packet.message, Message::ReadRequest(_)) => {
@@ -85,7 +84,6 @@ impl Qp {
         }
     }
 
-    /// Returns whether requests of the queue pair complete in a completion queue.
     pub(crate) fn completes_in(&self, nic: &SharedState, cq: CqId) -> bool {
         used_cqs(&self.attrs.init).any(|used| used == cq)
             || matches!(self.receives, RecvSource::Xrc(Some(srq)) if nic.xrc_cq(srq) == Some(cq))

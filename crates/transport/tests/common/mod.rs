@@ -14,18 +14,16 @@ use mitra_wire::{ICRC_LEN, Packet};
 /// The latency of the link in one direction.
 pub const LATENCY: Duration = Duration::from_micros(2);
 
-/// Registered memory.
 #[derive(Clone, Default)]
 pub struct ByteMemory {
     pub regions: VecMemory,
-    /// The regions whose memory is unmapped.
     pub unmapped: Vec<u32>,
     /// The number of accesses, including failed ones.
     pub accesses: u64,
 }
 
 impl ByteMemory {
-    /// Counts an access. The memory of the region must be mapped.
+    /// Counts an access, even to unmapped memory.
     fn mapped(&mut self, region: RegionId) -> Result<&mut VecMemory, MemoryFault> {
         self.accesses += 1;
         if self.unmapped.contains(&region.0) { Err(MemoryFault) } else { Ok(&mut self.regions) }
@@ -65,7 +63,6 @@ pub const BASE: u64 = 0x10_0000;
 /// The size of each node's region in bytes.
 pub const SIZE: usize = 1 << 20;
 
-/// What the link does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkAction {
     Pass,
@@ -74,7 +71,6 @@ pub enum LinkAction {
     Delay(Duration),
 }
 
-/// A packet that a node has sent.
 #[derive(Clone, Debug)]
 pub struct SentPacket {
     pub at: Time,
@@ -102,7 +98,6 @@ pub struct NicPair {
     sequence: u64,
 }
 
-/// The configuration of a pair.
 #[derive(Clone)]
 pub struct Setup {
     pub qp_type: QpType,
@@ -144,12 +139,10 @@ impl Default for Setup {
     }
 }
 
-/// Returns the address of node `i`.
 pub fn gid(i: usize) -> Gid {
     std::net::IpAddr::from([127, 0, 0, i as u8 + 1]).into()
 }
 
-/// Returns the Q_Key of datagram queue pairs.
 pub fn qkey(qp_type: QpType) -> u32 {
     if qp_type == QpType::Gsi { GSI_QKEY } else { 0x1234 }
 }
@@ -222,7 +215,7 @@ impl Setup {
         }
     }
 
-    /// Creates and connects two nodes. The link passes all packets.
+    /// The link passes all packets.
     pub fn pair(&self) -> NicPair {
         let mut nodes = [self.node(0), self.node(1)];
         for i in 0..2 {
@@ -243,13 +236,12 @@ impl Setup {
     }
 }
 
-/// Creates a pair with a reliable connection and the default setup.
 pub fn pair() -> NicPair {
     Setup::default().pair()
 }
 
 impl NicPair {
-    /// Sets the behaviour of the link. `link` gets the index of the sending node and the packet.
+    /// `link` gets the index of the sending node and the packet.
     pub fn set_link(&mut self, link: impl FnMut(usize, &Packet<'_>) -> LinkAction + 'static) {
         self.link = Box::new(link);
     }
@@ -264,7 +256,6 @@ impl NicPair {
         node.nic.post_send(self.now, node.qp, wrs)
     }
 
-    /// Posts all sends on node `i`, or none.
     pub fn post_all_on(&mut self, i: usize, wrs: &[SendWr]) -> Result<(), PostError> {
         let node = &mut self.nodes[i];
         node.nic.post_send_all(self.now, node.qp, wrs)
@@ -281,7 +272,6 @@ impl NicPair {
         node.nic.modify_qp(self.now, node.qp, attr).unwrap();
     }
 
-    /// Returns an entry for local bytes of node `i`.
     pub fn sge(&self, i: usize, offset: u64, len: u32) -> Sge {
         self.nodes[i].mr.sge(offset, len)
     }
@@ -304,7 +294,6 @@ impl NicPair {
         self.bytes(i)[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
     }
 
-    /// Polls all completions of the sends of node `i`.
     pub fn send_completions(&mut self, i: usize) -> Vec<Wc> {
         let node = &mut self.nodes[i];
         let mut out = Vec::new();
@@ -312,7 +301,6 @@ impl NicPair {
         out
     }
 
-    /// Polls all completions of the receives of node `i`.
     pub fn recv_completions(&mut self, i: usize) -> Vec<Wc> {
         let node = &mut self.nodes[i];
         let mut out = Vec::new();
@@ -338,7 +326,6 @@ impl NicPair {
         counters.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no counter {name}")).value
     }
 
-    /// Returns the opcodes of the packets that node `i` has sent, in sending order.
     pub fn sent_opcodes(&self, i: usize) -> Vec<&'static str> {
         self.sent.iter().filter(|s| s.from == i).map(|s| s.opcode).collect()
     }
@@ -399,8 +386,8 @@ impl NicPair {
         }
     }
 
-    /// Delivers the first packet on the link whose arrival time has come. Returns whether there was
-    /// one.
+    /// Delivers the first packet on the link whose arrival time has come. Returns false if there is
+    /// no such packet.
     pub fn deliver_due(&mut self) -> bool {
         if let Some(entry) = self.in_flight.first_entry()
             && entry.key().0 <= self.now
@@ -438,7 +425,6 @@ impl NicPair {
         true
     }
 
-    /// Runs until no event is left.
     pub fn run(&mut self) {
         for _ in 0..1_000_000 {
             if !self.step() {
@@ -448,19 +434,16 @@ impl NicPair {
         panic!("events are left after a million steps at {:?}", self.now);
     }
 
-    /// Runs for the virtual time `time`.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && self.step() {}
     }
 }
 
-/// Returns `len` bytes of a pattern that depends on `seed`.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
 }
 
-/// Returns the work request ids and the statuses of completions.
 pub fn statuses(wcs: &[Wc]) -> Vec<(u64, WcStatus)> {
     wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

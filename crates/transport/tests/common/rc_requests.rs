@@ -28,7 +28,7 @@ pub fn read_at(p: &NicPair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr 
     SendWr::new(wr_id, SendOp::Read(remote), Data::sge(p.sge(0, 0, len)))
 }
 
-/// Returns a request from node 0's queue pair to node 1's.
+/// `psn_ahead` counts from the PSN that node 1 expects.
 pub fn request(p: &NicPair, psn_ahead: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
     let psn = p.status(1).rq_psn.add(psn_ahead);
     Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, payload) }

@@ -21,8 +21,8 @@ fn cq_overflow_fails_its_queue_pairs() {
     assert!(p.counter(0, "cq_overruns") > 0);
 }
 
-/// A completion queue that has overflowed stays so. A queue pair that begins to use it later fails
-/// at its first completion, which would be lost, and does not acknowledge the message.
+/// The queue pair fails at its first completion, which would be lost, and does not acknowledge the
+/// message.
 #[test]
 fn overflowed_cq_fails_queue_pairs_that_use_it_later() {
     let setup = Setup { cq_depth: 2, retry_cnt: 1, ..Setup::default() };

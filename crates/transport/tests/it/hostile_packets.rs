@@ -90,16 +90,12 @@ impl HostilePacket {
     }
 }
 
-/// The length of the part of region 1 that the peer may access, in bytes. It is at the start of the
-/// region.
+/// The peer may access this many bytes at the start of region 1.
 const GRANTED: usize = 4096;
-/// The length of the part of region 2 that receives and fetched data may fill, in bytes. It is at
-/// the start of the region.
+/// Receives and fetched data may fill this many bytes at the start of region 2.
 const LOCAL: usize = 8192;
 
-/// Creates two queue pairs with requests in flight in both directions. The peer may access
-/// `GRANTED` bytes of region 1. Local requests fill `LOCAL` bytes of region 2. No key refers to
-/// region 0.
+/// Creates two queue pairs with requests in flight in both directions. No key refers to region 0.
 fn pair_with_requests_in_flight(qp_type: QpType) -> (NicPair, [Key; 2]) {
     let setup = Setup { qp_type, mtu: Mtu::M256, rnr_retry: 2, retry_cnt: 3, ..Setup::default() };
     let mut p = setup.pair();
@@ -187,7 +183,7 @@ fn send_hostile_packets(qp_type: QpType, packets: Vec<HostilePacket>) {
                 p.transmit_all();
             }
             5 if status.state == QpState::Err => {
-                // Reset and reconnect the failed queue pair. The keys stay valid.
+                // The keys stay valid after the reset.
                 p.modify(h.to, &QpAttr::to(QpState::Reset));
                 let setup = Setup { qp_type, mtu: Mtu::M256, ..Setup::default() };
                 let rtr = setup.to_rtr(&p.nodes[1 - h.to], 0xff_ffff);

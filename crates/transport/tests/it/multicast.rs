@@ -17,7 +17,6 @@ fn group(last: u8) -> Gid {
     std::net::IpAddr::from([239, 1, 2, last]).into()
 }
 
-/// Creates another UD queue pair of node `i` in RTS.
 fn create_ud_qp(p: &mut NicPair, i: usize, srq: Option<SrqId>) -> Qpn {
     let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
     let init = QpInitAttr { srq, ..p.status(i).init };
@@ -39,7 +38,7 @@ fn recv(p: &mut NicPair, i: usize, qp: Qpn, wr_id: u64, offset: u64) {
     p.nodes[i].nic.post_recv(qp, &[wr]).unwrap();
 }
 
-/// Sends a message from node 0 to the group with this Q_Key and delivers it to both NICs.
+/// Sends a message from node 0 to the group with this Q_Key and delivers the message to both NICs.
 fn send(p: &mut NicPair, message: &[u8], qkey: u32) -> Vec<u8> {
     let node = &mut p.nodes[0];
     let ah = node.nic.create_ah(node.pd, group(1)).unwrap();
@@ -71,7 +70,8 @@ fn each_attached_qp_receives_copy_with_addresses() {
         recv(&mut p, 1, qp, wr_id, wr_id * 1000);
     }
     recv(&mut p, 0, own, 9, 9000);
-    // The first queue pair is attached twice and receives one copy. The third is not attached.
+    // The first queue pair is attached twice and receives one copy. The third queue pair is not
+    // attached.
     for qp in [first, first, second] {
         attach(&mut p, 1, qp);
     }
@@ -178,7 +178,6 @@ fn two_members_with_one_srq_take_one_receive_each() {
     assert_eq!([received[0].qpn, received[1].qpn], sharers);
 }
 
-/// A receive with an invalid key fails its queue pair and no other one.
 #[test]
 fn failed_member_does_not_affect_other_members() {
     let mut p = ud();

@@ -214,7 +214,6 @@ fn held_ack_is_not_sent_after_next_request() {
     );
 }
 
-/// Sends a message from node 0, which node 1 receives.
 fn send_message(p: &mut NicPair, wr_id: u64) {
     p.post_recv(RecvWr::new(wr_id, p.sge(1, 4096, 8)));
     p.post(SendWr::new(wr_id, SendOp::Send, Data::sge(p.sge(0, 0, 8))));

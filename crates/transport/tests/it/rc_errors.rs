@@ -5,7 +5,6 @@ use crate::common::*;
 use mitra_verbs::*;
 use mitra_wire::{NakCode, Packet, Syndrome};
 
-/// Creates a request on remote memory.
 type MakeRequest = fn(&NicPair, RemoteAddr) -> SendWr;
 
 /// Posts `wr` and two more sends. Checks that `wr` fails with `status`, that the other sends are

@@ -7,7 +7,7 @@ use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Syndrome, Transport}
 
 const FULL: &[u8] = &[0x11; 1024];
 
-/// Sends packets of which the last must be refused with `code` and must access no memory.
+/// Sends packets. Checks that node 1 refuses the last packet with `code` and accesses no memory.
 fn assert_nak(packets: impl Fn(&NicPair) -> Vec<(Message, &'static [u8])>, code: NakCode) {
     let mut p = pair();
     for i in 0..4 {

@@ -115,8 +115,7 @@ fn rnr_nak_suppresses_sequence_naks() {
     assert_eq!(p.sent_opcodes(1).len(), 1);
 }
 
-/// The wait after an RNR NAK begins again if the NAK of a later packet arrives in it. Seed 55 of
-/// the workload `rc`.
+/// Found by seed 55 of the workload `rc`.
 #[test]
 fn rnr_nak_of_next_packet_begins_another_wait() {
     let mut p = pair();

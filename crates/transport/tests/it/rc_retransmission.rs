@@ -196,7 +196,6 @@ fn write8(p: &NicPair, wr_id: u64) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8)))
 }
 
-/// Delivers an acknowledgement or a NAK to node 0.
 fn acknowledge(p: &mut NicPair, psn: u32, syndrome: Syndrome) {
     let message = Message::Ack(Aeth { syndrome, msn: 0 });
     p.inject(0, &Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(psn), message, b""));
@@ -237,8 +236,8 @@ fn old_sequence_nak_uses_no_retry() {
     assert_eq!(p.sent_opcodes(0).len(), 2);
 }
 
-/// The response to a later READ shows that the response to an earlier one is lost, but the
-/// requester goes back already. Seed 15756 of the workload `rc`.
+/// The response to a later READ shows that an earlier response is lost, while the requester already
+/// retransmits. Found by seed 15756 of the workload `rc`.
 #[test]
 fn implied_nak_before_retransmission_uses_no_retry() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
@@ -326,8 +325,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
     p.inject(1, &late);
     p.transmit_all();
     assert_eq!(naks(&p).len(), 1, "each gap is NAKed once");
-    // Packet 3 overtakes packet 2, so a NAK for packet 2 is pending. Both packets arrive before it
-    // is sent, so the responder sends an acknowledgement instead.
+    // Packet 3 overtakes packet 2, so a NAK for packet 2 is pending. Both packets arrive before the
+    // NAK is sent, so the responder sends an acknowledgement instead.
     for psn in [1, 3, 2, 3] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);

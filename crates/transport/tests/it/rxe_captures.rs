@@ -10,7 +10,6 @@ use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::{AtomicEth, ICRC_LEN, Message, Packet, Reth, Syndrome, pcap};
 
-/// A captured packet.
 struct Record {
     from: SocketAddr,
     /// The datagram without its ICRC.
@@ -94,8 +93,7 @@ fn replay_pair(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     (p, keys)
 }
 
-/// Replaces the captured key of a message. A key without a replacement is replaced by an invalid
-/// key.
+/// A key without a replacement becomes an invalid key.
 fn replace_key(message: Message, keys: &Keys) -> Message {
     let key = |rkey| keys.iter().find(|k| k.0 == rkey).map_or(1, |k| k.1.0);
     let reth = |reth: Reth| Reth { rkey: key(reth.rkey), ..reth };
@@ -111,8 +109,8 @@ fn replace_key(message: Message, keys: &Keys) -> Message {
     }
 }
 
-/// Splits a capture by direction: the requests of one side and the responses of the other, in the
-/// order of the capture.
+/// Splits a capture by direction: the requests of one side and the responses of the other side, in
+/// the order of the capture.
 fn requests_and_responses(records: &[Record]) -> impl Iterator<Item = (Vec<&Record>, Vec<&Record>)> {
     let first = records[0].from.ip();
     [true, false].into_iter().filter_map(move |of_first| {
@@ -253,8 +251,8 @@ fn requester_matches_rxe_captures() {
                 let (dest_qp, mig_req) = (captured.dest_qp, captured.mig_req);
                 assert_eq!(Packet { dest_qp, mig_req, ..ours }, Packet { message, ..captured }, "{name}");
             }
-            // All sends complete with the captured status, except for one whose response may be
-            // missing in the capture.
+            // All sends complete with the captured status. The capture may lack the response to one
+            // send.
             assert!(completed.len() + 1 >= wrs.len(), "{name}: {} of {}", completed.len(), wrs.len());
             let denied = responses.iter().any(|r| {
                 matches!(r.packet().message, Message::Ack(aeth) if matches!(aeth.syndrome, Syndrome::Nak(_)))

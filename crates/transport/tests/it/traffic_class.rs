@@ -6,11 +6,10 @@ use mitra_transport::{IpPath, Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::*;
 use mitra_wire::{Deth, Message, Packet, Transport};
 
-/// A class whose 8 bits differ from those of 0, in both halves.
+/// A class with bits set in both halves of its byte.
 const CLASS: u8 = 0xa5;
 
-/// Each send has the class of its address handle. Sends to one address with different classes are
-/// in different batches.
+/// Sends to one address with different classes are in different batches.
 #[test]
 fn each_batch_has_class_of_its_address_handle() {
     let mut p = Setup { qp_type: QpType::Ud, ..Setup::default() }.pair();

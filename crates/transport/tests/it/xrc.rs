@@ -74,7 +74,6 @@ impl Xrc {
         }
     }
 
-    /// Posts a request that names shared receive queue `i`.
     fn post(&mut self, i: usize, wr: SendWr) {
         let number = self.srqs[i].1;
         self.p.post(wr.to_srq(number));
@@ -86,13 +85,11 @@ impl Xrc {
         self.p.nodes[1].nic.post_srq_recv(self.srqs[0].0, &[wr]).unwrap();
     }
 
-    /// Posts a receive without memory to shared receive queue `i`.
     fn post_empty_recv(&mut self, i: usize, wr_id: u64) {
         let wr = RecvWr { wr_id, sges: SgeList::new() };
         self.p.nodes[1].nic.post_srq_recv(self.srqs[i].0, &[wr]).unwrap();
     }
 
-    /// Polls the completions of shared receive queue `i`.
     fn received(&mut self, i: usize) -> Vec<Wc> {
         let mut out = Vec::new();
         self.p.nodes[1].nic.poll_cq(self.srqs[i].2, usize::MAX, &mut out).unwrap();
@@ -209,7 +206,7 @@ fn number_of_basic_queue_does_not_exist() {
     let node = &mut x.p.nodes[1];
     let basic = node.nic.create_srq(node.pd, 4).unwrap();
     assert!(matches!(node.nic.srq_number(basic), Err(Error::Invalid(_))));
-    // Neither is the handle a number.
+    // The handle of a shared receive queue is not its number.
     x.p.post(send(1, b"lost").to_srq(Srqn::new(basic.0)));
     x.p.run();
     assert_eq!(statuses(&x.p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
@@ -309,7 +306,7 @@ fn duplicate_read_in_other_message_uses_domain_of_its_own_queue() {
     x.p.inject(1, &through_other);
     x.p.run();
     assert!(!x.p.sent_opcodes(1).contains(&"XRC_RDMA_READ_RESPONSE_ONLY"), "{:?}", x.p.sent_opcodes(1));
-    // Through a queue that does not exist, it gets no answer.
+    // Through a queue that does not exist, the READ gets no answer.
     x.p.sent.clear();
     x.p.inject(1, &Packet { transport: Transport::Xrc(Srqn::new(1)), ..read });
     x.p.run();
@@ -426,8 +423,8 @@ fn reset_queue_pair_connects_again() {
     assert_eq!(statuses(&x.received(0)), [(2, WcStatus::Success)]);
 }
 
-/// The completion queue of a shared receive queue overflows. The connection continues with another
-/// queue, and ends at the next message for the first one, which it does not acknowledge.
+/// The connection continues with another queue. It ends at the next message for the overflowed
+/// completion queue, and that message is not acknowledged.
 #[test]
 fn message_for_queue_whose_completion_queue_has_overflowed_is_not_acknowledged() {
     let mut x = Xrc::with(Setup { cq_depth: 1, retry_cnt: 1, ..Setup::default() });
@@ -451,8 +448,7 @@ fn message_for_queue_whose_completion_queue_has_overflowed_is_not_acknowledged()
     assert_eq!(statuses(&x.p.send_completions(0)), [(2, WcStatus::RetryExceeded)]);
 }
 
-/// A queue pair that was reset has no message of its earlier connection, so the completion queue of
-/// that message does not concern it.
+/// A reset queue pair no longer uses the completion queue of its last message.
 #[test]
 fn reset_queue_pair_does_not_fail_with_completion_queue_of_earlier_connection() {
     let mut x = Xrc::with(Setup { cq_depth: 1, ..Setup::default() });

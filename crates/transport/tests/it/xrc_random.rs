@@ -9,7 +9,6 @@ use mitra_verbs::*;
 use mitra_wire::{AtomicEth, Message, Packet, Reth, Transport};
 use proptest::prelude::*;
 
-/// The number of shared receive queues.
 const QUEUES: usize = 3;
 /// The offset of a word that fetch-and-adds count in.
 const COUNTER: u64 = 512;

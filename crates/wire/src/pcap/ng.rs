@@ -16,7 +16,6 @@ const OPTION_TS_OFFSET: u16 = 14;
 /// the reader allocate.
 const MAX_INTERFACES: usize = 65_536;
 
-/// The byte order and the interfaces of the section that is being read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Section {
     big_endian: bool,
@@ -32,8 +31,7 @@ struct Interface {
 }
 
 impl Interface {
-    /// Converts a timestamp of the interface to nanoseconds since the Unix epoch. A result outside
-    /// the range of `u64` is replaced by the nearest `u64`.
+    /// Returns nanoseconds since the Unix epoch, clamped to the range of `u64`.
     fn ts_ns(&self, ticks: u64) -> u64 {
         let nanos = i128::from(ticks) * 1_000_000_000 / i128::from(self.ticks_per_second);
         let nanos = nanos + i128::from(self.offset_seconds) * 1_000_000_000;
@@ -45,7 +43,7 @@ impl Section {
     /// The block type of a section header. Its value is the same in both byte orders.
     pub(super) const HEADER: u32 = 0x0a0d_0d0a;
 
-    /// Reads the next block. A section header replaces `self` by a section without interfaces.
+    /// A section header replaces `self` by a section without interfaces.
     pub(super) fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         const MIN_BLOCK: usize = 12;
         let Some(kind) = u32_at(buf, 0, self.big_endian) else { return Ok(Step::NeedMore(MIN_BLOCK)) };
@@ -103,7 +101,6 @@ impl Section {
         Ok(Record { ts_ns: interface.ts_ns(ticks), link: interface.link, original_len, bytes })
     }
 
-    /// Parses an interface description block and adds the interface to the section.
     fn add_interface(&mut self, body: &[u8]) -> Result<(), FileError> {
         if self.interfaces.len() >= MAX_INTERFACES {
             return Err(FileError::Corrupt("more than 65536 interfaces"));
@@ -146,12 +143,10 @@ impl Section {
             .ok_or(FileError::Corrupt("a packet of an interface that was not described"))
     }
 
-    /// Returns the 32-bit number from index `at` on.
     fn word(&self, body: &[u8], at: usize) -> Result<u32, FileError> {
         u32_at(body, at, self.big_endian).ok_or(SHORT)
     }
 
-    /// Returns the 16-bit number from index `at` on.
     fn half(&self, body: &[u8], at: usize) -> Result<u16, FileError> {
         let b = *body.get(at..).and_then(<[u8]>::first_chunk).ok_or(SHORT)?;
         Ok(if self.big_endian { u16::from_be_bytes(b) } else { u16::from_le_bytes(b) })

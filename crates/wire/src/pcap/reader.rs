@@ -6,7 +6,8 @@ use super::ng::Section;
 use super::{FILE_HEADER_LEN, MAGIC_MICROS, MAGIC_NANOS, RECORD_HEADER_LEN};
 
 /// The maximum accepted length of a frame in a pcap file and of a block in a pcapng file, in bytes.
-/// It bounds how many bytes a corrupt length field can make a caller of [`Reader::step`] buffer.
+/// The maximum bounds the bytes that a corrupt length field can make a caller of [`Reader::step`]
+/// buffer.
 pub(super) const MAX_BLOCK: usize = 16 << 20;
 
 /// Why a capture file cannot be read.
@@ -18,8 +19,8 @@ pub enum FileError {
     /// The file ends within a record or block.
     #[error("the file ends in the middle of a record")]
     Truncated,
-    /// A record or block has, according to its header, more than 16 MiB. The value is that length
-    /// in bytes.
+    /// The header of a record or block states more than 16 MiB. The value is the stated length in
+    /// bytes.
     #[error("a record claims {0} bytes, more than any frame has")]
     TooLong(u32),
     /// A pcapng block violates the format. The value describes how.
@@ -47,8 +48,8 @@ pub struct Record<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
     /// The reader consumed nothing. The caller must pass at least this many bytes, beginning with
-    /// the same byte. If the file has fewer bytes left, it is truncated, except that a file with no
-    /// bytes left is complete.
+    /// the same byte. A file with fewer bytes left is truncated, and a file with no bytes left is
+    /// complete.
     NeedMore(usize),
     /// The reader consumed this many bytes, which contain no frame.
     Skip(usize),
@@ -78,7 +79,6 @@ enum Format {
     Ng(Section),
 }
 
-/// Returns the number in the four bytes from index `at` on, or `None` if `bytes` is too short.
 pub(super) fn u32_at(bytes: &[u8], at: usize, big_endian: bool) -> Option<u32> {
     let b = *bytes.get(at..)?.first_chunk()?;
     Some(if big_endian { u32::from_be_bytes(b) } else { u32::from_le_bytes(b) })
@@ -123,7 +123,6 @@ impl Reader {
         }
     }
 
-    /// Determines the format of a file from its first bytes.
     fn recognise<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         let Some(magic) = u32_at(buf, 0, false) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
         if magic == Section::HEADER {
@@ -142,14 +141,16 @@ impl Reader {
             _ => return Err(FileError::NotACapture),
         };
         // The upper half of the link type field says whether frames end in a frame check sequence.
-        // It is ignored, because the length in the IP header determines where the datagram ends.
+        // The reader ignores it, because the length in the IP header determines where the datagram
+        // ends.
         let Some(link) = u32_at(buf, 20, big_endian) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
         self.format = Format::Classic { big_endian, nanos_per_tick, link: link as u16 };
         Ok(Step::Skip(FILE_HEADER_LEN))
     }
 }
 
-/// Returns an iterator over the frames of a capture file in memory. It ends after the first error.
+/// Returns an iterator over the frames of a capture file in memory. The iterator ends after the
+/// first error.
 pub fn records(file: &[u8]) -> Records<'_> {
     Records { reader: Reader::new(), rest: file, done: false }
 }

@@ -8,8 +8,7 @@ use crate::frame;
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
-    /// The buffer in which [`datagram`](Self::datagram) constructs frames. It is a field so that
-    /// its allocation is reused.
+    /// A field, so that [`datagram`](Self::datagram) reuses the allocation.
     frame: Vec<u8>,
 }
 

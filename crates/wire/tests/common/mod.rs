@@ -83,8 +83,8 @@ fn transport() -> impl Strategy<Value = Transport> {
     ]
 }
 
-/// Returns a strategy for packets with an opcode that exists. The payload is a separate value,
-/// because a packet borrows it.
+/// Returns packets with an opcode that exists. The payload is a separate value, because a packet
+/// borrows it.
 pub fn packet() -> impl Strategy<Value = (Packet<'static>, Vec<u8>)> {
     let opcode = (transport(), message()).prop_filter("no such opcode", |(t, m)| t.carries(m));
     let flags = any::<(bool, bool, bool, bool, bool)>();

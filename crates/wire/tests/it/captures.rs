@@ -7,8 +7,7 @@ use mitra_wire::*;
 /// The number of packets in all captures, from tests/data/captures/README.md.
 const PACKETS: usize = 40 + 20 + 30 + 40 + 30 + 20 + 40 + 40 + 168 + 64 + 8 + 8 + 40;
 
-/// Calls `f` with the capture's name, the bytes and the parsed frame, for every frame of all
-/// captures.
+/// `f` takes the capture's name, the frame's bytes and the parsed frame.
 fn each_frame(mut f: impl FnMut(&str, &[u8], Frame<'_>)) {
     let mut count = 0;
     for (name, file) in crate::common::captures() {

@@ -7,8 +7,6 @@ use mitra_wire::frame::{Frame, FrameError, LinkType, encode};
 use mitra_wire::icrc::verify_frame;
 use mitra_wire::*;
 
-/// Returns an IPv4 packet from 10.0.0.1 to 10.0.0.2 that contains an acknowledgement, without a
-/// link header.
 fn ip_packet() -> Vec<u8> {
     let (src, dst) = ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
     let aeth = Aeth { syndrome: Syndrome::ACK, msn: 1 };
@@ -23,12 +21,10 @@ fn ip_packet() -> Vec<u8> {
     frame.split_off(14)
 }
 
-/// Prepends a link header to an IP packet.
 fn prepend(link: &[u8], ip: &[u8]) -> Vec<u8> {
     [link, ip].concat()
 }
 
-/// Returns the packet of [`ip_packet`] with `bytes` in place of its bytes from index `at` on.
 fn edited(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut ip = ip_packet();
     ip[at..at + bytes.len()].copy_from_slice(bytes);
@@ -124,7 +120,7 @@ fn icrc_covers_ipv4_options_and_invariant_fields() {
     assert_eq!(verify_frame(&frame), Verdict::Good { ident: 7, solved: false });
 
     // The ICRC does not cover the type of service, the time to live, both checksums and byte 4 of
-    // the BTH. It covers all other bytes, except for those whose change makes `parse` fail.
+    // the BTH. The ICRC covers all other bytes, except the bytes whose change makes `parse` fail.
     let ip = ip_packet();
     let mut not_covered = Vec::new();
     for (at, byte) in ip.iter().enumerate() {

@@ -54,7 +54,6 @@ fn v6_pair() -> (SocketAddr, SocketAddr) {
     (address("[fd00::1]:49152"), address("[fd00::2]:4791"))
 }
 
-/// Returns the datagram of a SEND with `len` bytes of payload, with its ICRC.
 fn sealed(path: &IcrcPath, ident: u16, len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
     let packet = Packet::new(Transport::Rc, Qpn::new(0x11), Psn::new(5), Message::SendOnly, &payload);

@@ -32,11 +32,11 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds a window to a part of a region (IBTA volume 1, 10.6.7.2), a type 2 window for the peer
-    /// of queue pair `qpn`. `pd` is the protection domain of the queue pair.
+    /// Binds a window to a part of a region (IBTA volume 1, 10.6.7.2). A type 2 window is bound for
+    /// the peer of queue pair `qpn` only. `pd` is the protection domain of the queue pair.
     ///
-    /// A type 2 window must be unbound. A type 1 window loses its last binding, and a length of 0
-    /// gives it no other.
+    /// A type 2 window must be unbound. A bind of a type 1 window replaces its binding, and a bind
+    /// with the length 0 removes the binding.
     ///
     /// The window grants the remote access rights of the request. They may exceed the remote rights
     /// of the region.

@@ -13,7 +13,6 @@ use crate::{Memory, scatter_gather};
 const UNLIMITED_RNR_RETRIES: u8 = 7;
 
 impl Requester {
-    /// Handles a response packet.
     pub(crate) fn handle_response(
         &mut self,
         attrs: &QpAttributes,
@@ -101,8 +100,7 @@ impl Requester {
         Err(SendFailed(status))
     }
 
-    /// Handles a response packet of a READ or an atomic. `value` is the old value of an atomic's
-    /// word.
+    /// `value` is the old value of an atomic's word.
     fn handle_fetch_response(
         &mut self,
         attrs: &QpAttributes,
@@ -203,8 +201,8 @@ impl Requester {
         self.retransmit_at = timeout.map(|timeout| now + timeout);
     }
 
-    /// Handles an implied NAK, which is a response that shows that the response to an earlier READ
-    /// or atomic was lost. The requester retransmits once per PSN.
+    /// Handles an implied NAK: a response shows that the response to an earlier READ or atomic was
+    /// lost. The requester retransmits once per PSN.
     fn handle_implied_nak(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<(), SendFailed> {
         let unacked = self.oldest_unacked_psn();
         // The response is old if the requester has sent nothing since its last retransmission. Such

@@ -16,7 +16,6 @@ use crate::qp::attributes::QpAttributes;
 pub(super) const PACKET_COST: u64 = 256;
 
 impl Request {
-    /// Returns the window cost of the first `packets` packets.
     pub(super) fn cost_of(&self, packets: u32, mtu: usize) -> u64 {
         if self.wr.op.is_read_or_atomic() {
             return 0;
@@ -37,7 +36,6 @@ impl Requester {
         }
     }
 
-    /// Returns whether the window has room for one more packet of a SEND or WRITE.
     pub(super) fn has_send_room(&self, attrs: &QpAttributes, nic: &SharedState) -> bool {
         let sent = self.cost_at(self.cursor, attrs.mtu);
         let in_flight = sent.saturating_sub(self.cost_at(self.oldest_unacked(), attrs.mtu));
@@ -46,7 +44,6 @@ impl Requester {
             || in_flight + attrs.mtu as u64 + PACKET_COST <= u64::from(nic.config.tuning.send_window)
     }
 
-    /// Returns whether the READ window has room for the READ request packet at the cursor.
     pub(super) fn has_read_room(&self, attrs: &QpAttributes, nic: &SharedState, request: &Request) -> bool {
         let requested = u64::from(self.read_packets(attrs, nic, request)) * attrs.mtu as u64;
         self.fetches.is_empty()
@@ -77,7 +74,6 @@ impl Requester {
     }
 }
 
-/// Returns the largest number of response packets that one READ request packet asks for.
 pub(super) fn max_read_chunk(attrs: &QpAttributes, nic: &SharedState) -> u32 {
     let window = nic.config.tuning.send_window / u32::from(attrs.max_rd_atomic().clamp(1, 4));
     (window / attrs.mtu as u32).max(1)

@@ -14,7 +14,6 @@ use crate::qp::local_ops::execute_local;
 use crate::qp::send_validation::execution_error;
 use crate::{Memory, scatter_gather};
 
-/// The outcome of [`Requester::start_request`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Started {
     /// The request has PSNs and packets to send.
@@ -24,7 +23,6 @@ enum Started {
 }
 
 impl Requester {
-    /// Returns whether the requester may execute or send the request at the cursor now.
     pub(crate) fn can_send(&self, attrs: &QpAttributes, nic: &SharedState) -> bool {
         if self.rnr_until.is_some()
             || self.local_error.is_some_and(|(position, _)| position <= self.cursor.request)

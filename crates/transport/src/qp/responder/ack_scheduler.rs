@@ -7,13 +7,15 @@ use crate::Tuning;
 
 /// The acknowledgement that the responder has not sent yet.
 ///
-/// An acknowledgement is *pending* from the first packet that asks for it. It becomes *due*, to be
-/// sent at once, after [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle
-/// poll, or when the requester may be waiting for room in its send window. At an idle poll it may
-/// instead be *held back*, see [`IdleAckPolicy`].
+/// An acknowledgement is *pending* from the first packet that asks for it. An acknowledgement is
+/// *due* when the responder must send it at once. A pending acknowledgement becomes due after
+/// [`Tuning::ack_every`] such packets or after [`Tuning::ack_delay`]. It also becomes due when the
+/// requester may be waiting for room in its send window. An idle poll makes the acknowledgement due
+/// or *holds* it *back*, see [`IdleAckPolicy`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct AckScheduler {
-    /// The number of packets executed since the last acknowledgement that asked for one.
+    /// The number of packets with an acknowledge request that were executed since the last
+    /// acknowledgement.
     pending: u32,
     /// The number of executed payload bytes since the last acknowledgement.
     pending_bytes: u32,
@@ -27,7 +29,6 @@ impl AckScheduler {
         AckScheduler { pending: 0, pending_bytes: 0, deadline: None, due: false, hold: IdleAckPolicy::new() }
     }
 
-    /// Returns the time at which a pending acknowledgement becomes due.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.deadline
     }
@@ -41,7 +42,6 @@ impl AckScheduler {
         self.pending > 0 && !self.due && !self.hold.is_holding()
     }
 
-    /// Records an executed packet with `bytes` payload bytes.
     pub(super) fn on_packet(&mut self, tuning: &Tuning, now: Time, last: bool, bytes: usize, ack_req: bool) {
         self.pending_bytes = self.pending_bytes.saturating_add(bytes as u32);
         if !ack_req {

@@ -7,7 +7,7 @@ const MIN_ANSWERS: u8 = 64;
 /// Decides whether an acknowledgement leaves before the program learns of the message.
 ///
 /// The program may end, stop or close its queue pair as soon as it has the message, and the
-/// acknowledgement would be lost or late. A NIC of hardware does not depend on its program. An
+/// acknowledgement would be lost or late. A hardware NIC acknowledges without its program. An
 /// acknowledgement that leaves with the program's answer saves a system call, so the
 /// acknowledgement waits if the program has answered the last [`MIN_ANSWERS`] messages. Linux's TCP
 /// switches between quick and delayed acknowledgements in the same way.
@@ -36,7 +36,7 @@ impl AnswerPolicy {
     }
 
     /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement
-    /// must leave before it.
+    /// must leave before the delivery.
     pub(super) fn on_delivery(&mut self) -> bool {
         if self.state != State::Received {
             return false;
@@ -45,8 +45,8 @@ impl AnswerPolicy {
         self.answers < MIN_ANSWERS
     }
 
-    /// Records that a request is about to be sent. Returns whether it is the first since the last
-    /// message.
+    /// Records that a request is about to be sent. Returns whether the request is the first since
+    /// the last message.
     pub(super) fn on_answer(&mut self) -> bool {
         let state = std::mem::take(&mut self.state);
         if state == State::Delivered {
@@ -83,7 +83,7 @@ mod tests {
             assert!(policy.on_answer());
         }
         assert!(!deliver(&mut policy));
-        // The second delivery without an answer between them.
+        // The program has sent no answer between the two deliveries.
         assert!(deliver(&mut policy));
     }
 

@@ -160,7 +160,8 @@ impl Responder {
                 // The access rights may have changed since the original. If the requester may still
                 // lack the response, the READ is queued anyway and gets a NAK in its turn.
                 // Otherwise the request is a late copy, and the responder drops it. The
-                // specification requires to drop it in both cases (docs/rxe.md).
+                // specification requires the responder to drop the request in both cases
+                // (docs/rxe.md).
                 let fetch_position = self.executed_psns.checked_sub(psns_since.into());
                 let may_lack_response =
                     self.recent_fetches.front().is_some_and(|&first| fetch_position >= Some(first));

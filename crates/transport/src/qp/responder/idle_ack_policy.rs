@@ -8,12 +8,12 @@ const MAX_BACKOFF: u32 = 1 << 16;
 
 /// Decides at each idle poll whether to hold back the pending acknowledgement.
 ///
-/// Each acknowledgement costs both ends a system call. If a requester continues without
-/// acknowledgements, as each of two peers does that answer each other's messages, one
-/// acknowledgement per sixteen requests is better. A requester that waits for its completion needs
-/// the acknowledgement at once. A hold shows which kind the requester is. The hold succeeds if the
-/// next request arrives before the acknowledgement timer expires. After each failed hold, the
-/// number of idle polls without a hold doubles.
+/// Each acknowledgement costs both ends a system call. Two peers that answer each other's messages
+/// continue without acknowledgements, and one acknowledgement per sixteen requests is better for
+/// them. A requester that waits for its completion needs the acknowledgement at once. A hold shows
+/// which kind the requester is. The hold succeeds if the next request arrives before the
+/// acknowledgement timer expires. After each failed hold, the number of idle polls without a hold
+/// doubles.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct IdleAckPolicy {
     holding: bool,
@@ -28,7 +28,6 @@ impl IdleAckPolicy {
         IdleAckPolicy { holding: false, polls_until_hold: MIN_BACKOFF, backoff: MIN_BACKOFF }
     }
 
-    /// Returns whether an acknowledgement is held back.
     pub(super) fn is_holding(&self) -> bool {
         self.holding
     }
@@ -67,8 +66,6 @@ impl IdleAckPolicy {
 mod tests {
     use super::*;
 
-    /// Returns the number of holds in `polls` idle polls. The requester continues without the
-    /// acknowledgement, or waits.
     fn holds(policy: &mut IdleAckPolicy, polls: u32, requester_continues: bool) -> u32 {
         let outcome = if requester_continues { IdleAckPolicy::on_request } else { IdleAckPolicy::on_timeout };
         (0..polls)

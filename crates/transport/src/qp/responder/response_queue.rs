@@ -17,14 +17,12 @@ pub(super) struct Response {
     pub(super) psn: Psn,
     /// The PSN after the last packet.
     pub(super) end: Psn,
-    /// The message sequence number in the AETH.
     pub(super) msn: u32,
     /// Whether the request was a duplicate. The requester may have the original response already.
     pub(super) duplicate: bool,
     pub(super) data: ResponseData,
 }
 
-/// The payload of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ResponseData {
     /// The `left` unsent bytes of a READ, from the address `va` on. `pd` is the protection domain
@@ -67,9 +65,9 @@ impl ResponseQueue {
         self.queue.push_back(response);
     }
 
-    /// Inserts the response to a duplicate request and removes the responses that overlap it, since
+    /// Inserts the response to a duplicate request. Removes the responses that overlap it, because
     /// the requester asks again for everything that it lacks. Returns false and drops the response
-    /// if `max_fetches` others are due.
+    /// if `max_fetches` other responses are due.
     pub(super) fn push_duplicate(&mut self, response: Response, max_fetches: u8) -> bool {
         let is_disjoint = |r: &Response| !r.end.is_after(response.psn) || !response.end.is_after(r.psn);
         self.queue.retain(is_disjoint);

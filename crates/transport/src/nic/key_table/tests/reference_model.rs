@@ -54,7 +54,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A reference model of the table: plain lists of the objects.
 #[derive(Default)]
 struct ReferenceModel {
     regions: Vec<ModelRegion>,
@@ -78,12 +77,11 @@ struct ModelRegion {
 struct ModelWindow {
     mw: Mw,
     window_type: WindowType,
-    /// The binding of a type 2 window is of one queue pair.
+    /// The queue pair is `None` for a type 1 window.
     bound: Option<(Option<Qpn>, WindowBind)>,
 }
 
 impl ModelWindow {
-    /// Returns the binding, if the window has this key and the queue pair may use it.
     fn binding(&self, qp: Qpn, pd: PdId, key: Key) -> Option<WindowBind> {
         let (qpn, bind) = self.bound?;
         (self.mw.pd == pd && qpn.is_none_or(|qpn| qpn == qp) && bind.rkey == key).then_some(bind)
@@ -275,7 +273,6 @@ fn apply_step(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// After any history, the table permits an access exactly when the reference model does.
     #[test]
     fn key_table_agrees_with_reference_model(
         seed: [u8; 32],
