@@ -53,7 +53,6 @@ impl LoopbackNic {
     }
 }
 
-/// Adds 1 through each of two NICs at the same time.
 fn add_through_both(nics: &[LoopbackNic; 2]) {
     std::thread::scope(|scope| {
         for (loopback, result) in nics.iter().zip([8, 16]) {
