@@ -44,8 +44,8 @@ const MAX_RECEIVES_THREAD: u32 = 4;
 /// The largest number of receive calls in a round of a poller. A poller's first round makes one
 /// call, so that `poll_cq` returns each completion as early as possible. A round in which every
 /// call has received data doubles the number for the next round, because more data may be waiting.
-/// A round that has emptied the socket lowers the number to the calls that received data. A call that
-/// finds the socket empty would delay the data that the other calls received.
+/// A round that has emptied the socket lowers the number to the calls that received data. A call
+/// that finds the socket empty would delay the data that the other calls received.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
 const MAX_RECEIVES_SETTLE: u32 = 256;

@@ -302,7 +302,8 @@ impl SharedNic {
     /// Reads the state of the interface that has the NIC's address, and reports a change. After an
     /// event (`is_event`), does so only if the event may concern the interface, because the
     /// interfaces of containers come and go. A state that cannot be read counts as unchanged.
-    /// Without `link_watch`, the state stays as it is, because no event would end a later state.
+    /// Without `link_watch`, the state stays as it is, because no event would report a later
+    /// change.
     pub(crate) fn read_interface(&self, is_event: bool) {
         let Some(watch) = &self.link_watch else { return };
         let mut interface = watch.lock();
