@@ -236,9 +236,7 @@ pub enum ModifyError {
     NoSuchTransition {
         /// Transport service.
         qp_type: QpType,
-        /// The state it is in.
         from: QpState,
-        /// The state asked for.
         to: QpState,
         /// The states to which the queue pair can go, separated by commas.
         allowed: String,
@@ -248,9 +246,7 @@ pub enum ModifyError {
     Missing {
         /// Transport service.
         qp_type: QpType,
-        /// The state it is in.
         from: QpState,
-        /// The state asked for.
         to: QpState,
         /// The missing attributes, separated by commas.
         missing: String,
@@ -260,9 +256,9 @@ pub enum ModifyError {
     NotAllowed {
         /// Transport service.
         qp_type: QpType,
-        /// The state it is in.
+        /// The current state.
         from: QpState,
-        /// The state asked for.
+        /// The requested state.
         to: QpState,
         /// The attribute.
         attribute: QpAttribute,
@@ -390,8 +386,8 @@ impl QpAttr {
 }
 
 /// Checks a modification against the rules of the verbs. Returns the state after the modification.
-/// The function does not check values that depend on the limits of a device (`path_mtu`,
-/// `max_rd_atomic` and `max_dest_rd_atomic`), which the device does.
+/// The device itself checks the values that depend on its limits (`path_mtu`, `max_rd_atomic` and
+/// `max_dest_rd_atomic`).
 ///
 /// # Errors
 /// The first rule that the modification breaks (see [`ModifyError`]).

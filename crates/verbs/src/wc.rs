@@ -38,7 +38,7 @@ pub enum WcStatus {
 }
 
 impl fmt::Display for WcStatus {
-    /// Writes the error's name in the field, and for an error its usual cause.
+    /// Writes the usual RDMA name of the status, and for an error its usual cause.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WcStatus::Success => "success",
