@@ -236,7 +236,9 @@ pub enum ModifyError {
     NoSuchTransition {
         /// Transport service.
         qp_type: QpType,
+        /// The current state.
         from: QpState,
+        /// The requested state.
         to: QpState,
         /// The states to which the queue pair can go, separated by commas.
         allowed: String,
@@ -246,7 +248,9 @@ pub enum ModifyError {
     Missing {
         /// Transport service.
         qp_type: QpType,
+        /// The current state.
         from: QpState,
+        /// The requested state.
         to: QpState,
         /// The missing attributes, separated by commas.
         missing: String,
