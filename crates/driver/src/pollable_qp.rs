@@ -49,7 +49,6 @@ impl PollableQp {
         Ok(qp)
     }
 
-    /// Adds the descriptors to the epoll instance.
     fn watch(&self) -> Result<()> {
         let add = |fd: BorrowedFd<'_>, flags| {
             self.epoll.add(fd, EpollEvent::new(flags, 0)).map_err(system("adding to an epoll instance"))

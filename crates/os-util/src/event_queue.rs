@@ -80,7 +80,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Adds an event, unless the queue is full or closed. If the descriptor is unreadable, it stays
-    /// so until the next call of [`EventQueue::signal`] or of a push function.
+    /// unreadable until the next call of [`EventQueue::signal`] or of a push function.
     pub fn enqueue(&self, event: T) {
         self.add(&mut self.lock(), event);
     }
@@ -90,8 +90,8 @@ impl<T> EventQueue<T> {
         self.show(&mut self.lock());
     }
 
-    /// Ends the queue: later events are dropped, the descriptor is readable for good, and no thread
-    /// waits any more.
+    /// Ends the queue: later events are dropped, the descriptor stays readable, and waiting threads
+    /// wake.
     pub fn close(&self) {
         let mut state = self.lock();
         (state.is_closed, state.signalled) = (true, true);

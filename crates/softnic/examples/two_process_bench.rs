@@ -301,7 +301,6 @@ impl Endpoint {
         }
     }
 
-    /// Serves the peer's measurement of a kind.
     fn serve(&mut self, kind: &str, n: u32, passive: bool) {
         self.polls = 0;
         match kind {

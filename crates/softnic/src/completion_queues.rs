@@ -9,8 +9,8 @@ use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
 
 use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
 
-/// A consumer that has polled an armed queue this many times without a completion is taken to be
-/// polling in a loop. A consumer that is about to sleep arms the queue and polls only once more.
+/// A consumer that has polled an armed queue this many times without a completion counts as polling
+/// in a loop. A consumer that is about to sleep arms the queue and polls only once more.
 const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
 
 #[derive(Default)]
@@ -135,7 +135,6 @@ impl CompletionQueues {
         }
     }
 
-    /// Takes up to `max` completions that are visible to the host.
     pub(crate) fn poll(&mut self, nic: &mut Nic, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         if !self.was_deferred {
             return nic.poll_cq(cq, max, out);

@@ -62,7 +62,6 @@ pub(crate) struct Engine {
     pub(crate) memory: MemoryRegions,
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
-    /// Whether the interface that has the NIC's address is up.
     is_interface_up: bool,
     pub(crate) lease: PollLease,
     pub(crate) thread_wakeup: ThreadWakeup,

@@ -42,7 +42,6 @@ impl LoopbackNic {
         self.request(SendOp::FetchAdd { remote: self.mr.remote(0), add: 1 }, self.mr.sge(result, 8));
     }
 
-    /// Posts a request and waits for its successful completion.
     fn request(&self, op: SendOp, local: Sge) {
         self.nic.post_send(self.qp, &[SendWr::new(1, op, Data::sge(local))]).unwrap();
         let (mut wcs, started) = (Vec::new(), Instant::now());

@@ -23,7 +23,6 @@ use crate::roce_port_users::describe_process_using;
 pub(crate) const MAX_UDP_PAYLOAD: usize = 65_507;
 /// The largest number of segments in a GSO run (`UDP_MAX_SEGMENTS`, which is 64 before Linux 6.9).
 pub(crate) const MAX_GSO_SEGMENTS: usize = 64;
-/// The largest number of datagrams in one `sendmmsg` call.
 pub(crate) const MAX_SENDMMSG: usize = 32;
 /// The requested size of the send buffer and of the receive buffer, in bytes. The kernel grants at
 /// most `net.core.wmem_max` and `net.core.rmem_max`.

@@ -79,7 +79,7 @@ pub enum Error {
         /// "reading" or "writing".
         right: &'static str,
     },
-    /// The caller has not the right to do this.
+    /// The caller lacks the permission for the call.
     #[error("{0} is not permitted")]
     NotPermitted(&'static str),
     /// A region is larger than the memory that can be registered.

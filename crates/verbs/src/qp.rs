@@ -162,9 +162,9 @@ pub struct QpStatus {
     /// The attributes that were set by [`crate::Provider::modify_qp`], except `state`, `rq_psn` and
     /// `sq_psn`, which are `None`.
     pub attr: QpAttr,
-    /// The PSN that the responder expects next. It has executed all requests in packets with
-    /// earlier PSNs; a READ has at least been accepted. The PSN is valid in every state, including
-    /// ERR, if the device reports [`crate::Capabilities::psn_query`].
+    /// The PSN that the responder expects next. The responder has executed all requests in packets
+    /// with earlier PSNs; a READ has at least been accepted. The PSN is valid in every state,
+    /// including ERR, if the device reports [`crate::Capabilities::psn_query`].
     pub rq_psn: Psn,
     /// The PSN of the next new packet that the requester sends.
     pub sq_psn: Psn,

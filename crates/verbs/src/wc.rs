@@ -119,7 +119,7 @@ pub struct Wc {
     /// The queue pair of the request.
     pub qpn: Qpn,
     /// For a receive, a READ and an atomic, the number of bytes that were received or read. On a UD
-    /// queue pair, it includes the 40 bytes of the GRH.
+    /// queue pair, the number includes the 40 bytes of the GRH.
     pub byte_len: u32,
     /// For a receive, the immediate data.
     pub imm: Option<u32>,

@@ -51,8 +51,7 @@ fn passive_end_survives_failure_without_being_polled() {
     }
 }
 
-/// The NIC of rail 0 is dead at one end or at both ends, both when they are made and when they are
-/// reset.
+/// The NIC of rail 0 is dead at one end or at both ends. The ends are made and reset nevertheless.
 #[test]
 fn vqps_are_made_on_the_rails_that_are_left() {
     for both in [false, true] {

@@ -45,8 +45,8 @@ pub(crate) struct RxBuffer {
 const MAX_OVERTAKERS_WITHOUT_GRO: u32 = 3;
 
 /// The longest wait for the second datagram of a run that the kernel delivers one datagram after
-/// the other. In between, the kernel wakes the threads that sleep on the socket: 20 µs and more on
-/// a busy virtual machine.
+/// the other. Between the two datagrams, the kernel wakes the threads that sleep on the socket,
+/// which takes 20 µs and more on a busy virtual machine.
 const MAX_WAIT_FOR_ACK: Duration = Duration::from_micros(200);
 
 impl RxBuffer {
@@ -239,7 +239,6 @@ impl Engine {
         }
     }
 
-    /// Applies the injected faults to a packet and executes it if they let it pass.
     fn execute_with_faults(
         &mut self,
         now: Time,

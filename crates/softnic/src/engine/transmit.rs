@@ -167,7 +167,6 @@ impl Engine {
         is_repeated
     }
 
-    /// Applies the injected faults to the next datagram and sends it if they let it pass.
     fn send_next_with_faults(&mut self, now: Time) -> SendResult {
         let start = datagram_start(&self.tx_queue.batch.ends, self.tx_queue.next);
         let end = self.tx_queue.batch.ends[self.tx_queue.next] as usize;
