@@ -189,8 +189,8 @@ impl SharedNic {
         if self.is_forked_child() { None } else { self.engine.try_lock().ok().map(EngineGuard::new) }
     }
 
-    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the state
-    /// is consistent, which means that the lock is not poisoned.
+    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the state is
+    /// consistent, which means that the lock is not poisoned.
     pub(crate) fn lock_to_close(&self) -> (EngineGuard<'_>, bool) {
         match self.engine.lock() {
             Ok(engine) => (EngineGuard::new(engine), true),
