@@ -23,7 +23,7 @@ const WAKE: u64 = 0;
 /// The maximum number of descriptors that one call of epoll_wait(2) returns.
 const BATCH: usize = 64;
 
-/// A thread that drives any number of vQPs. It sleeps until one of them has something to do.
+/// A thread that drives any number of vQPs. The thread sleeps until a vQP has something to do.
 ///
 /// The thread ends when the driver, its clones and all its [`DrivenQp`]s have been dropped.
 #[derive(Clone, Debug)]
@@ -36,7 +36,6 @@ pub(crate) struct Inner {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The state that the thread, the driver and its vQPs share.
 struct Shared {
     epoll: Epoll,
     signal: WakeSignal,
@@ -74,14 +73,14 @@ impl Driver {
         shared.epoll.add(qp.as_fd(), event).map_err(system("adding to an epoll instance"))?;
         let slot = Arc::new(Slot::new(qp));
         shared.slots().insert(key, Arc::clone(&slot));
-        // The thread ignores events of a key without a slot. The descriptor stays readable, so none
-        // is lost.
+        // The thread ignores events of a key without a slot. The descriptor stays readable, so no
+        // event is lost.
         Ok(DrivenQp::new(Arc::clone(&self.0), key, slot))
     }
 }
 
 impl Inner {
-    /// Stops driving a vQP. The thread may still be driving it when this returns.
+    /// Stops driving a vQP. The thread may still be driving the vQP when the call returns.
     pub(crate) fn remove(&self, key: u64, slot: &Slot<PollableQp>) {
         self.shared.slots().remove(&key);
         // The descriptor is in the epoll instance, so this does not fail.
@@ -107,7 +106,7 @@ impl Shared {
     /// Sleeps until a vQP has something to do, and drives it.
     fn round(&self) -> Step {
         let mut events = [EpollEvent::empty(); BATCH];
-        // A signal cannot interrupt this thread, and its arguments are valid.
+        // A signal cannot interrupt this thread, and the arguments of the call are valid.
         let count = self.epoll.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
         let mut is_signalled = false;
         for event in &events[..count] {

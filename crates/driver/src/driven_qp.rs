@@ -11,8 +11,8 @@ use crate::slot::{Driven, Slot, SlotGuard};
 
 /// A vQP that a [`Driver`](crate::Driver) drives. Any thread may use it.
 ///
-/// An end that only lends its memory needs no call after [`VirtualQp::connect`]. The vQP closes
-/// when this is dropped, which tells the peer.
+/// An end that only lends its memory needs no call after [`VirtualQp::connect`]. The drop of a
+/// `DrivenQp` closes the vQP and tells the peer.
 #[derive(Debug)]
 pub struct DrivenQp {
     driver: Arc<Inner>,
@@ -47,7 +47,7 @@ impl DrivenQp {
         self.wait_until(Instant::now().checked_add(timeout), |vqp| take(vqp, out)).unwrap_or(Ok(0))
     }
 
-    /// Waits until the vQP has closed, and returns the reason. It does not take completions.
+    /// Waits until the vQP has closed, and returns the reason. The call takes no completions.
     pub fn wait_closed(&self) -> CloseReason {
         self.wait_until(None, |vqp| vqp.close_reason()).unwrap_or(CloseReason::Closed)
     }
@@ -72,7 +72,8 @@ fn take(vqp: &mut VirtualQp, out: &mut Vec<Completion>) -> Option<Result<usize, 
 impl Drop for DrivenQp {
     fn drop(&mut self) {
         self.driver.remove(self.key, &self.slot);
-        // The thread may keep the slot for a moment. A NIC that does not confirm is dead or hung.
+        // The thread may keep the slot for a moment. A NIC that does not confirm the close is dead
+        // or hung.
         let _ = self.slot.lock().vqp_unguarded().close();
     }
 }

@@ -17,9 +17,9 @@ const AT_ONCE_NANOS: u64 = 1;
 /// The descriptor is readable when there are completions, when the peer wants to move to another
 /// rail, when a NIC reports an event, or when a timer of the vQP has expired. The event loop then
 /// calls [`PollableQp::poll`], after which the descriptor is not readable until something else
-/// happens. This holds for level-triggered and for edge-triggered loops.
+/// happens. Level-triggered and edge-triggered loops both work.
 ///
-/// The vQP closes when this is dropped.
+/// The drop of a `PollableQp` closes the vQP.
 #[derive(Debug)]
 pub struct PollableQp {
     vqp: VirtualQp,
@@ -49,7 +49,6 @@ impl PollableQp {
         Ok(qp)
     }
 
-    /// Adds the descriptors to the epoll instance.
     fn watch(&self) -> Result<()> {
         let add = |fd: BorrowedFd<'_>, flags| {
             self.epoll.add(fd, EpollEvent::new(flags, 0)).map_err(system("adding to an epoll instance"))

@@ -5,19 +5,17 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A vQP, as the driver's thread sees it. `tests/slot_orders.rs` has another one.
+/// A vQP, as the driver's thread sees it. `tests/slot_orders.rs` has another implementation.
 pub(crate) trait Driven {
-    /// Does what is to do.
     fn drive(&mut self);
 
     /// Takes account of calls that the program has made.
     fn after_change(&mut self);
 
-    /// Returns whether there is something that a program may wait for.
+    /// Returns whether there are completions or the vQP has closed.
     fn has_news(&self) -> bool;
 }
 
-/// A vQP that the thread and the program share.
 #[derive(Debug)]
 pub(crate) struct Slot<Q> {
     qp: Mutex<Q>,
@@ -38,8 +36,7 @@ impl<Q: Driven> Slot<Q> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Q> {
-        // A vQP is consistent between two calls, and a panic in one of them is reported by its
-        // thread.
+        // A vQP is consistent between two calls. The thread whose call panicked reports the panic.
         self.qp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,7 +45,7 @@ impl<Q: Driven> Slot<Q> {
         SlotGuard { qp: self.lock(), changed: &self.changed }
     }
 
-    /// Drives the vQP and wakes those who wait for it.
+    /// Drives the vQP and wakes the threads that wait for the vQP.
     pub(crate) fn drive(&self) {
         let mut qp = self.lock();
         qp.drive();

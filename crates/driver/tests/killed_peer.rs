@@ -77,7 +77,6 @@ fn peer() -> Result<()> {
     Ok(())
 }
 
-/// The peer process.
 struct Peer(Option<TestProcess>);
 
 impl Peer {

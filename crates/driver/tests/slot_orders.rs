@@ -1,4 +1,4 @@
-//! A vQP that the driver's thread, and threads of the program, share, in all orders of their steps.
+//! A vQP that the driver's thread and threads of the program share, in all orders of their steps.
 
 #[allow(dead_code, reason = "the test uses a part of it")]
 #[path = "../src/slot.rs"]
@@ -53,8 +53,8 @@ fn wait(slot: &Slot<Qp>) -> bool {
     slot.wait_until(None, take).expect("the wait has no deadline")
 }
 
-/// Two threads that wait get the two completions that the driver finds in two rounds. A lost
-/// wake-up would leave one waiting: loom reports a deadlock.
+/// The driver finds the two completions in two rounds. A lost wake-up would leave a thread waiting:
+/// loom reports a deadlock.
 #[test]
 fn waiting_threads_get_the_completions_that_the_driver_finds() {
     loom::model(|| {
@@ -71,7 +71,6 @@ fn waiting_threads_get_the_completions_that_the_driver_finds() {
     });
 }
 
-/// Two threads wait while another one closes the vQP through its guard. Both waits end.
 #[test]
 fn close_by_another_thread_ends_all_waits() {
     loom::model(|| {
@@ -85,7 +84,7 @@ fn close_by_another_thread_ends_all_waits() {
     });
 }
 
-/// A call of the program may find a completion itself, for which another thread waits.
+/// A call of the program may find the completion for which another thread waits.
 #[test]
 fn completion_that_a_call_finds_ends_a_wait() {
     loom::model(|| {

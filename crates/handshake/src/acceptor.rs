@@ -32,7 +32,6 @@ struct DeadlineReader<'a> {
 }
 
 impl DeadlineReader<'_> {
-    /// Creates a reader of one frame, whose deadline is [`HANDSHAKE_TIMEOUT`] from now.
     fn new(stream: &mut TcpStream) -> DeadlineReader<'_> {
         DeadlineReader { stream, deadline: Instant::now() + HANDSHAKE_TIMEOUT }
     }
@@ -52,7 +51,7 @@ impl Read for DeadlineReader<'_> {
 /// A connection whose first frame has arrived and which awaits its answer.
 #[derive(Debug)]
 pub struct Incoming<H> {
-    /// What the peer has sent. It is hostile until it is checked.
+    /// The peer's first frame, which is hostile until it is checked.
     pub hello: H,
     stream: TcpStream,
 }
@@ -67,7 +66,7 @@ impl<H> Incoming<H> {
     }
 }
 
-/// Accepts handshakes in background threads, whose first frame is an `H`.
+/// Accepts handshakes, whose first frame is an `H`, in background threads.
 #[derive(Debug)]
 pub struct Acceptor<H> {
     incoming: Receiver<Incoming<H>>,

@@ -22,8 +22,8 @@ pub fn write_frame(to: &mut impl Write, value: &impl Serialize) -> io::Result<()
 /// Reads a frame, of at most 1 MiB.
 ///
 /// # Errors
-/// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer ends it early;
-/// [`io::ErrorKind::InvalidData`] if the frame is too long or no value of this type.
+/// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer ends the stream early;
+/// [`io::ErrorKind::InvalidData`] if the frame is too long or is not a value of this type.
 pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;

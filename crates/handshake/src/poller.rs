@@ -36,7 +36,7 @@ impl ReadyCqs {
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Ends the current wait of the poller, or its next one.
+    /// Ends the current wait of the poller, or its next wait.
     pub fn wake(&self) {
         // EAGAIN means that the counter is full, so the eventfd is readable already.
         let _ = self.0.write(1);
@@ -44,7 +44,7 @@ impl Waker {
 }
 
 impl Poller {
-    /// Creates a poller of a domain. One without completion channels
+    /// Creates a poller of a domain. A domain without completion channels
     /// ([`Domain::with_completion_channels`]) has no completion events.
     ///
     /// # Errors

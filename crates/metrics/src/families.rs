@@ -1,5 +1,5 @@
 //! The metric families: their names, types and descriptions, and how their samples follow from a
-//! snapshot. docs/observability.md has the same table, which a test compares.
+//! snapshot. A test compares the families with the table in docs/observability.md.
 
 use std::collections::HashSet;
 
@@ -23,8 +23,8 @@ pub struct Family {
 }
 
 impl Family {
-    /// Returns the name of the family's samples, with the suffix of its type. Those of a histogram
-    /// have the further suffixes `_bucket`, `_count` and `_sum`.
+    /// Returns the name of the family's samples, with the suffix of its type. The samples of a
+    /// histogram have the further suffixes `_bucket`, `_count` and `_sum`.
     pub fn sample_name(&self) -> String {
         let suffix = match self.kind {
             Kind::Counter => "_total",

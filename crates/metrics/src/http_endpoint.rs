@@ -1,8 +1,9 @@
 //! An HTTP endpoint for scrapes, on one thread.
 //!
-//! Clients are not trusted. A connection has a deadline and a bounded request; there are at most
-//! [`MAX_CLIENTS`] connections, and another one ends the oldest, so slow clients do not keep a
-//! scrape away; a snapshot is encoded at most every [`MAX_AGE`], however many clients ask.
+//! Clients are not trusted. A connection has a deadline and a bounded request. There are at most
+//! [`MAX_CLIENTS`] connections, and a further connection ends the oldest, so that slow clients do
+//! not keep a scrape away. A snapshot is encoded at most every [`MAX_AGE`], however many clients
+//! ask.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +18,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::http_request::{self, Request};
 use crate::{Snapshot, openmetrics};
 
-/// The maximum number of connections.
 const MAX_CLIENTS: usize = 16;
 /// The time after which a connection ends, finished or not.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const MAX_AGE: Duration = Duration::from_millis(100);
 /// The pause after an error of `accept`, for example because the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Adds the address and the way out to an error of `bind(2)`.
+/// Adds the address and a remedy to an error of `bind(2)`.
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> io::Error {
     let way_out = match error.kind() {
         ErrorKind::AddrNotAvailable => "choose an address of this machine",
@@ -55,8 +55,8 @@ impl MetricsServer {
     /// metrics to everybody who reaches it.
     ///
     /// # Errors
-    /// The address is in use, is not one of this machine, or may not be used by this user; the
-    /// error names the address and what to choose instead. Or the thread cannot be created.
+    /// The thread cannot be created; or the address is in use, is not an address of this machine,
+    /// or may not be used by this user. The error then names the address and a remedy.
     pub fn start(
         address: SocketAddr,
         snapshot: impl FnMut() -> Snapshot + Send + 'static,
@@ -113,7 +113,6 @@ struct Client {
     sent: usize,
 }
 
-/// Whether a connection goes on.
 #[derive(PartialEq, Eq)]
 enum Progress {
     Waits,
@@ -161,8 +160,8 @@ impl<F: FnMut() -> Snapshot> ServerThread<F> {
         }
     }
 
-    /// Accepts the clients that have connected, at most as many as there may be connections, so
-    /// that others advance meanwhile.
+    /// Accepts at most [`MAX_CLIENTS`] of the clients that have connected, so that other
+    /// connections advance meanwhile.
     fn accept(&mut self, now: Instant) {
         for _ in 0..MAX_CLIENTS {
             match self.listener.accept() {
@@ -198,7 +197,6 @@ fn encode(encoded: &mut Option<(Instant, String)>, snapshot: &mut impl FnMut() -
 }
 
 impl Client {
-    /// The event for which the connection waits.
     fn awaited(&self) -> PollFlags {
         match &self.response {
             Some(response) if self.sent < response.len() => PollFlags::POLLOUT,

@@ -4,7 +4,6 @@
 /// The longest request head, in bytes. Prometheus sends about 200.
 pub(crate) const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     /// The metrics, with or without the body of the response (GET or HEAD).
@@ -13,7 +12,6 @@ pub(crate) enum Request {
     Refused(Refusal),
 }
 
-/// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     Malformed,

@@ -32,7 +32,6 @@ pub fn encode(snapshot: &Snapshot) -> String {
     text
 }
 
-/// The samples of one family.
 pub(crate) struct Samples<'a> {
     family: &'static str,
     kind: Kind,
@@ -40,7 +39,6 @@ pub(crate) struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    /// The name of the family.
     pub(crate) fn family(&self) -> &'static str {
         self.family
     }
@@ -50,12 +48,10 @@ impl Samples<'_> {
         self.add_line(self.suffix(), labels, format_args!("{value}"));
     }
 
-    /// Adds a sample of a counter or a gauge.
     pub(crate) fn add_float(&mut self, labels: &[(&str, &str)], value: f64) {
         self.add_line(self.suffix(), labels, format_args!("{value}"));
     }
 
-    /// Adds a sample whose name has this suffix.
     pub(crate) fn add_suffixed(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
         self.add_line(suffix, labels, format_args!("{value}"));
     }

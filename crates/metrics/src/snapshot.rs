@@ -52,14 +52,14 @@ impl fmt::Display for RailState {
 pub struct Snapshot {
     /// The rails, rail 0 first.
     pub rails: Vec<RailSnapshot>,
-    /// The number of open queue pairs; over several rails, of virtual ones.
+    /// The number of open queue pairs. With several rails, only virtual queue pairs count.
     pub queue_pairs: usize,
     /// The number of vQPs.
     pub vqp_count: usize,
     /// The number of vQPs with a failover in progress.
     pub recovering: usize,
-    /// The vQPs, at most [`MAX_VQPS`]: those with a failover in progress, then those that moved
-    /// most often, then by number.
+    /// The vQPs, at most [`MAX_VQPS`]. The vQPs with a failover in progress come first, then the
+    /// vQPs that moved most often, then by number.
     pub vqps: Vec<VqpState>,
     /// The number of vQPs that closed, by reason.
     pub closed: BTreeMap<String, u64>,
@@ -79,7 +79,7 @@ pub struct RailSnapshot {
     pub status: RailStatus,
     /// The counters of the NIC. Empty if the NIC is dead.
     pub counters: BTreeMap<String, u64>,
-    /// The failovers of all vQPs that left this rail.
+    /// Counts of all failovers that left this rail.
     pub failover: CountsSnapshot,
 }
 
@@ -267,14 +267,14 @@ pub struct HistogramSnapshot {
     pub count: u64,
     /// The sum of the durations, in nanoseconds.
     pub sum_ns: u64,
-    /// An upper bound of half of the durations, in nanoseconds; `None` if there are none, or if it
-    /// is above 50 s.
+    /// An upper bound of half of the durations, in nanoseconds. `None` without durations, or if the
+    /// bound is above 50 s.
     pub p50_ns: Option<u64>,
-    /// An upper bound of 99 % of the durations, in nanoseconds; `None` if there are none, or if it
-    /// is above 50 s.
+    /// An upper bound of 99 % of the durations, in nanoseconds. `None` without durations, or if the
+    /// bound is above 50 s.
     pub p99_ns: Option<u64>,
-    /// The number of durations in each bucket. The upper bounds are 1, 2, 5, 10, … µs, up to 50 s;
-    /// the last bucket has none.
+    /// The number of durations in each bucket. The upper bounds are 1, 2, 5, 10, … µs, up to 50 s.
+    /// The last bucket has no bound.
     pub buckets: Vec<u64>,
 }
 

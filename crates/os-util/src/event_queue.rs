@@ -12,25 +12,24 @@ use crate::{eventfd, futex};
 /// A bounded queue of events with an eventfd that is readable while the queue holds an event,
 /// except for events added by [`EventQueue::enqueue`]. A full queue drops new events.
 ///
-/// Each new event is a new edge of the descriptor, also while older events are in the queue: an
-/// edge-triggered epoll(7) wakes for each, as it does for the events of the kernel's verbs. So does
-/// one that a full queue drops: a program that never reads its events still wakes.
+/// Each new event is a new edge of the descriptor, even while older events are in the queue. An
+/// edge-triggered epoll(7) wakes for each event, as for the events of the kernel's verbs. An event
+/// that a full queue drops is an edge, too, so a program that never reads its events still wakes.
 ///
 /// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not
 /// read the descriptor.
 ///
 /// A thread that takes events one by one may sleep on a futex instead of the descriptor
-/// ([`EventQueue::begin_wait`]): a wait on it takes nothing from the queue, so a sleeper that is
-/// cancelled or interrupted loses no event, and the kernel restarts it after a signal as it
-/// restarts a read(2).
+/// ([`EventQueue::begin_wait`]). The sleep takes nothing from the queue, so a cancelled or
+/// interrupted sleeper loses no event. The kernel restarts the sleep after a signal, as it restarts
+/// a read(2).
 #[derive(Debug)]
 pub struct EventQueue<T> {
     state: Mutex<State<T>>,
-    /// The futex of the sleeping threads: an odd number while there may be one. It changes with
-    /// each event that wakes them.
+    /// Threads sleep on this futex. Its value is odd while a thread may sleep, and changes with
+    /// each event that wakes the sleepers.
     futex: AtomicU32,
     eventfd: EventFd,
-    /// The maximum number of events in the queue.
     capacity: usize,
 }
 
@@ -81,7 +80,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Adds an event, unless the queue is full or closed. If the descriptor is unreadable, it stays
-    /// so until the next call of [`EventQueue::signal`] or of a push function.
+    /// unreadable until the next call of [`EventQueue::signal`] or of a push function.
     pub fn enqueue(&self, event: T) {
         self.add(&mut self.lock(), event);
     }
@@ -91,8 +90,8 @@ impl<T> EventQueue<T> {
         self.show(&mut self.lock());
     }
 
-    /// Ends the queue: later events are dropped, the descriptor is readable for good, and no thread
-    /// waits any more.
+    /// Ends the queue: later events are dropped, the descriptor stays readable, and waiting threads
+    /// wake.
     pub fn close(&self) {
         let mut state = self.lock();
         (state.is_closed, state.signalled) = (true, true);
@@ -105,7 +104,7 @@ impl<T> EventQueue<T> {
         self.pop_unless_closed().ok().flatten()
     }
 
-    /// Does the same as [`EventQueue::pop`], and tells an empty queue from a closed one.
+    /// Does the same as [`EventQueue::pop`], and distinguishes an empty queue from a closed one.
     ///
     /// # Errors
     /// [`Closed`] if the queue is closed and holds no event.
@@ -120,8 +119,8 @@ impl<T> EventQueue<T> {
     }
 
     /// Prepares the caller to sleep until there is an event. Returns the futex (private to the
-    /// process, `futex(2)`) and the value that it has until the next event or the end of the queue,
-    /// which wake every sleeper; or `None` if the queue holds an event or is closed.
+    /// process, `futex(2)`) and its value, or `None` if the queue holds an event or is closed. The
+    /// next event or the end of the queue changes the value and wakes every sleeper.
     pub fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
         let state = self.lock();
         (state.events.is_empty() && !state.is_closed)
@@ -166,8 +165,8 @@ impl<T> EventQueue<T> {
         state.has_silent = true;
     }
 
-    /// Makes the descriptor readable and wakes the sleepers if there is an event. An edge is
-    /// reported for events that none was reported for.
+    /// Makes the descriptor readable and wakes the sleepers if there is an event. Reports a new
+    /// edge only for events that were added since the last edge.
     fn show(&self, state: &mut State<T>) {
         let is_new = std::mem::take(&mut state.has_silent);
         if !state.events.is_empty() && (!std::mem::replace(&mut state.signalled, true) || is_new) {
@@ -175,8 +174,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Signals the descriptor, and wakes all sleepers: one of them may be about to be cancelled or
-    /// interrupted. The caller holds the lock.
+    /// Signals the descriptor, and wakes all sleepers, because a single woken sleeper may be about
+    /// to be cancelled or interrupted. The caller holds the lock.
     fn wake(&self) {
         eventfd::signal(&self.eventfd);
         if self.futex.load(Ordering::Relaxed) & 1 == 1 {
@@ -197,8 +196,8 @@ impl<T> EventQueue<T> {
     }
 }
 
-/// Changes the futex, so that a sleep that a signal interrupts is not resumed on freed memory,
-/// which keeps the value for a while.
+/// Changes the futex, because freed memory keeps its value for a while. Otherwise the kernel could
+/// resume an interrupted sleep on freed memory.
 impl<T> Drop for EventQueue<T> {
     fn drop(&mut self) {
         self.futex.fetch_add(2, Ordering::Relaxed);

@@ -21,15 +21,14 @@ pub struct WakeSignal {
 /// The result of one step of a thread in [`WakeSignal::run`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It has worked, and did not sleep.
+    /// The thread worked, and did not sleep.
     Worked,
-    /// It has worked, and then slept. `is_signalled` says whether the descriptor was readable at
-    /// the end.
+    /// The thread worked, and then slept.
     Slept {
         /// Whether the descriptor of the [`WakeSignal`] was readable.
         is_signalled: bool,
     },
-    /// It cannot go on.
+    /// The thread cannot go on.
     Ended,
 }
 
@@ -57,8 +56,8 @@ impl WakeSignal {
     /// Runs the steps of the thread until [`WakeSignal::stop`] is called, or a step returns
     /// [`Step::Ended`].
     ///
-    /// A step looks for work, and then sleeps on the descriptor of this signal beside others if
-    /// there is none. The descriptor is cleared between a sleep and the next look for work, so each
+    /// A step looks for work. If there is none, the step sleeps on the descriptor of this signal
+    /// and on others. The descriptor is cleared between a sleep and the next look for work, so each
     /// later signal is seen.
     pub fn run(&self, mut step: impl FnMut() -> Step) {
         while !self.stop.load(Ordering::Acquire) {

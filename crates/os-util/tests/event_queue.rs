@@ -41,8 +41,7 @@ fn descriptor_is_readable_while_queue_holds_event() {
     }
 }
 
-/// An edge-triggered epoll wakes for each new event, whether or not older ones are unread, and for
-/// none twice.
+/// An edge-triggered epoll wakes once for each new event, even if older events are unread.
 #[test]
 fn each_new_event_is_an_edge() {
     for queue in [EventQueue::new(3).unwrap(), EventQueue::with_blocking_fd(3).unwrap()] {

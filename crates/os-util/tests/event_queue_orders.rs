@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "the test uses a part of it")]
 #[path = "../src/event_queue.rs"]
 mod event_queue;
-/// The real descriptor. loom sees each access to it as one to an atomic.
+/// The real descriptor, with an atomic by which loom sees each access.
 mod eventfd {
     use loom::sync::atomic::{AtomicUsize, Ordering};
     use mitra_os_util::eventfd;
@@ -98,7 +98,6 @@ fn no_sleeper_misses_an_event() {
     }
 }
 
-/// Two consumers beside a producer take the event once, and leave the descriptor unreadable.
 #[test]
 fn consumers_share_an_event_and_clear_the_descriptor() {
     loom::model(|| {
@@ -115,8 +114,6 @@ fn consumers_share_an_event_and_clear_the_descriptor() {
     });
 }
 
-/// An event that was enqueued silently makes the descriptor readable at the next signal, unless it
-/// was taken before.
 #[test]
 fn signal_shows_a_silent_event_unless_it_was_taken() {
     loom::model(|| {

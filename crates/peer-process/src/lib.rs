@@ -33,7 +33,7 @@ pub enum Error {
     /// The peer sent nothing within the timeout.
     #[error("the other process sent nothing for {0:?}")]
     TimedOut(Duration),
-    /// The peer closed the connection between two messages, which it does when it ends.
+    /// The peer ended: it closed the connection between two messages.
     #[error("the other process ended before it was done")]
     Closed,
     /// The connection ended in the middle of a message.
@@ -54,7 +54,7 @@ pub enum Error {
     /// The caller of [`connect_to_parent`] was not started by [`PeerProcess::start`].
     #[error("`mitra peer` is started by other mitra commands only")]
     NotAPeer,
-    /// A system call failed; the string says which.
+    /// A system call failed. The string names the failed operation.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),
 }
@@ -111,7 +111,7 @@ impl PeerProcess {
         Ok(PeerProcess { child, connection: PeerConnection(here) })
     }
 
-    /// Returns the number of the second process.
+    /// Returns the process ID of the second process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -197,8 +197,8 @@ impl PeerConnection {
     /// # Errors
     ///
     /// [`Error::TimedOut`]; [`Error::Reported`] if the peer sent an error; [`Error::Closed`] or
-    /// [`Error::Truncated`] if it ended; [`Error::TooLong`] or [`Error::Unexpected`] if the message
-    /// is not a `T`; [`Error::System`] if the timeout cannot be set.
+    /// [`Error::Truncated`] if the peer ended; [`Error::TooLong`] or [`Error::Unexpected`] if the
+    /// message is not a `T`; [`Error::System`] if the timeout cannot be set.
     pub fn receive_within<T: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<T, Error> {
         self.0
             .set_read_timeout(timeout)

@@ -35,8 +35,6 @@ const STOP: u64 = 64;
 const BULK: u64 = 4096;
 const MEMORY: usize = 9 << 20;
 
-/// A NIC with a connected queue pair, the UDP sockets of the floor, and the address of the peer's
-/// memory.
 struct Endpoint {
     nic: Arc<SoftNic>,
     cq: CqId,
@@ -243,7 +241,7 @@ impl Endpoint {
         }
     }
 
-    /// Measures a kind. Returns one sample per round trip in µs, or one rate.
+    /// Returns one sample per round trip in µs, or one rate.
     fn measure(&mut self, kind: &str, n: u32) -> Vec<f64> {
         if let Some(operation) = kind.strip_prefix("bw_").or(kind.strip_prefix("rate_")) {
             let rate = self.stream(operation);
@@ -303,7 +301,6 @@ impl Endpoint {
         }
     }
 
-    /// Serves the peer's measurement of a kind.
     fn serve(&mut self, kind: &str, n: u32, passive: bool) {
         self.polls = 0;
         match kind {

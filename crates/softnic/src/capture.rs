@@ -8,13 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mitra_wire::pcap::Writer;
 
-/// An open capture file. The first write error ends the capture, never the NIC.
+/// The first write error ends the capture, never the NIC.
 pub(crate) struct Capture {
     writer: Option<Writer<BufWriter<File>>>,
 }
 
 impl Capture {
-    /// Creates the file, or truncates an existing one.
     pub(crate) fn create(path: &Path) -> io::Result<Capture> {
         Ok(Capture { writer: Some(Writer::new(BufWriter::new(File::create(path)?))?) })
     }
@@ -28,7 +27,6 @@ impl Capture {
         }
     }
 
-    /// Writes buffered packets to the file.
     pub(crate) fn flush(&mut self) {
         if self.writer.as_mut().is_some_and(|writer| writer.flush().is_err()) {
             self.writer = None;

@@ -9,11 +9,10 @@ use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
 
 use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
 
-/// A consumer that has polled an armed queue this many times without a completion is taken to be
-/// polling in a loop. A consumer that is about to sleep arms the queue and polls only once more.
+/// A consumer that has polled an armed queue this many times without a completion counts as polling
+/// in a loop. A consumer that is about to sleep arms the queue and polls only once more.
 const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
 
-/// The driver's state of one completion queue.
 #[derive(Default)]
 struct CqState {
     channel: Option<Arc<SoftCompletionChannel>>,
@@ -37,7 +36,6 @@ impl Arming {
     }
 }
 
-/// The driver's state of all completion queues of a NIC.
 #[derive(Default)]
 pub(crate) struct CompletionQueues {
     queues: HashMap<CqId, CqState>,
@@ -46,8 +44,7 @@ pub(crate) struct CompletionQueues {
     pub(crate) wakeups: PendingWakeups,
     /// The number of queues whose consumers may be asleep.
     sleepers: u32,
-    /// Whether the NIC defers completions. The host does not see completions that are generated
-    /// while this is set.
+    /// While the NIC defers completions, the host does not see new completions.
     deferred: bool,
     /// Whether `deferred` was ever set. Otherwise [`CqState::written`] is empty for all queues.
     was_deferred: bool,
@@ -107,7 +104,6 @@ impl CompletionQueues {
         true
     }
 
-    /// Records a poll of a queue that returned no completion.
     pub(crate) fn record_empty_poll(&mut self, cq: CqId) {
         if self.sleepers == 0 {
             return;
@@ -121,12 +117,10 @@ impl CompletionQueues {
         }
     }
 
-    /// Returns whether a consumer of any queue may be asleep.
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers > 0
     }
 
-    /// Disarms a queue, adds an event to its channel and schedules the wake-up.
     pub(crate) fn notify(&mut self, cq: CqId) {
         self.disarm(cq);
         if let Some(channel) = self.queues.get(&cq).and_then(|queue| queue.channel.as_ref()) {
@@ -141,7 +135,6 @@ impl CompletionQueues {
         }
     }
 
-    /// Takes up to `max` completions that are visible to the host.
     pub(crate) fn poll(&mut self, nic: &mut Nic, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         if !self.was_deferred {
             return nic.poll_cq(cq, max, out);
@@ -157,7 +150,6 @@ impl CompletionQueues {
         }
     }
 
-    /// Begins or ends deferring completions.
     pub(crate) fn set_deferred(&mut self, nic: &mut Nic, deferred: bool) {
         if deferred && !self.deferred {
             self.write_pending(nic);
@@ -166,7 +158,6 @@ impl CompletionQueues {
         self.was_deferred |= deferred;
     }
 
-    /// Returns whether the NIC defers completions.
     pub(crate) fn is_deferred(&self) -> bool {
         self.deferred
     }

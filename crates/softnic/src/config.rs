@@ -23,16 +23,15 @@ pub struct Config {
     pub atomic_scope: AtomicScope,
     /// The value that the NIC reports as
     /// [`Capabilities::ack_after_placement`](mitra_verbs::Capabilities): whether an ACK proves that
-    /// the data is in memory. Default: true. The fault
-    /// [`Failure::NotPlaced`](mitra_transport::fault::Failure) breaks this guarantee. Set the field
-    /// to false to model a device that reports that it gives no such guarantee.
+    /// the data is in memory. Default: true. False models a device without this guarantee. The
+    /// fault [`Failure::NotPlaced`](mitra_transport::fault::Failure) breaks the guarantee.
     pub ack_after_placement: bool,
     /// The device limits.
     pub limits: Limits,
     /// The pacing parameters. The NIC reduces the send window if it exceeds a quarter of the
     /// socket's receive buffer.
     pub tuning: Tuning,
-    /// Segmentation offload.
+    /// Segmentation offload. Default: [`Offload::Auto`].
     pub offload: Offload,
     /// The pcap file to which the NIC writes every packet that it sends or receives. `None`
     /// captures nothing.

@@ -4,7 +4,6 @@ use mitra_verbs::Counter;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The driver's counters, in addition to the transport's.
         #[derive(Default)]
         pub(crate) struct DriverCounters {
             $($(#[$doc])* pub(crate) $name: u64,)*
@@ -19,7 +18,6 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Datagrams received from the socket.
     rx_datagrams,
     /// UDP payload bytes of the received datagrams, including RoCE headers and ICRC.
     rx_bytes,
@@ -35,9 +33,8 @@ counters! {
     rx_malformed,
     /// Receive calls that the kernel rejected.
     rx_errors,
-    /// Reports of hosts that no process has their RoCE port open.
+    /// ICMP reports that no process of the sending host has the RoCE port open.
     rx_refusals,
-    /// Datagrams sent.
     tx_datagrams,
     /// UDP payload bytes of the sent datagrams, including RoCE headers and ICRC.
     tx_bytes,
@@ -47,12 +44,8 @@ counters! {
     tx_blocked,
     /// Datagrams lost because the kernel rejected them (no route, or longer than the path MTU).
     tx_errors,
-    /// Datagrams dropped by fault injection.
     fault_dropped,
-    /// Datagrams corrupted by fault injection.
     fault_corrupted,
-    /// Datagrams duplicated by fault injection.
     fault_duplicated,
-    /// Datagrams delayed by fault injection.
     fault_delayed,
 }

@@ -8,7 +8,6 @@ use mitra_verbs::{Gid, Time};
 /// The capacity of the queue, in datagrams. A full queue drops new datagrams.
 const CAPACITY: usize = 4096;
 
-/// The direction of a delayed datagram.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Direction {
     /// To be sent, with its traffic class.
@@ -17,8 +16,8 @@ pub(crate) enum Direction {
     Receive(Option<Gid>, u8),
 }
 
-/// A delayed datagram. The ICRC of a transmitted datagram is not yet set; that of a received
-/// datagram is checked.
+/// The ICRC of a datagram to transmit is not yet set. The ICRC of a received datagram has been
+/// checked.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DelayedDatagram {
     due: Time,
@@ -30,7 +29,6 @@ pub(crate) struct DelayedDatagram {
     pub(crate) datagram: Box<[u8]>,
 }
 
-/// A queue of delayed datagrams, ordered by due time.
 #[derive(Default)]
 pub(crate) struct DelayQueue {
     heap: BinaryHeap<Reverse<DelayedDatagram>>,
@@ -38,7 +36,7 @@ pub(crate) struct DelayQueue {
 }
 
 impl DelayQueue {
-    /// Adds a datagram. Returns false if the queue is full.
+    /// Returns false if the queue is full.
     pub(crate) fn push(&mut self, due: Time, direction: Direction, peer: Gid, datagram: &[u8]) -> bool {
         if self.heap.len() >= CAPACITY {
             return false;
@@ -55,12 +53,10 @@ impl DelayQueue {
         true
     }
 
-    /// Returns the earliest due time.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(delayed)| delayed.due)
     }
 
-    /// Takes the datagram with the earliest due time, if that time has come.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<DelayedDatagram> {
         if self.next_due()? > now {
             return None;

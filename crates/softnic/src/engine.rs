@@ -44,16 +44,15 @@ const MAX_RECEIVES_THREAD: u32 = 4;
 /// The largest number of receive calls in a round of a poller. A poller's first round makes one
 /// call, so that `poll_cq` returns each completion as early as possible. A round in which every
 /// call has received data doubles the number for the next round, because more data may be waiting.
-/// A round that has emptied the socket sets it to the number of calls that received data: a call
-/// that finds the socket empty delays what the others received.
+/// A round that has emptied the socket lowers the number to the calls that received data. A call
+/// that finds the socket empty would delay the data that the other calls received.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
-/// The largest number of receive calls of [`Engine::settle`].
 const MAX_RECEIVES_SETTLE: u32 = 256;
 
-/// A verbs call drives the NIC if no thread has for this long ([`crate::progress_thread`]). Then
-/// the delay of a peer's request is at most that of waking the progress thread, and the additional
-/// receive calls take 1% of the program's time.
+/// A verbs call drives the NIC if no thread has driven the NIC for this long
+/// ([`crate::progress_thread`]). The delay of a peer's request is then at most the time to wake the
+/// progress thread. The additional receive calls take 1% of the program's time.
 const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
 
 /// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path,
@@ -63,19 +62,16 @@ pub(crate) struct Engine {
     pub(crate) memory: MemoryRegions,
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
-    /// Whether the interface that has the NIC's address is up.
     is_interface_up: bool,
     pub(crate) lease: PollLease,
     pub(crate) thread_wakeup: ThreadWakeup,
     /// When the NIC last received a datagram or a call.
     pub(crate) last_active: Time,
-    /// When a thread last drove the NIC.
     last_drive: Time,
     /// The completion queue whose poll drove the NIC last, and when.
     pub(crate) last_poll_drive: Option<(CqId, Time)>,
     /// The CPU clock of the thread that polled last.
     pub(crate) poller: Option<ThreadCpuClock>,
-    /// When the application last called the NIC.
     pub(crate) last_host_call: Time,
     pub(crate) spin_policy: SpinPolicy,
     /// The largest number of receive calls in a poller's next round.
@@ -206,7 +202,7 @@ impl Engine {
     }
 
     /// Sends the packets and reports the events that a verbs call has caused. Drives a round if no
-    /// thread has for [`MAX_TIME_BETWEEN_DRIVES`].
+    /// thread has driven the NIC for [`MAX_TIME_BETWEEN_DRIVES`].
     pub(crate) fn flush_call(&mut self, now: Time) {
         self.flush(now);
         if now - self.last_drive >= MAX_TIME_BETWEEN_DRIVES {
@@ -239,8 +235,7 @@ impl Engine {
         }
     }
 
-    /// Returns the next completion queue with an event. Completion events are deferred together
-    /// with completions.
+    /// Completion events are deferred together with completions.
     fn next_cq_event(&mut self) -> Option<CqId> {
         if self.completion_queues.is_deferred() { None } else { self.nic.poll_cq_event() }
     }
@@ -283,7 +278,6 @@ impl Engine {
         }
     }
 
-    /// Updates the link state, the events and the placement of data after `failure`.
     pub(crate) fn handle_failure(&mut self, failure: Option<Failure>) {
         match failure {
             Some(Failure::LinkDown) => self.update_link(),
@@ -293,7 +287,7 @@ impl Engine {
         self.update_placement();
     }
 
-    /// The address of the NIC. `None` after a reset.
+    /// `None` after a reset.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.socket.as_ref().map(|socket| socket.address().ip())
     }
@@ -307,8 +301,6 @@ impl Engine {
         }
     }
 
-    /// Updates the link state: the link is up if the interface is up and no injected fault keeps it
-    /// down.
     pub(crate) fn update_link(&mut self) {
         if self.dma_ok() {
             self.nic.handle_link(self.is_interface_up && self.faults.link_up());
@@ -327,7 +319,7 @@ impl Engine {
     }
 
     /// Places the acknowledged writes and the completions that a fault defers. The fault stays, and
-    /// defers later ones.
+    /// defers later writes and completions.
     pub(crate) fn fence(&mut self) {
         if self.completion_queues.is_deferred() && self.dma_ok() {
             self.memory.place_deferred();
@@ -335,9 +327,9 @@ impl Engine {
         }
     }
 
-    /// Executes the datagrams that wait in the socket, and sends pending ACKs, unless the NIC has
-    /// failed. A NIC of hardware has done both before the call of the host that this precedes: the
-    /// end of a queue pair or of the process.
+    /// Executes the datagrams that wait in the socket and sends pending ACKs, unless the NIC has
+    /// failed. Precedes the end of a queue pair or of the process, because a hardware NIC has done
+    /// both by then.
     pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
             for _ in 0..MAX_RECEIVES_SETTLE {
@@ -351,7 +343,8 @@ impl Engine {
     }
 
     /// Replaces the socket by one that is bound to another address, and joins the multicast groups
-    /// there. A group that cannot be joined is received where it was.
+    /// there. If the NIC cannot join a group there, it still receives the group on the old
+    /// interface.
     pub(crate) fn replace_socket(&mut self, socket: Arc<RoceSocket>) {
         self.transmit(clock::now());
         if self.socket.as_ref().is_some_and(|old| old.receives_traffic_classes()) {
@@ -365,8 +358,8 @@ impl Engine {
         self.nic.change_gid(address.ip().into());
     }
 
-    /// Closes the NIC permanently: it releases its sockets and memory. Returns its own socket, if
-    /// it was not closed before.
+    /// Releases the sockets and the memory of the NIC permanently. Returns the NIC's own socket, or
+    /// `None` if the NIC was closed before.
     pub(crate) fn close(&mut self) -> Option<Arc<RoceSocket>> {
         self.multicast_groups.clear();
         self.memory.clear();
@@ -375,7 +368,6 @@ impl Engine {
         self.socket.take()
     }
 
-    /// Writes buffered packets to the capture file.
     pub(crate) fn flush_capture(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();

@@ -11,7 +11,6 @@ const BULK_LEN: usize = 1000;
 /// new peer sends its first ACKs separately, until it has found that it may hold ACKs back. These
 /// ACKs must score less than this.
 const ENABLE_SCORE: u32 = 512;
-/// The score of a bulk datagram.
 const BULK_SCORE: u32 = 64;
 /// The score of an ACK that follows another datagram of the same sender.
 const PAIR_SCORE: u32 = 2;
@@ -34,7 +33,6 @@ pub(crate) enum GroPolicy {
         /// the socket empty.
         last_sender: Option<SockaddrStorage>,
     },
-    /// The socket uses `UDP_GRO`.
     On,
 }
 
@@ -46,7 +44,6 @@ impl GroPolicy {
         }
     }
 
-    /// Returns whether the socket does not use `UDP_GRO` yet.
     pub(crate) fn is_observing(&self) -> bool {
         matches!(self, GroPolicy::Observing { .. })
     }

@@ -1,8 +1,8 @@
 //! The sockets of NICs that were reset. They stay bound and receive nothing.
 //!
-//! A port that no process has open makes the host report "port unreachable", by which peers
-//! recognize that this process has ended. A reset ends the NIC and not the process, so the port
-//! stays in use: until the NIC is dropped, or this process opens a NIC with the address.
+//! If no process has the port open, the host reports "port unreachable", and peers conclude that
+//! this process has ended. A reset ends only the NIC. The port therefore stays bound until the NIC
+//! is dropped, or until this process opens another NIC with the address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::udp_socket::RoceSocket;
 
-/// The held sockets by address, each with the number of its hold.
+/// The held sockets by address. The number distinguishes successive holds of an address.
 static HELD: Mutex<BTreeMap<IpAddr, (u64, Arc<RoceSocket>)>> = Mutex::new(BTreeMap::new());
 
-/// Keeps a socket bound until it is dropped.
+/// Keeps a socket bound for the lifetime of this value.
 #[derive(Debug)]
 pub(crate) struct HeldPort {
     address: IpAddr,
@@ -21,7 +21,6 @@ pub(crate) struct HeldPort {
 }
 
 impl HeldPort {
-    /// Holds the socket of a NIC that was reset.
     pub(crate) fn new(socket: Arc<RoceSocket>) -> HeldPort {
         socket.stop_receiving();
         let address = socket.address().ip();

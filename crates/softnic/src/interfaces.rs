@@ -51,9 +51,9 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 
 /// Returns the MTU of an interface, in bytes.
 ///
-/// `/proc/sys/net` lists the interfaces in the network namespace of this process, but only those
-/// with IPv6. `/sys` lists all interfaces in the namespace in which it was mounted. That namespace
-/// is another one after `unshare --net` or `nsenter --net`.
+/// `/proc/sys/net` lists the interfaces in the network namespace of this process, but only the
+/// interfaces with IPv6. `/sys` lists all interfaces in the namespace in which `/sys` was mounted.
+/// The two namespaces differ after `unshare --net` or `nsenter --net`.
 fn mtu_of(interface: &str) -> io::Result<usize> {
     let paths =
         [format!("/proc/sys/net/ipv6/conf/{interface}/mtu"), format!("/sys/class/net/{interface}/mtu")];
@@ -80,9 +80,9 @@ fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
     listed == address || has_network && address.is_loopback() && address.is_ipv4() == listed.is_ipv4()
 }
 
-/// Returns the name of an interface that has the address, is up, and has a carrier: what soft-RoCE
-/// takes for the state of its port (`rxe_set_port_state`). `IFF_RUNNING` follows the carrier only
-/// after up to a second.
+/// Returns the name of an interface that has the address, is up, and has a carrier. Soft-RoCE
+/// derives the state of its port from the same conditions (`rxe_set_port_state`). `IFF_RUNNING`
+/// follows the carrier only after up to a second.
 ///
 /// # Errors
 /// `getifaddrs(3)` fails.

@@ -42,7 +42,6 @@ impl LoopbackNic {
         self.request(SendOp::FetchAdd { remote: self.mr.remote(0), add: 1 }, self.mr.sge(result, 8));
     }
 
-    /// Posts a request and waits for its successful completion.
     fn request(&self, op: SendOp, local: Sge) {
         self.nic.post_send(self.qp, &[SendWr::new(1, op, Data::sge(local))]).unwrap();
         let (mut wcs, started) = (Vec::new(), Instant::now());
@@ -53,7 +52,6 @@ impl LoopbackNic {
     }
 }
 
-/// Adds 1 through each of two NICs at the same time.
 fn add_through_both(nics: &[LoopbackNic; 2]) {
     std::thread::scope(|scope| {
         for (loopback, result) in nics.iter().zip([8, 16]) {

@@ -9,7 +9,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
 
-/// The changes of which the kernel informs: of interfaces, and of their addresses.
+/// The kernel reports changes of interfaces and of their addresses.
 const GROUPS: libc::c_int = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
 
 /// The length of the header of a message (`struct nlmsghdr`), in bytes.
@@ -19,9 +19,9 @@ const HEADER: usize = 16;
 /// (`rtnetlink(7)`).
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
-    /// The index of the interface that makes the NIC's port active. `None` while none does, when
-    /// any change may concern the NIC. Locked while the state is read, so that no thread replaces a
-    /// newer state by an older one.
+    /// The index of the interface that makes the NIC's port active. `None` while no interface does:
+    /// any change may then concern the NIC. A thread holds the lock while it reads the state, so
+    /// that no thread replaces a newer state by an older one.
     interface: Mutex<Option<u32>>,
 }
 
@@ -35,14 +35,13 @@ impl LinkWatch {
         Ok(LinkWatch { socket, interface: Mutex::default() })
     }
 
-    /// Locks the interface that makes the NIC's port active.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<u32>> {
         self.interface.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the messages from the socket. Returns whether one may concern this interface, or any
-    /// one if it is `None`. The caller then reads the present state. `ENOBUFS` says that messages
-    /// were lost, because the socket was full.
+    /// Removes the messages from the socket. Returns whether a message may concern `interface`. If
+    /// `interface` is `None`, every message may. The caller then reads the present state. `ENOBUFS`
+    /// means that the socket was full and messages were lost.
     pub(crate) fn take_changes(&self, interface: Option<u32>) -> bool {
         let (mut buffer, mut concerns) = ([0; 8192], false);
         loop {
@@ -56,7 +55,7 @@ impl LinkWatch {
     }
 }
 
-/// Returns whether messages name an interface, or are not as expected.
+/// Returns whether a message names the interface, or has an unexpected format.
 fn name(mut messages: &[u8], interface: u32) -> bool {
     while !messages.is_empty() {
         let Some((header, _)) = messages.split_first_chunk::<HEADER>() else { return true };

@@ -12,7 +12,6 @@ pub(crate) struct MemoryRegions {
     free: Vec<u32>,
     /// Whether atomics use the CPU's atomic instructions.
     global_atomics: bool,
-    /// Whether the NIC defers placements.
     deferred: bool,
     /// Acknowledged writes that are not placed, oldest first.
     deferred_writes: Vec<DeferredWrite>,
@@ -21,7 +20,6 @@ pub(crate) struct MemoryRegions {
     pub(crate) atomic_barrier: Option<Arc<std::sync::Barrier>>,
 }
 
-/// An acknowledged write that is not in host memory yet.
 struct DeferredWrite {
     region: RegionId,
     offset: usize,
@@ -41,7 +39,6 @@ impl MemoryRegions {
         }
     }
 
-    /// Adds a buffer and returns the ID of its region.
     pub(crate) fn insert(&mut self, buffer: Arc<Buffer>) -> RegionId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.buffers.push(None);
@@ -62,14 +59,12 @@ impl MemoryRegions {
         }
     }
 
-    /// Releases all buffers and discards the deferred writes.
     pub(crate) fn clear(&mut self) {
         self.discard_deferred();
         self.buffers.clear();
         self.free.clear();
     }
 
-    /// Begins to defer placements, or places the deferred writes and ends deferring.
     pub(crate) fn set_deferred(&mut self, deferred: bool) {
         if !deferred {
             self.place_deferred();
@@ -77,18 +72,16 @@ impl MemoryRegions {
         self.deferred = deferred;
     }
 
-    /// Places the deferred writes in host memory.
     pub(crate) fn place_deferred(&mut self) {
         for write in std::mem::take(&mut self.deferred_writes) {
             if let Some(Some(buffer)) = self.buffers.get(write.region.0 as usize) {
-                // The write fails if the application has unmapped the memory. The data is then
-                // lost, and nobody could read it.
+                // The write fails if the application has unmapped the memory, so that no reader can
+                // miss the data.
                 let _ = buffer.try_write_at(write.offset, &write.data);
             }
         }
     }
 
-    /// Discards the deferred writes.
     pub(crate) fn discard_deferred(&mut self) {
         self.deferred_writes.clear();
     }
@@ -237,7 +230,6 @@ mod tests {
         assert_eq!(buffer.load(0), 7);
     }
 
-    /// Foreign memory that the application has unmapped.
     struct UnmappedMemory;
 
     impl ForeignMemory for UnmappedMemory {

@@ -17,7 +17,6 @@ const MAX_PATHS: usize = 4096;
 /// treats a sender as predictable. The NIC accepts the last of these packets and drops the others.
 const ACCEPT_AFTER: u8 = 3;
 
-/// The transmit and receive paths of a NIC.
 pub(crate) struct PathCache {
     local: SocketAddr,
     tx: LastHitCache<Gid, TxPath>,
@@ -59,14 +58,12 @@ impl<K: Copy + Eq + Hash, V> LastHitCache<K, V> {
     }
 }
 
-/// The path to a peer.
 pub(crate) struct TxPath {
     pub(crate) socket_address: SockaddrStorage,
     pub(crate) address: SocketAddr,
     pub(crate) icrc: IcrcPath,
 }
 
-/// The path from a peer.
 pub(crate) struct RxPath {
     pub(crate) gid: Gid,
     icrc: IcrcPath,
@@ -79,7 +76,6 @@ pub(crate) struct RxPath {
     unexpected: u8,
 }
 
-/// The result of an ICRC check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IcrcCheck {
     /// The ICRC is right for this identification. `solved` is true if the identification was

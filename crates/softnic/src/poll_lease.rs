@@ -23,10 +23,9 @@ pub(crate) const ABSENT_AFTER: Duration = Duration::from_micros(100);
 /// absent and had datagrams waiting. Such a program waits for data in memory and polls only for
 /// completions of its own requests (`ib_write_lat`).
 const MAX_ABSENT_CHECKS: u32 = 3;
-/// How long the lease is denied to such a program. A denial is twice as long as the previous denial
-/// if it begins within the previous denial's length after its end.
+/// The length of the first denial of the lease to such a program. The length doubles if the next
+/// denial begins before the same length has passed since the end of the previous denial.
 const MIN_DENIAL: Duration = Duration::from_secs(1);
-/// The longest denial.
 const MAX_DENIAL: Duration = Duration::from_secs(16);
 
 /// The right of a polling caller to drive the NIC alone.
@@ -79,7 +78,6 @@ impl PollLease {
         self.polls = self.polls.wrapping_add(1);
     }
 
-    /// Returns whether a poller holds the lease.
     pub(crate) fn is_held(&self) -> bool {
         self.held
     }
@@ -116,7 +114,6 @@ impl PollLease {
         now < self.denied_until
     }
 
-    /// Records a check that found the holder present.
     pub(crate) fn record_present(&mut self) {
         (self.absent_checks, self.last_absent_check) = (0, None);
     }

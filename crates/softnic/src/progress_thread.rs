@@ -10,9 +10,9 @@
 //!   While peers access a passive process, the thread [spins](crate::spin_policy) instead of
 //!   sleeping.
 //! - A program that waits for data in memory, and polls only in between, is denied the lease.
-//! - A verbs call drives the NIC if no thread has for 100 µs. The lock is not fair: a program that
-//!   calls verbs in a loop without polls would otherwise keep the progress thread waiting, and the
-//!   NIC would not answer its peers.
+//! - A verbs call drives the NIC if no thread has driven the NIC for 100 µs. The lock is not fair:
+//!   a program that calls verbs in a loop without polls would otherwise keep the progress thread
+//!   waiting, and the NIC would not answer its peers.
 
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
@@ -43,7 +43,6 @@ use crate::udp_socket::RoceSocket;
 /// of this bound, a caller that posts a request seldom has to wake the thread to handle the
 /// request's timer.
 const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
-/// See [`MAX_SLEEP_WHEN_ACTIVE`].
 const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The number of times that [`after_fork_in_child`] has run in this process and its ancestors.
@@ -63,7 +62,6 @@ pub(crate) struct SharedNic {
     /// The value of [`FORK_GENERATION`] in the process that opened the NIC.
     fork_generation: u32,
     engine: Mutex<Engine>,
-    /// The number of callers that wait for the lock.
     lock_waiters: AtomicU32,
     /// Wakes and ends the progress thread.
     signal: WakeSignal,
@@ -191,8 +189,8 @@ impl SharedNic {
         if self.is_forked_child() { None } else { self.engine.try_lock().ok().map(EngineGuard::new) }
     }
 
-    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the lock is
-    /// not poisoned, so that the state is consistent.
+    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the state is
+    /// consistent, which means that the lock is not poisoned.
     pub(crate) fn lock_to_close(&self) -> (EngineGuard<'_>, bool) {
         match self.engine.lock() {
             Ok(engine) => (EngineGuard::new(engine), true),
@@ -200,7 +198,6 @@ impl SharedNic {
         }
     }
 
-    /// Wakes the progress thread.
     pub(crate) fn wake(&self) {
         self.signal.wake();
     }
@@ -303,9 +300,10 @@ impl SharedNic {
     }
 
     /// Reads the state of the interface that has the NIC's address, and reports a change. After an
-    /// event, only if that may concern the interface: others come and go with each container of a
-    /// machine. A state that cannot be read counts as unchanged, and so does one whose changes
-    /// cannot be watched: nothing would end it.
+    /// event (`is_event`), does so only if the event may concern the interface, because the
+    /// interfaces of containers come and go. A state that cannot be read counts as unchanged.
+    /// Without `link_watch`, the state stays as it is, because no event would report a later
+    /// change.
     pub(crate) fn read_interface(&self, is_event: bool) {
         let Some(watch) = &self.link_watch else { return };
         let mut interface = watch.lock();
@@ -324,7 +322,6 @@ impl SharedNic {
         }
     }
 
-    /// Sleeps. Returns what has woken the thread.
     fn sleep(&self, conditions: &WakeConditions) -> Woken {
         let timeout = conditions.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
         let mut fds = vec![PollFd::new(self.signal.as_fd(), PollFlags::POLLIN)];

@@ -11,7 +11,6 @@ use mitra_wire::ROCE_PORT;
 pub struct RocePortUser {
     /// The address that the socket is bound to. The unspecified address means all addresses.
     pub address: IpAddr,
-    /// The inode of the socket.
     inode: u64,
 }
 

@@ -96,8 +96,8 @@ impl SoftNic {
     }
 
     /// Makes the NIC receive the traffic class of each datagram, which a UD queue pair shows in the
-    /// GRH. It is 0 there before this call, because other queue pairs have no use for it, and it
-    /// costs 0.15 µs per receive call.
+    /// GRH. Before this call the class in the GRH is 0. Other queue pairs have no use for the
+    /// class, and to receive the class costs 0.15 µs per receive call.
     ///
     /// # Errors
     /// `DeviceFatal` if the NIC is dead.
@@ -110,7 +110,7 @@ impl SoftNic {
 
     /// Does the same as
     /// [`Provider::create_completion_channel`](mitra_verbs::Provider::create_completion_channel),
-    /// for a consumer that needs more of the channel.
+    /// for a consumer that needs the methods of [`SoftCompletionChannel`].
     ///
     /// # Errors
     /// `DeviceFatal` if the NIC is dead, or `System` if the descriptor cannot be created.
@@ -136,14 +136,15 @@ impl SoftNic {
 
     /// Gives the NIC another address of the same family, as when its interface gets one by DHCP,
     /// and reports [`AsyncEvent::GidChange`]. `None` selects a free loopback address for a NIC that
-    /// has a loopback address (IPv4). Queue pairs keep their state. Those that are connected are
-    /// then of no use: their peers accept packets from the old address only. The NIC's name and the
-    /// largest MTU of its port stay. The old address is released when the progress thread has
-    /// noticed.
+    /// has a loopback address (IPv4). The NIC's name and the largest MTU of its port stay. Queue
+    /// pairs keep their state, but a connected queue pair is of no further use: its peer accepts
+    /// packets from the old address only. The progress thread releases the old address when it next
+    /// wakes.
     ///
     /// # Errors
-    /// [`OpenError`] if the address, its port or its interface cannot be used: an interface with a
-    /// smaller MTU than the port's cannot. The NIC then keeps its address. Even if the NIC is dead.
+    /// [`OpenError`] if the NIC is dead, or if the address, its port or its interface cannot be
+    /// used. An interface with a smaller MTU than the port cannot be used. After an error the NIC
+    /// keeps its address.
     pub fn change_address(&self, address: impl Into<Option<IpAddr>>) -> Result<(), OpenError> {
         let address = address.into();
         let mut current = self.address.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,8 +214,8 @@ impl SoftNic {
         }
     }
 
-    /// Makes a verbs call on the NIC, then sends the packets and reports the events that it has
-    /// caused.
+    /// Makes a verbs call on the NIC, then sends the packets and reports the events that the call
+    /// has caused.
     fn host_call<T, E: From<NoHostAccess>>(
         &self,
         call: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
@@ -235,14 +236,13 @@ impl SoftNic {
         Arc::clone(&self.shared)
     }
 
-    /// Sets a barrier that atomics wait at between their load and their store.
     #[cfg(test)]
     pub(crate) fn set_atomic_barrier(&self, barrier: Option<Arc<std::sync::Barrier>>) {
         self.shared.lock().unwrap().memory.atomic_barrier = barrier;
     }
 
     /// Closes the NIC permanently. On return the NIC has released the registered memory, and its
-    /// thread has ended. Returns the NIC's socket, if the NIC was not closed before.
+    /// thread has ended. Returns the NIC's socket, or `None` if the NIC was closed before.
     fn close(&self, settles: bool) -> Option<Arc<RoceSocket>> {
         if self.shared.is_forked_child() {
             // The parent owns the thread, and the lock may be in any state.

@@ -22,7 +22,6 @@ const MIN_CPU_SHARE: f64 = 0.75;
 /// small.
 const BACKOFF: Duration = Duration::from_millis(20);
 
-/// Decides whether the progress thread spins.
 #[derive(Debug, Default)]
 pub(crate) struct SpinPolicy {
     last_receive: Time,
@@ -34,14 +33,13 @@ pub(crate) struct SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// Records that the progress thread has received a datagram.
     pub(crate) fn record_receive(&mut self, now: Time) {
         self.last_receive = now;
     }
 
-    /// Returns whether the progress thread, which calls this, polls again at once instead of
-    /// sleeping. It does if it has just received a datagram, the process is passive, and no other
-    /// thread needs this CPU.
+    /// Returns whether the calling progress thread polls again at once instead of sleeping. The
+    /// thread does if it has just received a datagram, the process is passive, and no other thread
+    /// needs this CPU.
     pub(crate) fn should_spin(&mut self, now: Time, last_host_call: Time) -> bool {
         if now - self.last_receive >= SPIN_TIME
             || now - last_host_call < PASSIVE_AFTER

@@ -18,12 +18,10 @@ fn clock_of(tid: i32) -> ClockId {
     ClockId::from_raw((!tid) << 3 | CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED)
 }
 
-/// The CPU-time clock of a thread. Any thread of the process can read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ThreadCpuClock(ClockId);
 
 impl ThreadCpuClock {
-    /// Returns the clock of the calling thread.
     pub(crate) fn current() -> ThreadCpuClock {
         ThreadCpuClock(CURRENT.with(|clock| *clock))
     }

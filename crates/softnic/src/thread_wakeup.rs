@@ -1,8 +1,9 @@
-//! The agreement between the progress thread and the callers: who runs the NIC's next work.
+//! The agreement between the progress thread and the callers on which of them runs the NIC's next
+//! work.
 //!
 //! The thread records, under the NIC's lock, when it will wake. A caller that finds work which is
-//! due earlier wakes the thread. Because the record is written before the lock is released, no
-//! caller sees the work without the record of a thread that did not see the work.
+//! due earlier wakes the thread. The thread writes the record before it releases the lock. A caller
+//! that adds work after the thread's last look for work therefore sees the record.
 
 use core::ops::DerefMut;
 
@@ -33,8 +34,8 @@ impl ThreadWakeup {
 }
 
 /// Runs one round of the progress thread with the locked state, records when the thread wakes, and
-/// releases the lock. Returns what the thread sleeps on, of which `until` returns the time, or
-/// `None` if the thread runs another round first.
+/// releases the lock. Returns the conditions of the thread's sleep, or `None` if the thread runs
+/// another round first. `until` returns the end of the sleep.
 pub(crate) fn run_round<G: DerefMut<Target: HasThread>, C>(
     mut state: G,
     round: impl FnOnce(&mut G::Target) -> Option<C>,

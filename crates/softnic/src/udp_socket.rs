@@ -23,7 +23,6 @@ use crate::roce_port_users::describe_process_using;
 pub(crate) const MAX_UDP_PAYLOAD: usize = 65_507;
 /// The largest number of segments in a GSO run (`UDP_MAX_SEGMENTS`, which is 64 before Linux 6.9).
 pub(crate) const MAX_GSO_SEGMENTS: usize = 64;
-/// The largest number of datagrams in one `sendmmsg` call.
 pub(crate) const MAX_SENDMMSG: usize = 32;
 /// The requested size of the send buffer and of the receive buffer, in bytes. The kernel grants at
 /// most `net.core.wmem_max` and `net.core.rmem_max`.
@@ -99,14 +98,11 @@ pub(crate) struct RoceSocket {
     receive_buffer_size: usize,
     /// The traffic class of the datagrams that the socket sends.
     traffic_class: AtomicU8,
-    /// Whether receive calls return the traffic class.
     receives_traffic_class: AtomicBool,
 }
 
-/// The result of a receive call.
 pub(crate) struct Received {
     pub(crate) from: SocketAddr,
-    /// The number of bytes received.
     pub(crate) len: usize,
     /// The length of each datagram except the last, which may be shorter. `None` if the call
     /// returned one datagram.
@@ -140,8 +136,9 @@ impl RoceSocket {
         let address = inner.local_addr().with_operation("reading the address of the socket")?;
         let address = address.as_socket().expect("the local address of an IP socket is an IP address");
         inner.set_nonblocking(true).with_operation("setting the socket non-blocking")?;
-        // IBTA annex A17.3.2 forbids fragments. With the flag set, the kernel also sends IPv4
-        // identification 0, and the sender must know the identification to compute the ICRC.
+        // IBTA annex A17.3.2 forbids fragments. With the "don't fragment" flag, the kernel also
+        // sends IPv4 identification 0, and the sender must know the identification to compute the
+        // ICRC.
         if address.is_ipv6() {
             // Over IPv4 the bound address selects the interface.
             let interface =
@@ -207,12 +204,12 @@ impl RoceSocket {
         Ok(socket)
     }
 
-    /// Makes the kernel drop what arrives, except for a few datagrams that nobody reads.
+    /// Makes the kernel drop arriving datagrams, except for the few that fit into the smallest
+    /// receive buffer.
     pub(crate) fn stop_receiving(&self) {
-        let _ = self.inner.set_recv_buffer_size(1); // otherwise the kernel keeps more of them
+        let _ = self.inner.set_recv_buffer_size(1);
     }
 
-    /// Returns the address and port that the socket is bound to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -234,7 +231,7 @@ impl RoceSocket {
         }
     }
 
-    /// Makes receive calls return the traffic class. Without the kernel's consent they return 0.
+    /// Makes receive calls return the traffic class, or 0 if the kernel refuses the option.
     pub(crate) fn receive_traffic_classes(&self) {
         let set = match self.address {
             SocketAddr::V4(_) => sys::setsockopt(&self.inner, sockopt::IpRecvTos, &true),
@@ -243,12 +240,10 @@ impl RoceSocket {
         self.receives_traffic_class.store(set.is_ok(), Ordering::Relaxed);
     }
 
-    /// Returns whether receive calls return the traffic class.
     pub(crate) fn receives_traffic_classes(&self) -> bool {
         self.receives_traffic_class.load(Ordering::Relaxed)
     }
 
-    /// Returns the size of the receive buffer (`SO_RCVBUF`), in bytes.
     pub(crate) fn receive_buffer_size(&self) -> usize {
         self.receive_buffer_size
     }
@@ -289,9 +284,9 @@ impl RoceSocket {
         Ok(Received { from, len, segment_len, traffic_class })
     }
 
-    /// Removes the oldest entry of the error queue. ICMP messages are also reported once by the
-    /// next receive call or send call, which then receives or sends nothing; so the queue needs no
-    /// call while all is well (`ip(7)`, `IP_RECVERR`).
+    /// Removes the oldest entry of the error queue. The next receive call or send call also reports
+    /// an ICMP message once, and then receives or sends nothing. The queue therefore needs no call
+    /// while no call fails (`ip(7)`, `IP_RECVERR`).
     pub(crate) fn take_error(&self) -> Option<SocketError> {
         let mut control = CmsgBuffer([0; ERROR_CMSG_SPACE]);
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
@@ -315,7 +310,7 @@ impl RoceSocket {
                 _ => continue,
             };
             found = match destination {
-                // A router on the way says nothing about the process.
+                // The report of a router on the way says nothing about the process.
                 Some(to)
                     if (error.ee_type, error.ee_code) == port_unreachable
                         && to.port() == ROCE_PORT
@@ -345,7 +340,6 @@ impl RoceSocket {
         }
     }
 
-    /// Sends one datagram.
     pub(crate) fn send(&self, datagram: &[u8], to: &SockaddrStorage) -> Result<(), Errno> {
         sys::sendto(self.inner.as_raw_fd(), datagram, to, MsgFlags::MSG_DONTWAIT).map(drop)
     }

@@ -1,5 +1,5 @@
-//! The progress thread and callers with work for it, in all orders of their steps. The NIC of the
-//! test has no state but when its work is due.
+//! The progress thread and callers with work for it, in all orders of their steps. The only state
+//! of the NIC in this test is the due times of its work.
 
 #[allow(dead_code, reason = "the test uses a part of it")]
 #[path = "../src/thread_wakeup.rs"]
@@ -49,11 +49,9 @@ use wake_signal::{Step, WakeSignal};
 /// The time during the test. The thread's own timer for later work does not expire.
 const NOW: Time = Time::from_nanos(5);
 
-/// The state behind the lock.
 #[derive(Default)]
 struct Nic {
     wakeup: ThreadWakeup,
-    /// When the works are due.
     due: Vec<Time>,
     done: usize,
 }
@@ -64,7 +62,6 @@ impl HasThread for Nic {
     }
 }
 
-/// A NIC with its progress thread.
 struct Shared {
     nic: Mutex<Nic>,
     signal: WakeSignal,
@@ -77,7 +74,7 @@ impl Shared {
         Arc::new(Shared { nic: Mutex::default(), signal, progress: Condvar::new() })
     }
 
-    /// Adds work, as a verbs call does, and then what `SharedNic::wake_if_due` does.
+    /// Adds work as a verbs call does, and then wakes the thread as `SharedNic::wake_if_due` does.
     fn post(&self, due: u64) {
         let due = Time::from_nanos(due);
         let mut nic = self.nic.lock().expect("no panic");
@@ -117,8 +114,8 @@ impl Shared {
     }
 }
 
-/// Posts work that is due at these times, and waits until what is due by now is done. Then the
-/// thread ends. A lost wake-up would leave the test waiting: loom reports a deadlock.
+/// Posts work that is due at these times, and waits until the work that is due at [`NOW`] is done.
+/// Then the thread ends. A lost wake-up would leave the test waiting: loom reports a deadlock.
 fn thread_does_what_is_due(busy_rounds: usize, due: &'static [u64]) {
     loom::model(move || {
         let shared = Shared::new();
@@ -147,7 +144,8 @@ fn thread_that_sleeps_until_later_work_does_earlier_work() {
     thread_does_what_is_due(0, &[9, 1]);
 }
 
-/// In the orders with at most two preemptions of a thread, because all would take minutes.
+/// The test explores only the orders with at most two preemptions of a thread. All orders would
+/// take minutes.
 #[test]
 fn two_callers_post_work() {
     let mut model = loom::model::Builder::new();

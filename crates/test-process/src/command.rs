@@ -12,7 +12,8 @@ static SETPRIV: LazyLock<PathBuf> = LazyLock::new(|| tool("setpriv", "util-linux
 /// SIGINT ignored, and nohup(1) ignores SIGHUP; both are inherited.
 static ENV: LazyLock<PathBuf> = LazyLock::new(|| tool("env", "coreutils"));
 
-/// The arguments before the program: of setpriv, env's path, and of env. [`program_of`] skips them.
+/// The number of words before the program: arguments of setpriv, the path of env, and arguments of
+/// env. [`program_of`] skips these words.
 const BEFORE: usize = 5;
 
 /// Returns a command that runs `program` as described in the [crate's documentation](crate).
@@ -49,7 +50,7 @@ fn with_preload(library: OsString, program: &OsStr) -> Command {
     command
 }
 
-/// Returns a command's program and arguments, without what [`command`] puts before them.
+/// Returns a command's program and arguments, without the words that [`command`] puts before them.
 pub(crate) fn program_of(command: &Command) -> Vec<&OsStr> {
     let is_ours = command.get_program() == SETPRIV.as_os_str();
     let before = if is_ours { BEFORE } else { 0 };

@@ -2,7 +2,7 @@
 //! processes when the test process is gone.
 //!
 //! The parent-death signal alone would leave the descendants of a process, because fork(2) clears
-//! it.
+//! the signal.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -48,6 +48,6 @@ pub(crate) fn remove(group: u32) {
 
 fn tell(what: char, group: u32) {
     let mut guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
-    // It fails only if somebody killed the guard. The test itself is not affected.
+    // The write fails only if somebody killed the guard. The test itself is not affected.
     let _ = writeln!(guard, "{what} {group}");
 }

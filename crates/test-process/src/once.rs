@@ -1,4 +1,4 @@
-//! Work of which several test processes need the result.
+//! Work whose result several test processes need.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// The variable in which nextest gives all tests of a run the same number.
 const RUN: &str = "NEXTEST_RUN_ID";
 
-/// Waits until no other process or thread has this lock, and returns it. It ends with the value,
-/// and with the process.
+/// Waits until no other process or thread has this lock, and returns it. The lock ends with the
+/// value, and with the process.
 ///
 /// # Panics
 ///
@@ -21,10 +21,10 @@ pub fn lock(file: &Path) -> File {
     locked.unwrap_or_else(|error| panic!("cannot lock {}: {error}", file.display()))
 }
 
-/// Runs `build` unless another process has done so in this nextest run. Processes that come
-/// meanwhile wait. Without nextest it runs every time.
+/// Runs `build` unless another process has done so in this nextest run. Other processes wait
+/// meanwhile. Without nextest, `build` runs every time.
 ///
-/// `stamp` is the file that says so. If `build` panics or is interrupted, the next process repeats
+/// The file `stamp` records the run. If `build` panics or is interrupted, the next process repeats
 /// it.
 ///
 /// # Panics
@@ -35,7 +35,7 @@ pub fn once_per_run(stamp: &Path, build: impl FnOnce()) {
     let mut file = lock(stamp);
     let run = env::var(RUN).unwrap_or_default();
     let mut built_in = String::new();
-    // A file that is not text was not written here.
+    // A file that is not text does not come from this function.
     let _ = file.read_to_string(&mut built_in);
     if !run.is_empty() && built_in == run {
         return;
@@ -45,8 +45,8 @@ pub fn once_per_run(stamp: &Path, build: impl FnOnce()) {
     file.write_all(run.as_bytes()).unwrap_or_else(|error| fail(error));
 }
 
-/// Like [`once_per_run`], for a program or library. `build` writes it to the path that it is given,
-/// which then gets the name `product`, so that nobody starts a half-written program. Returns
+/// Like [`once_per_run`], for a program or library. `build` writes the file to the given path. The
+/// file is then renamed to `product`, so that nobody starts a half-written program. Returns
 /// `product`.
 ///
 /// # Panics
@@ -72,7 +72,7 @@ pub fn build_once(product: PathBuf, build: impl FnOnce(&Path)) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Inside nextest the run has a number, and without it this test checks the other case.
+    /// With nextest the run has a number. Without nextest, the test checks the other case.
     #[test]
     fn build_is_repeated_after_an_interruption_only() {
         let dir = tempfile::tempdir().unwrap();

@@ -19,15 +19,15 @@ use nix::unistd::Pid;
 
 use crate::{command, guard};
 
-/// The deadline of [`TestProcess::start`]. It ends what hangs, and is longer than any test takes on
-/// a slow machine.
+/// The deadline of [`TestProcess::start`], which ends a process that hangs. The deadline is longer
+/// than any test takes on a slow machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 /// The deadline for `cargo build` and the like.
 pub const BUILD_DEADLINE: Duration = Duration::from_secs(600);
 /// The time after the deadline in which the pipes must close. Only a process that left the group
 /// can hold them open.
 const PIPES_CLOSE: Duration = Duration::from_secs(5);
-/// The most that a message shows of each stream, from its end.
+/// The number of bytes that a message shows of each stream, from the end of the stream.
 const SHOWN: usize = 10_000;
 
 /// A process that passed its deadline. The message names the command and the deadline, and shows
@@ -133,7 +133,7 @@ impl TestProcess {
         }
     }
 
-    /// The number of the process.
+    /// The process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -165,7 +165,8 @@ impl TestProcess {
         status
     }
 
-    /// Waits until the process has ended, and returns what it wrote into pipes that are still here.
+    /// Waits until the process has ended. Returns its output on the pipes that the test has not
+    /// taken.
     ///
     /// # Errors
     ///
@@ -267,7 +268,7 @@ fn group_of(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32)
 }
 
-/// Reads what is there, and closes the stream at its end.
+/// Reads the available data, and closes the stream at its end.
 fn read_some(stream: &mut Option<impl Read>, into: &mut Vec<u8>) {
     let mut chunk = [0; 65536];
     let Some(open) = stream else { return };

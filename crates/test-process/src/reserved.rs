@@ -1,7 +1,7 @@
 //! Ports and addresses that one test has for itself.
 //!
-//! A reservation is a name among the abstract Unix sockets (unix(7)). They belong to a network
-//! namespace, as ports and addresses do, and end with the process that made them.
+//! A reservation is a name among the abstract Unix sockets (unix(7)). Such names belong to a
+//! network namespace, as ports and addresses do, and end with the process that made them.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
@@ -31,7 +31,7 @@ impl OwnPort {
     ///
     /// # Panics
     ///
-    /// Panics if there is none.
+    /// Panics if no port is free.
     pub fn new() -> OwnPort {
         let is_free = |port: u16| {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
@@ -74,7 +74,7 @@ impl OwnNetwork {
     ///
     /// # Panics
     ///
-    /// Panics if there is none.
+    /// Panics if no network is free.
     pub fn new() -> OwnNetwork {
         let found = reserve("network", NETWORKS, Some);
         let (number, reservation) =
@@ -95,8 +95,8 @@ impl Default for OwnNetwork {
     }
 }
 
-/// Reserves the first number below `count` for which `choose` returns a value, beginning at one
-/// that depends on the process.
+/// Reserves the first number below `count` for which `choose` returns a value, beginning at a
+/// number that depends on the process.
 fn reserve(kind: &str, count: u16, choose: impl Fn(u16) -> Option<u16>) -> Option<(u16, UnixListener)> {
     let first = std::process::id() % u32::from(count);
     (0..u32::from(count)).find_map(|step| {

@@ -4,7 +4,8 @@ use std::env;
 use std::path::PathBuf;
 
 /// Returns the directory in which `cargo xtask setup` installs what Debian does not have: `venv`,
-/// `rust-programs` and `rxe-vm`. It is in the user's cache directory, so all clones share it.
+/// `rust-programs` and `rxe-vm`. The directory is in the user's cache directory, so all clones
+/// share it.
 ///
 /// # Panics
 ///

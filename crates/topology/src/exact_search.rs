@@ -97,8 +97,8 @@ impl<'a> ExactSearch<'a> {
                 return Ok(None);
             }
             let max_cost = goal.limit - represented.count_ones();
-            // Branches on a vertex of N\[S\] if possible. Among these, it takes the vertex that
-            // enlarges N\[S\] most.
+            // The search branches on a vertex of N\[S\] if possible, and among several on the
+            // vertex that enlarges N\[S\] most.
             let mut branch = None;
             for v in vertices(self.all_vertices() & !set & !excluded) {
                 let cost = (self.closed_sets[v as usize] & !represented).count_ones();

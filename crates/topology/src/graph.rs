@@ -115,8 +115,8 @@ impl Graph {
         (degrees().min().unwrap_or(0), degrees().max().unwrap_or(0))
     }
 
-    /// Returns the closed neighbourhood N\[S\] of a set, in ascending order: the processes that it
-    /// represents.
+    /// Returns the closed neighbourhood N\[S\] of a set, in ascending order: the processes that the
+    /// set represents.
     pub fn represented(&self, set: &[u32]) -> Vec<u32> {
         let mut is_represented = vec![false; self.vertex_count()];
         for w in set.iter().flat_map(|&v| self.closed_neighbourhood(v)) {

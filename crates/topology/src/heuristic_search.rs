@@ -32,8 +32,8 @@ pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
 }
 
 /// Returns half of the vertices, in an order that starts with `start` and continues greedily: the
-/// next vertex adds the fewest vertices to the closed neighbourhood. Of several such vertices, it
-/// takes the one that reached this cost first (`oldest_first`) or last.
+/// next vertex adds the fewest vertices to the closed neighbourhood. Of several such vertices, the
+/// vertex that reached this cost first (`oldest_first`) or last comes next.
 fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
     let n = graph.vertex_count();
     let mut cost: Vec<u32> = graph.vertices().map(|v| graph.degree(v) as u32 + 1).collect();

@@ -4,8 +4,8 @@ use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
 use crate::spectral_bounds::Spectrum;
 
-/// Lower bounds on the measures, expressed as upper bounds on the sizes of the sets of which
-/// [`Witnesses`](crate::witnesses::Witnesses) holds examples.
+/// Lower bounds on the measures, as upper bounds on the sizes of sets.
+/// [`Witnesses`](crate::witnesses::Witnesses) holds examples of such sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LowerBounds {
     /// A lower bound on the expansion; `None` for a single vertex, which has no set of at most n/2
@@ -35,7 +35,7 @@ impl LowerBounds {
         LowerBounds { expansion, max_minority, max_cut: max_minority.min(n - 1 - greatest) }
     }
 
-    /// Replaces each bound by the spectral bound if that is tighter.
+    /// Replaces each bound that is less tight than the spectral bound.
     pub(crate) fn tighten(&mut self, n: usize, spectrum: &Spectrum) {
         const UNIT: u64 = 1 << 20;
         let expansion = ExpansionRatio { boundary: (spectrum.expansion() * UNIT as f64) as u64, size: UNIT };

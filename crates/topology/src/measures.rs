@@ -9,8 +9,8 @@ use crate::lower_bounds::LowerBounds;
 use crate::spectral_bounds::Spectrum;
 use crate::witnesses::Witnesses;
 
-/// The greatest number of vertices for which the search has no branch limit. It took at most 0.2 s
-/// for each of thousands of graphs.
+/// The greatest number of vertices for which the search has no branch limit. Such a search took at
+/// most 0.2 s for each of thousands of graphs.
 pub const UNLIMITED_SEARCH_VERTICES: usize = 32;
 /// Branches that the search of a larger graph may take for each measure; they take a few seconds.
 pub const BRANCH_LIMIT: u64 = 4_000_000;
@@ -153,8 +153,8 @@ fn search_minority(
     Ok(witnesses.hbo_minority.len())
 }
 
-/// Returns the size of each side of the largest SM-cut: a set S such that as many vertices are
-/// farther than two steps from it.
+/// Returns the size of each side of the largest SM-cut. The sides are a set S, and as many vertices
+/// that are farther than two steps from S.
 fn search_cut(
     graph: &Graph,
     mut branches_left: u64,
@@ -194,7 +194,6 @@ mod tests {
     use super::*;
     use crate::generators::generate;
 
-    /// The searches do not depend on the witnesses of the heuristic search.
     #[test]
     fn searches_are_exact_without_heuristic_witnesses() {
         let cases: [(&str, &[usize]); 8] = [

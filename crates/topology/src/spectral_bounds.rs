@@ -74,7 +74,6 @@ impl Spectrum {
     }
 }
 
-/// The Laplacian matrix of a graph.
 struct Laplacian<'a>(&'a Graph);
 
 impl Laplacian<'_> {

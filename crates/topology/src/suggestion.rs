@@ -43,8 +43,8 @@ pub struct Suggestion {
     pub f: usize,
     /// The greatest degree.
     pub degree: usize,
-    /// A lower bound on the greatest degree of every graph that tolerates f under HBO: below it, n
-    /// − f processes represent at most n/2.
+    /// A lower bound on the greatest degree of every graph that tolerates f under HBO. With a
+    /// smaller degree, n − f processes represent at most n/2.
     pub least_degree: usize,
 }
 

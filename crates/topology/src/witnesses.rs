@@ -12,7 +12,7 @@ pub struct Witnesses {
     /// are alive.
     pub hbo_minority: Vec<u32>,
     /// An SM-cut: two sets of the same size at distance 3 or more. Neither set can tell whether the
-    /// other is alive.
+    /// other set is alive.
     pub sm_cut: [Vec<u32>; 2],
 }
 

@@ -19,7 +19,7 @@ impl AtomicWords {
     }
 
     /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering,
-    /// and later loads are ordered behind all of these.
+    /// and loads after the call are ordered behind all loads of the copy.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -124,7 +124,6 @@ fn to_stored(value: u64) -> u64 {
     u64::from_le_bytes(value.to_ne_bytes())
 }
 
-/// Converts a stored word to a value in the machine's byte order.
 fn from_stored(word: u64) -> u64 {
     u64::from_ne_bytes(word.to_le_bytes())
 }

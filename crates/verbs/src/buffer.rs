@@ -50,9 +50,9 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns the address of the first byte that work requests use. For memory that the buffer
-    /// itself allocated, it is the address in this process and a multiple of 8. For foreign memory,
-    /// it is the address that [`Buffer::from_foreign`] was given.
+    /// Returns the address that work requests use for the first byte. If the buffer itself
+    /// allocated the memory, it is the address in this process and a multiple of 8. For foreign
+    /// memory, it is the address that [`Buffer::from_foreign`] was given.
     pub fn addr(&self) -> u64 {
         self.addr
     }

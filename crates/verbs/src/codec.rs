@@ -18,7 +18,7 @@ pub trait Codec<'a>: Sized {
     /// Removes the value from the front of the reader.
     ///
     /// # Errors
-    /// [`Malformed`] unless the reader begins with an encoding.
+    /// [`Malformed`] if the reader does not begin with an encoding.
     fn take(reader: &mut Reader<'a>) -> Result<Self, Malformed>;
 
     /// Returns the encoding.
@@ -28,7 +28,7 @@ pub trait Codec<'a>: Sized {
         out
     }
 
-    /// Returns the value of which `bytes` are the encoding.
+    /// Returns the value whose encoding is `bytes`.
     ///
     /// # Errors
     /// [`Malformed`] if `bytes` are no encoding, or more than one.
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
     /// Reads this many values, one after another.
     ///
     /// # Errors
-    /// [`Malformed`] if one of them is.
+    /// The error of the first value that is [`Malformed`].
     pub fn list<T: Codec<'a>, L: FromIterator<T>>(&mut self, len: usize) -> Result<L, Malformed> {
         (0..len).map(|_| T::take(self)).collect()
     }
@@ -122,8 +122,8 @@ impl<'a> Reader<'a> {
 /// Implements [`Codec`] by a list of fields, in the order of their encodings.
 ///
 /// - `codec! { struct Name { a, b } }` is for a struct.
-/// - `codec! { enum Name { 1 => First { a, b }, 2 => Second(x), 3 => Third } }` is for an enum. It
-///   implements [`Kinds`], too. The enum may have one type parameter, whose values are encoded,
+/// - `codec! { enum Name { 1 => First { a, b }, 2 => Second(x), 3 => Third } }` is for an enum, and
+///   also implements [`Kinds`]. The enum may have one type parameter; the macro encodes its values,
 ///   too.
 ///
 /// A condition after `if` must hold for the fields that are read; otherwise they are
@@ -257,8 +257,8 @@ impl<'a, T: Codec<'a>> Codec<'a> for Option<T> {
     }
 }
 
-/// Implements [`Codec`] by the conversion to a type that has it. What does not convert back is
-/// malformed.
+/// Implements [`Codec`] by the conversion to a type with an encoding. A value that does not convert
+/// back is malformed.
 macro_rules! codec_as {
     ($($name:ty as $with:ty: |$to:ident| $put:expr, |$from:ident| $take:expr;)*) => {$(
         impl Codec<'_> for $name {

@@ -162,10 +162,10 @@ pub struct Limits {
     pub mcast_groups: u32,
     /// The maximum number of queue pairs that are attached to one multicast group.
     pub mcast_qps: u32,
-    /// The maximum number of pairs of a queue pair and a multicast group to which it is attached.
+    /// The maximum number of attachments of queue pairs to multicast groups.
     pub mcast_attached: u32,
-    /// The maximum number of READs and atomics that a queue pair has outstanding as requester. The
-    /// same limit applies to those that it accepts as responder.
+    /// The maximum number of READs and atomics that a queue pair has outstanding as requester and,
+    /// separately, accepts at once as responder.
     pub rd_atomic: u8,
     /// The maximum length of a message in bytes.
     pub message_bytes: u32,

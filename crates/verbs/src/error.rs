@@ -79,7 +79,7 @@ pub enum Error {
         /// "reading" or "writing".
         right: &'static str,
     },
-    /// The caller has not the right to do this.
+    /// The caller lacks the permission for the call.
     #[error("{0} is not permitted")]
     NotPermitted(&'static str),
     /// A region is larger than the memory that can be registered.
@@ -111,8 +111,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns [`Error::System`] for an error of the operating system, or one that has such an
-    /// error among its sources.
+    /// Returns [`Error::System`] for an error of the operating system, or for an error that has
+    /// such an error among its sources.
     pub fn system(operation: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
         let errno = std::iter::successors(Some(error), |error| error.source())
             .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error());

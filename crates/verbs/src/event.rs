@@ -10,12 +10,11 @@ pub enum AsyncEvent {
     /// The link came up.
     PortActive,
     /// The address of the port has changed ([`query_port`](crate::Provider::query_port)). Connected
-    /// queue pairs stay connected to their peers, which drop packets from another address than the
-    /// one that they were told.
+    /// queue pairs stay connected to their peers, but the peers drop packets from the new address.
     GidChange,
     /// The NIC died: host access fails, and the NIC writes no further completion.
     DeviceFatal,
-    /// An error occurred on a queue pair that could not be reported by a completion.
+    /// A queue pair had an error that no completion could report.
     QpFatal(Qpn),
     /// The peer of this queue pair sent a request that was malformed or violated a rule of the
     /// transport.

@@ -24,7 +24,7 @@ pub trait ForeignMemory: Send + Sync {
     /// Replaces the 8-byte word at `offset`, in the machine's byte order, by `new` if it equals
     /// `current`. The operation is atomic among CPUs. The inner result contains the old word and is
     /// `Ok` if the word was replaced. The *address* that work requests use for the word is a
-    /// multiple of 8; `offset` need not be one.
+    /// multiple of 8; `offset` need not be a multiple of 8.
     ///
     /// # Errors
     /// If the memory is unmapped or not writable.

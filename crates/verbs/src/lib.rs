@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod atomic_words;
-/// The atomics of `atomic_words`, which `tests/memory_orders.rs` replaces.
+/// The atomics of `atomic_words`. `tests/memory_orders.rs` replaces the atomics by those of loom.
 mod atomics {
     pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
 }

@@ -30,7 +30,7 @@ pub struct Mr {
     pub id: MrId,
     /// The protection domain.
     pub pd: PdId,
-    /// The address of the first byte that work requests use.
+    /// The address that work requests use for the first byte.
     pub addr: u64,
     /// The length in bytes.
     pub len: u64,
@@ -82,12 +82,12 @@ pub struct Mw {
 pub struct WindowBind {
     /// The window.
     pub mw: MwId,
-    /// The low 8 bits of the new key. Its upper 24 bits are always those of the window's key, and
-    /// these bits of the field are ignored.
+    /// The low 8 bits of the new key. The NIC ignores the upper 24 bits of the field: the new key
+    /// has the upper 24 bits of the window's key.
     pub rkey: Key,
     /// The region, which must have [`Access::WINDOW_BIND`]. Ignored if `len` is 0.
     pub mr: MrId,
-    /// The address of the first byte. It counts like [`Mr::addr`].
+    /// The address of the first byte, counted from the same origin as [`Mr::addr`].
     pub addr: u64,
     /// The length in bytes. 0 ends the binding of a type 1 window, and is an error for a type 2
     /// window.

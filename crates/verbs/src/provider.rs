@@ -48,10 +48,10 @@ pub trait Provider: Send + Sync + fmt::Debug {
     fn counters(&self) -> Vec<Counter>;
 
     /// Returns a number that changes whenever the host at `destination` reports, in answer to a
-    /// packet of this NIC, that no process has opened its RoCE port (ICMP "port unreachable"). This
-    /// is how a software NIC learns that the peer's process has ended. 0 if that has never
-    /// happened, and always if the NIC does not learn of it, as a NIC in hardware, whose port
-    /// outlives the process. The report has no authentication.
+    /// packet of this NIC, that no process has opened its RoCE port (ICMP "port unreachable"). By
+    /// this report a software NIC learns that the peer's process has ended. The number is 0 before
+    /// the first report. It is always 0 for a hardware NIC, whose port outlives the process. The
+    /// report has no authentication.
     fn port_refusals(&self, _destination: Gid) -> u64 {
         0
     }
@@ -172,7 +172,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize>;
 
     /// Arms the queue: the next completion causes one event. If `solicited_only` is set, only a
-    /// completion that is solicited or an error does. Completions that are already in the queue
+    /// solicited completion or an error causes the event. Completions that are already in the queue
     /// cause no event, so the caller must poll once more after this call.
     ///
     /// # Errors
@@ -227,8 +227,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Changes the number of entries of a shared receive queue. Its receives stay.
     ///
     /// # Errors
-    /// `Limit` if there would be too many, or `Invalid` if there would be none, or fewer than the
-    /// queue has receives or than its armed limit.
+    /// `Limit` if `depth` exceeds the limit of the device. `Invalid` if `depth` is 0, or is less
+    /// than the number of posted receives or than the armed limit.
     fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()>;
 
     /// Destroys a shared receive queue.
@@ -269,7 +269,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Does nothing if the queue pair is attached already.
     ///
     /// # Errors
-    /// `Invalid` unless the GID is that of a multicast group that this NIC can reach, and `Limit`.
+    /// `Invalid` if the GID is not a multicast group that this NIC can reach, and `Limit`.
     fn attach_mcast(&self, qp: Qpn, group: Gid, loopback: bool) -> Result<()>;
 
     /// Detaches a queue pair from a multicast group.

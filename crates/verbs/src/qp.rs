@@ -162,9 +162,9 @@ pub struct QpStatus {
     /// The attributes that were set by [`crate::Provider::modify_qp`], except `state`, `rq_psn` and
     /// `sq_psn`, which are `None`.
     pub attr: QpAttr,
-    /// The PSN that the responder expects next. It has executed all requests in packets with
-    /// earlier PSNs; a READ has at least been accepted. The PSN is valid in every state, including
-    /// ERR, if the device reports [`crate::Capabilities::psn_query`].
+    /// The PSN that the responder expects next. The responder has executed all requests in packets
+    /// with earlier PSNs; a READ has at least been accepted. The PSN is valid in every state,
+    /// including ERR, if the device reports [`crate::Capabilities::psn_query`].
     pub rq_psn: Psn,
     /// The PSN of the next new packet that the requester sends.
     pub sq_psn: Psn,
@@ -236,9 +236,9 @@ pub enum ModifyError {
     NoSuchTransition {
         /// Transport service.
         qp_type: QpType,
-        /// The state it is in.
+        /// The current state.
         from: QpState,
-        /// The state asked for.
+        /// The requested state.
         to: QpState,
         /// The states to which the queue pair can go, separated by commas.
         allowed: String,
@@ -248,9 +248,9 @@ pub enum ModifyError {
     Missing {
         /// Transport service.
         qp_type: QpType,
-        /// The state it is in.
+        /// The current state.
         from: QpState,
-        /// The state asked for.
+        /// The requested state.
         to: QpState,
         /// The missing attributes, separated by commas.
         missing: String,
@@ -260,9 +260,9 @@ pub enum ModifyError {
     NotAllowed {
         /// Transport service.
         qp_type: QpType,
-        /// The state it is in.
+        /// The current state.
         from: QpState,
-        /// The state asked for.
+        /// The requested state.
         to: QpState,
         /// The attribute.
         attribute: QpAttribute,
@@ -390,8 +390,8 @@ impl QpAttr {
 }
 
 /// Checks a modification against the rules of the verbs. Returns the state after the modification.
-/// The function does not check values that depend on the limits of a device (`path_mtu`,
-/// `max_rd_atomic` and `max_dest_rd_atomic`), which the device does.
+/// The device itself checks the values that depend on its limits (`path_mtu`, `max_rd_atomic` and
+/// `max_dest_rd_atomic`).
 ///
 /// # Errors
 /// The first rule that the modification breaks (see [`ModifyError`]).

@@ -20,7 +20,6 @@ use crate::{CqId, Error, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, SrqId};
 #[must_use = "a builder makes no queue pair until `build` is called"]
 pub struct QpBuilder {
     init: QpInitAttr,
-    /// Whether the caller has set `recv_wrs`.
     has_recv_wrs: bool,
 }
 

@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-/// The largest value of a 5-bit code.
 const MAX_CODE: u8 = 31;
 
 /// The local ACK timeout: the time after which a requester retransmits a request that has not been

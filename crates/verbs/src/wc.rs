@@ -38,7 +38,7 @@ pub enum WcStatus {
 }
 
 impl fmt::Display for WcStatus {
-    /// Writes the error's name in the field, and for an error its usual cause.
+    /// Writes the usual RDMA name of the status, and for an error its usual cause.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WcStatus::Success => "success",
@@ -119,7 +119,7 @@ pub struct Wc {
     /// The queue pair of the request.
     pub qpn: Qpn,
     /// For a receive, a READ and an atomic, the number of bytes that were received or read. On a UD
-    /// queue pair, it includes the 40 bytes of the GRH.
+    /// queue pair, the number includes the 40 bytes of the GRH.
     pub byte_len: u32,
     /// For a receive, the immediate data.
     pub imm: Option<u32>,

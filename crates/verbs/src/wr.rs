@@ -6,7 +6,8 @@ use crate::{AhId, Key, Qpn, Srqn, WcOpcode, WindowBind};
 /// A scatter/gather entry: a range of registered local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sge {
-    /// The address of the first byte. It counts like [`Mr::addr`](crate::Mr::addr).
+    /// The address of the first byte, counted from the same origin as
+    /// [`Mr::addr`](crate::Mr::addr).
     pub addr: u64,
     /// The length in bytes.
     pub len: u32,
@@ -24,8 +25,8 @@ pub type InlineData = SmallVec<[u8; 32]>;
 /// The address and the key of remote memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteAddr {
-    /// The address of the first byte. It counts like the [`Mr::addr`](crate::Mr::addr) of the
-    /// peer's region.
+    /// The address of the first byte, counted from the same origin as the
+    /// [`Mr::addr`](crate::Mr::addr) of the peer's region.
     pub addr: u64,
     /// The peer's remote key.
     pub rkey: Key,
@@ -80,8 +81,8 @@ impl SendOp {
         }
     }
 
-    /// Returns the key of the peer that the operation names, if any: that of the memory it
-    /// accesses, or the key to invalidate.
+    /// Returns the key of the peer that the operation names, if any: the key of the memory that the
+    /// operation accesses, or the key to invalidate.
     #[inline]
     pub fn remote_key(&self) -> Option<Key> {
         match *self {

@@ -14,11 +14,10 @@ use loom::thread;
 
 use atomic_words::AtomicWords;
 
-/// A word of the data that the writer writes.
 const NEW: u64 = 0x0101_0101_0101_0101;
 
-/// Writes `len` bytes from offset `at` in one thread. Another thread reads everything twice: if it
-/// finds the last byte of the write in the first read, it finds all bytes in the second one.
+/// Writes `len` bytes from offset `at` in one thread. Another thread reads everything twice: if the
+/// first read finds the last byte of the write, the second read finds all its bytes.
 fn write_is_whole_after_its_last_byte(at: usize, len: usize) {
     loom::model(move || {
         let words = Arc::new(AtomicWords::new(24));

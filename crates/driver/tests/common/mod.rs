@@ -7,7 +7,6 @@ use mitra_failover::{Domain, RemoteRegion, VirtualMr};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 
-/// The NICs of one process, and memory that the peer may access.
 pub struct Host {
     pub nics: [Arc<SoftNic>; 2],
     pub domain: Arc<Domain>,

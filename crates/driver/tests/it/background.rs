@@ -9,7 +9,6 @@ use mitra_verbs::{Data, RecvWr, SendOp, SendWr};
 
 use crate::common::Host;
 
-/// Serves the ends of a connection between two hosts.
 fn connect([a, b]: [&Host; 2], driver: &Driver) -> [DrivenQp; 2] {
     connect_with([a, b], driver, Config::default())
 }
@@ -24,7 +23,6 @@ fn connect_with([a, b]: [&Host; 2], driver: &Driver, config: Config) -> [DrivenQ
     ends
 }
 
-/// Nothing polls the passive end, and a rail fails in the middle.
 #[test]
 fn passive_end_survives_failure_without_being_polled() {
     for fail_passive in [false, true] {
@@ -53,7 +51,7 @@ fn passive_end_survives_failure_without_being_polled() {
     }
 }
 
-/// Ends are made although the NIC of rail 0 of one or of both is dead, and reset after that.
+/// The NIC of rail 0 is dead at one end or at both ends. The ends are made and reset nevertheless.
 #[test]
 fn vqps_are_made_on_the_rails_that_are_left() {
     for both in [false, true] {
@@ -160,7 +158,7 @@ fn dropped_vqps_are_forgotten() {
     assert!(format!("{driver:?}").contains("(0 virtual"));
 }
 
-/// The thread lives as long as a vQP, and ends with the last one.
+/// The thread lives as long as a vQP, and ends with the last vQP.
 #[test]
 fn vqps_outlive_their_driver() {
     let (a, b) = (Host::open(), Host::open());

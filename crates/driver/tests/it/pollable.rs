@@ -80,7 +80,7 @@ fn timers_and_events_of_nics_leave_descriptor_unreadable() {
     }
 }
 
-/// Such a vQP does not take the events of its NICs, which others wait for.
+/// An unconnected vQP does not take the events of its NICs, because other vQPs wait for them.
 #[test]
 fn events_of_nics_leave_unconnected_vqp_unreadable() {
     let host = Host::open();
@@ -91,7 +91,7 @@ fn events_of_nics_leave_unconnected_vqp_unreadable() {
     calm_down(&mut qp);
 }
 
-/// The guard's call may close the vQP, whose completions no NIC announces.
+/// A call through the guard may close the vQP. No NIC announces the completions of the close.
 #[test]
 fn completions_of_local_shutdown_make_descriptor_readable() {
     let (a, b) = (Host::open(), Host::open());
@@ -108,8 +108,8 @@ fn completions_of_local_shutdown_make_descriptor_readable() {
     assert_eq!((completions.len(), completions[0].wr_id), (1, 3));
 }
 
-/// A bind completes when the NICs of both rails have executed it. The test hangs if nothing wakes
-/// the end for that.
+/// A bind completes when the NICs of both rails have executed it. The test hangs if nothing then
+/// wakes the end.
 #[test]
 fn binds_make_descriptor_readable() {
     let (a, b) = (Host::open(), Host::open());

@@ -107,7 +107,7 @@ fn silent_clients_do_not_keep_a_scrape_away() {
         let _ = stream.write_all(b"GET /metr"); // the endpoint may have ended the connection
     }
     assert!(exchange(&server, SCRAPE).1.ends_with("# EOF\n"));
-    // The endpoint has accepted the others before the scrape.
+    // The endpoint has accepted the other clients before the scrape.
     let is_open = |stream: &mut TcpStream| {
         stream.set_nonblocking(true).expect("the socket is valid");
         let read = stream.read(&mut [0; 16]);

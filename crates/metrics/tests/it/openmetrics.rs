@@ -20,7 +20,6 @@ families = [{'name': f.name, 'type': f.type, 'unit': f.unit, 'help': f.documenta
 print(json.dumps(families))
 ";
 
-/// Returns the families that the parser of prometheus_client reads.
 fn parse(text: &str) -> Result<Vec<Value>, String> {
     let python = setup_dir().join("venv/bin/python3");
     let mut python = command(&python);

@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::gro_policy::GroPolicy;
 use crate::udp_socket::RoceSocket;
 
-/// A multicast group that the NIC has joined.
 pub(crate) struct MulticastGroup {
     gid: Gid,
     socket: Arc<RoceSocket>,
@@ -59,7 +58,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the sockets of all joined groups.
     pub(crate) fn multicast_sockets(&self) -> Vec<Arc<RoceSocket>> {
         self.multicast_groups.iter().map(|group| Arc::clone(&group.socket)).collect()
     }

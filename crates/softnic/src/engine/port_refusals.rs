@@ -1,4 +1,5 @@
-//! The reports of hosts that no process has the RoCE port open (ICMP "port unreachable").
+//! The reports of a host that none of its processes has the RoCE port open (ICMP "port
+//! unreachable").
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,10 +9,10 @@ use mitra_verbs::Gid;
 use crate::engine::Engine;
 use crate::udp_socket::SocketError;
 
-/// The maximum number of hosts. A further one replaces that with the oldest report. Forged reports
-/// may name any host.
+/// The maximum number of hosts, because forged reports may name any host. A further host replaces
+/// the host with the oldest report.
 const MAX_HOSTS: usize = 1024;
-/// The largest number of entries that are read from the error queue at a time. The next entry makes
+/// The largest number of entries that one call reads from the error queue. A remaining entry makes
 /// the next call on the socket fail.
 const MAX_ERRORS: usize = 64;
 
@@ -33,16 +34,16 @@ impl PortRefusals {
         self.last.insert(host, self.total);
     }
 
-    /// Returns a number that changes with each report of `host`. 0 if there was none, or none among
-    /// the last hosts.
+    /// Returns a number that changes with each report of `host`, or 0 if no report of `host` is
+    /// stored.
     pub(crate) fn of(&self, host: Gid) -> u64 {
         self.last.get(&host).copied().unwrap_or(0)
     }
 }
 
 impl Engine {
-    /// Reads the error queue of the NIC's socket. Returns whether an ICMP message was in it, so
-    /// that a send call that has failed may be repeated. A NIC whose link is down by fault
+    /// Reads the error queue of the NIC's socket. Returns whether the queue held an ICMP message:
+    /// the caller may then repeat a send call that has failed. A NIC whose link is down by fault
     /// injection gets no messages.
     pub(crate) fn read_socket_errors(&mut self) -> bool {
         let Some(socket) = &self.socket else { return false };

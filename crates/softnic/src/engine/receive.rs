@@ -17,7 +17,6 @@ use crate::gro_policy::GroPolicy;
 use crate::path_cache::IcrcCheck;
 use crate::udp_socket::{ACK_LEN, Received};
 
-/// The destination of a received datagram.
 #[derive(Clone, Copy)]
 struct Destination {
     local: SocketAddr,
@@ -28,27 +27,26 @@ struct Destination {
 /// The length of the receive buffer, in bytes.
 const MAX_RECEIVE: usize = 1 << 16;
 
-/// The receive buffer.
 pub(crate) struct RxBuffer {
     /// Holds the longest UDP payload, which may be several datagrams under `UDP_GRO`.
     bytes: Box<[u8]>,
-    /// Holds the datagram before the one in `bytes`, if [`Engine::receive`] handles that one first.
-    /// Empty until then.
+    /// Holds the first of two datagrams while [`Engine::receive`] handles the second. Allocated
+    /// when it is first needed.
     earlier: Box<[u8]>,
     gro: GroPolicy,
-    /// The number of receive calls in a row after which the NIC looked for an acknowledgement,
-    /// except for calls that found the socket empty.
+    /// The number of consecutive datagrams after which the NIC looked for an acknowledgement. A
+    /// receive call on an empty socket does not reset the number.
     overtakers: u32,
 }
 
 /// The NIC looks for the acknowledgement this many times in a row before it enables `UDP_GRO`.
-/// Without it, the kernel delivers the datagrams of a run one after the other, and the
+/// Without `UDP_GRO`, the kernel delivers the datagrams of a run one after the other, and the
 /// acknowledgement may arrive after the second receive call.
 const MAX_OVERTAKERS_WITHOUT_GRO: u32 = 3;
 
 /// The longest wait for the second datagram of a run that the kernel delivers one datagram after
-/// the other. In between, the kernel wakes the threads that sleep on the socket: 20 µs and more on
-/// a busy virtual machine.
+/// the other. Between the two datagrams, the kernel wakes the threads that sleep on the socket,
+/// which takes 20 µs and more on a busy virtual machine.
 const MAX_WAIT_FOR_ACK: Duration = Duration::from_micros(200);
 
 impl RxBuffer {
@@ -74,8 +72,8 @@ impl RxBuffer {
     }
 }
 
-/// Returns whether a datagram is a positive acknowledgement. A NAK is none: it may end the queue
-/// pair, and the requests that have arrived before it would be dropped.
+/// Returns whether a datagram is a positive acknowledgement. A NAK may end the queue pair, and the
+/// NIC would then drop the requests that arrived before the NAK.
 fn is_ack(datagram: &[u8]) -> bool {
     datagram.len() == ACK_LEN
         && Packet::parse(&datagram[..ACK_LEN - ICRC_LEN]).is_ok_and(|packet| {
@@ -96,8 +94,8 @@ impl Engine {
     /// Receives from the NIC's own socket and processes the data. Returns false if the socket was
     /// empty.
     ///
-    /// This is one receive call, or two if an acknowledgement that follows the first datagram is to
-    /// be handled before it.
+    /// Makes one receive call, or two if the NIC must handle an acknowledgement that follows the
+    /// first datagram before that datagram.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
         let local = socket.address();
@@ -124,7 +122,7 @@ impl Engine {
             next = socket.receive(&mut buffer.bytes, &mut buffer.gro);
         }
         if wait_until.is_some() && matches!(next, Err(Errno::EAGAIN)) {
-            // With GRO there is no further wait in vain.
+            // `UDP_GRO` makes such a wait unnecessary: one call returns both datagrams.
             socket.enable_gro(&mut buffer.gro);
         }
         let mut next = Some(next);
@@ -147,8 +145,8 @@ impl Engine {
         std::mem::swap(&mut self.rx_buffer.bytes, &mut self.rx_buffer.earlier);
     }
 
-    /// Returns whether an acknowledgement in the socket is to be handled before a received
-    /// datagram. In a run, it is the last datagram.
+    /// Returns whether the NIC must handle an acknowledgement that waits in the socket before this
+    /// datagram. False for a run, which contains its acknowledgement.
     fn may_overtake_ack(&self, received: &Received) -> bool {
         let datagram = &self.rx_buffer.bytes[..received.len];
         received.segment_len.is_none_or(|len| len >= received.len)
@@ -183,8 +181,8 @@ impl Engine {
         let segment_len = received.segment_len.unwrap_or(received.len).max(1);
         self.driver_counters.rx_runs += u64::from(segment_len < received.len);
         let mut datagrams = bytes.chunks(segment_len).enumerate();
-        // An acknowledgement that follows requests is handled before them: what it completes was
-        // posted before their answers.
+        // The NIC handles an acknowledgement before the requests that precede it, because the
+        // program posted the acknowledged requests before its answers to those requests.
         if is_ack_behind_requests(bytes, segment_len)
             && let Some((index, ack)) = datagrams.next_back()
         {
@@ -241,7 +239,6 @@ impl Engine {
         }
     }
 
-    /// Applies the injected faults to a packet and executes it if they let it pass.
     fn execute_with_faults(
         &mut self,
         now: Time,
@@ -282,7 +279,6 @@ impl Engine {
         }
     }
 
-    /// Executes a packet that fault injection has delayed.
     pub(crate) fn execute_delayed(&mut self, now: Time, peer: IpPath, group: Option<Gid>, datagram: &[u8]) {
         if let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) {
             self.execute(now, peer, group, &packet);
@@ -303,7 +299,6 @@ impl Engine {
         }
     }
 
-    /// Hands a packet to the transport.
     fn dispatch(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
         match group {
             None => self.nic.handle_packet(now, peer, packet, &mut self.memory),

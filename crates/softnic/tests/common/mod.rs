@@ -14,7 +14,6 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// The size of each endpoint's registered memory, in bytes.
 pub const MEMORY_SIZE: usize = 1 << 20;
 
-/// A NIC with registered memory, a completion queue and an RC queue pair.
 pub struct Endpoint {
     pub nic: Arc<SoftNic>,
     pub pd: PdId,
@@ -24,7 +23,6 @@ pub struct Endpoint {
     pub mr: Mr,
 }
 
-/// Attributes of a connection.
 #[derive(Clone, Copy)]
 pub struct LinkAttr {
     pub mtu: Mtu,
@@ -105,14 +103,12 @@ impl Endpoint {
         self.nic.post_recv(self.qp, &[RecvWr::new(wr_id, self.mr.sge(offset, len))]).unwrap();
     }
 
-    /// Polls for the next completion.
     pub fn wait_completion(&self) -> Wc {
         let mut wcs = Vec::new();
         poll_until("a completion", || self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap() == 1);
         wcs[0]
     }
 
-    /// Polls for the next completion and checks that it is a success.
     pub fn wait_success(&self) -> Wc {
         let wc = self.wait_completion();
         assert_eq!(wc.status, WcStatus::Success, "{wc:?}");

@@ -85,7 +85,6 @@ impl Member {
         self.nic.post_send(self.qp, &[wr]).unwrap();
     }
 
-    /// Polls for the next message.
     fn next_message(&self) -> Vec<u8> {
         let mut wcs = Vec::new();
         poll_until("a message", || self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap() == 1);
@@ -115,7 +114,6 @@ fn nic() -> Arc<SoftNic> {
     open(Config::loopback())
 }
 
-/// Returns whether a socket of this machine is bound to a group.
 fn is_bound(group: IpAddr) -> bool {
     roce_port_users().iter().any(|user| user.address == group)
 }

@@ -66,8 +66,8 @@ fn each_packet_to_a_port_that_nobody_has_open_is_reported() {
     assert_eq!((counter(&nic, "tx_errors"), counter(&nic, "rx_errors")), (0, 0));
 }
 
-/// The kernel reports a refusal by the failure of the next call on the socket. That call may be a
-/// datagram to somebody else.
+/// The kernel reports a refusal by the failure of the next call on the socket. That call may send a
+/// datagram to another peer.
 #[test]
 fn refusals_cost_other_peers_no_datagram() {
     let (a, b) = connected_pair();
@@ -92,8 +92,7 @@ fn refusals_cost_other_peers_no_datagram() {
     assert_eq!(a.counter("retransmitted_packets"), 0, "no datagram was lost");
 }
 
-/// The ports of a NIC that died by fault injection stay open and silent, as those of a NIC in
-/// hardware.
+/// The ports of a NIC that died by fault injection stay open and silent, as with a hardware NIC.
 #[test]
 fn dead_nic_refuses_nothing() {
     for failure in [Failure::NicDead, Failure::LinkDown] {

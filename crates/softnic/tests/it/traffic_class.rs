@@ -45,7 +45,7 @@ fn received_classes(classes: &[u8], tx: Noise, rx: Noise) -> Vec<u8> {
     classes.iter().map(received).collect()
 }
 
-/// Each datagram has the class of its address handle, also behind one with another class.
+/// Each datagram has the class of its address handle, even after a datagram with another class.
 #[test]
 fn class_of_address_handle_is_received() {
     let classes = [0, 0x28, 0x28, 0, 0x50, 0];

@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use super::*;
 use crate::command;
 
-/// How long a test waits for what happens soon.
+/// How long a test waits for an event that it expects soon.
 const SOON: Duration = Duration::from_secs(20);
 /// A shell that prints the number of a child, and waits for it.
 const PARENT: &str = "sleep 100 & echo $!; wait";

@@ -73,7 +73,6 @@ fn naive(n: usize, edges: &[Edge]) -> Naive {
     Naive { expansion, bound_f, hbo_f, best_f }
 }
 
-/// Checks the witnesses by their definitions.
 fn check_witnesses(n: usize, edges: &[Edge], measures: &Measures) {
     let steps = distances(n, edges);
     let represented =

@@ -3,7 +3,6 @@
 
 use mitra_topology::{Graph, MAX_VERTICES, Measures, generators};
 
-/// Checks the witnesses of the upper bounds by their definitions.
 fn check_witnesses(graph: &Graph, measures: &Measures) {
     let n = graph.vertex_count();
     let (ratio, thin) = measures.witnesses.expansion_set.as_ref().unwrap();
