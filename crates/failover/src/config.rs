@@ -56,8 +56,8 @@ impl Service {
     }
 }
 
-/// The parameters of the failure detectors. Both ends use the heartbeats of the slower end. Each end
-/// uses its own other parameters.
+/// The parameters of the failure detectors. Both ends use the heartbeats of the slower end. Each
+/// end uses its own other parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DetectorConfig {
     /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP

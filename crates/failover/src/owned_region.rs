@@ -38,8 +38,13 @@ impl OwnedRegion {
     /// Returns a copy of `len` bytes at `offset`.
     pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.buffer.read_at(offset, &mut bytes);
+        self.read_into(offset, &mut bytes);
         bytes
+    }
+
+    /// Copies the bytes at `offset` to `out`.
+    pub fn read_into(&self, offset: usize, out: &mut [u8]) {
+        self.buffer.read_at(offset, out);
     }
 
     /// Stores `bytes` at `offset`.

@@ -11,7 +11,7 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 /// The receiving end of an XRC connection is a virtual queue pair in the domain
 /// ([`VirtualQpBuilder::xrc_domain`]). Each message takes a receive of the queue that the message
 /// names ([`SendWr::to_srq`]). The messages of a connection complete in the order of their sends,
-/// also if they name different queues. A message whose queue has no receive therefore delays the
+/// even if they name different queues. A message whose queue has no receive therefore delays the
 /// messages behind it.
 ///
 /// [`VirtualQpBuilder::xrc_domain`]: crate::VirtualQpBuilder::xrc_domain

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use mitra_verbs::{Access, Buffer, RecvWr, Result, Srqn, WcOpcode, WcStatus};
+use mitra_verbs::{RecvWr, Result, Srqn, WcOpcode, WcStatus};
 
 use crate::completion::{Completion, Outcome};
 use crate::config::{Config, Service};
 use crate::domain::Domain;
-use crate::memory_region::VirtualMr;
+use crate::owned_region::OwnedRegion;
 use crate::shared_receive_queue::{NotTaken, SharedReceiveQueue, len};
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::xrc_messages::{Arrival, HEADER_BYTES, ReceivedHeader};
@@ -93,9 +93,7 @@ pub(super) struct SharedReceives {
 /// again in order.
 #[derive(Debug)]
 struct Ring {
-    domain: Arc<Domain>,
-    buffer: Arc<Buffer>,
-    mr: VirtualMr,
+    region: OwnedRegion,
     slot_bytes: usize,
     /// The number of the first slot. The number of a slot is unique within the vQP, and is the
     /// `wr_id` of the slot's receive.
@@ -110,9 +108,8 @@ impl Ring {
     /// The error of a NIC that refuses to register the memory.
     fn new(domain: &Arc<Domain>, slot_bytes: usize, first: u64, max_slots: u32) -> Result<Ring> {
         let slots = (RING_BYTES / slot_bytes).clamp(MIN_SLOTS, MAX_SLOTS as usize).min(max_slots as usize);
-        let buffer = Arc::new(Buffer::new(slot_bytes * slots));
-        let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
-        Ok(Ring { domain: Arc::clone(domain), buffer, mr, slot_bytes, first, slots: slots as u64, filled: 0 })
+        let region = OwnedRegion::new(domain, slot_bytes * slots)?;
+        Ok(Ring { region, slot_bytes, first, slots: slots as u64, filled: 0 })
     }
 
     fn has(&self, slot: u64) -> bool {
@@ -125,25 +122,17 @@ impl Ring {
     }
 
     fn receive(&self, slot: u64) -> RecvWr {
-        RecvWr::new(slot, self.mr.sge(self.at(slot) as u64, self.slot_bytes as u32))
+        RecvWr::new(slot, self.region.sge(self.at(slot), self.slot_bytes))
     }
 
     fn read(&self, slot: u64, bytes: &mut [u8]) {
-        self.buffer.read_at(self.at(slot), bytes);
+        self.region.read_into(self.at(slot), bytes);
     }
 }
 
 /// The slot length for a longest receive of this many bytes.
 fn slot_bytes(domain: &Domain, longest: usize) -> usize {
     longest.max(MIN_SLOT_BYTES).min(domain.limits().message_bytes as usize).next_multiple_of(8)
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. Access by such a NIC is safe, because
-        // the buffer is not freed while a NIC refers to it.
-        let _ = self.domain.deregister(&self.mr);
-    }
 }
 
 /// Returns whether a message could not be copied to its shared receive.
@@ -191,7 +180,7 @@ impl SharedReceives {
     pub(super) fn has_short_slots(&self) -> bool {
         let Some(ring) = &self.ring else { return false };
         let longest = self.source.longest();
-        longest > ring.slot_bytes && slot_bytes(&ring.domain, longest) > ring.slot_bytes
+        longest > ring.slot_bytes && slot_bytes(ring.region.domain(), longest) > ring.slot_bytes
     }
 
     /// Records that the queue pair of the slots is being stopped to make room for longer slots.
@@ -212,8 +201,8 @@ impl SharedReceives {
         }
         let Some(ring) = &self.ring else { return Ok(()) };
         // At least doubling the length bounds the number of moves for receives of many lengths.
-        let bytes = slot_bytes(&ring.domain, self.source.longest().max(2 * ring.slot_bytes));
-        let longer = Ring::new(&ring.domain, bytes, ring.first + ring.slots, max_slots)?;
+        let bytes = slot_bytes(ring.region.domain(), self.source.longest().max(2 * ring.slot_bytes));
+        let longer = Ring::new(ring.region.domain(), bytes, ring.first + ring.slots, max_slots)?;
         let unposted = recv.clear_unposted() as u64;
         if let Some(mut ring) = self.ring.take().filter(|ring| ring.slots > unposted) {
             ring.filled = ring.slots - unposted;

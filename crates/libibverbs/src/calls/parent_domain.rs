@@ -1,8 +1,8 @@
 //! Thread domains and parent domains.
 //!
 //! A thread domain promises that one thread of the program at a time uses its objects, so that a
-//! device need not lock them. This device locks the objects nevertheless, because the threads of its
-//! NICs use them. A parent domain stands for its protection domain.
+//! device need not lock them. This device locks the objects nevertheless, because the threads of
+//! its NICs use them. A parent domain stands for its protection domain.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use mitra_failover::{Domain, VirtualMr};
-use mitra_verbs::{Access, Buffer, GRH_LEN, Qpn, RecvWr, Result};
+use mitra_failover::{Domain, OwnedRegion};
+use mitra_verbs::{GRH_LEN, Qpn, RecvWr, Result};
 
 /// The maximum number of slots on a rail. A datagram that finds no free slot is lost.
 const MAX_SLOTS: u32 = 512;
@@ -22,9 +22,7 @@ pub(super) fn slot_of(wr_id: u64) -> Option<u32> {
 }
 
 pub(super) struct Arrivals {
-    domain: Arc<Domain>,
-    buffer: Arc<Buffer>,
-    mr: VirtualMr,
+    region: OwnedRegion,
     /// The number of slots on a rail.
     pub(super) slots: u32,
     pub(super) slot_bytes: u32,
@@ -43,33 +41,24 @@ impl Arrivals {
         let slots = receives.clamp(MIN_SLOTS, MAX_SLOTS);
         let bytes = slot_bytes as usize * slots as usize * domain.nics().len();
         // The system allocates the memory of a slot when a datagram is written there.
-        let buffer = Arc::new(Buffer::new(bytes));
-        let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
-        Ok(Arrivals { domain: Arc::clone(domain), buffer, mr, slots, slot_bytes })
+        Ok(Arrivals { region: OwnedRegion::new(domain, bytes)?, slots, slot_bytes })
     }
 
     /// # Errors
     /// The error of the NIC.
     pub(super) fn post(&self, rail: usize, qpn: Qpn, slot: u32) -> Result<()> {
-        let sge = self.mr.sge(self.offset(rail, slot), self.slot_bytes);
-        let receive = RecvWr::new(SLOT | u64::from(slot), self.domain.translate(sge, rail));
-        self.domain.nics()[rail].provider.post_recv(qpn, &[receive]).map_err(|refused| refused.error)
+        let domain = self.region.domain();
+        let sge = self.region.sge(self.offset(rail, slot), self.slot_bytes as usize);
+        let receive = RecvWr::new(SLOT | u64::from(slot), domain.translate(sge, rail));
+        domain.nics()[rail].provider.post_recv(qpn, &[receive]).map_err(|refused| refused.error)
     }
 
     /// Reads the first bytes of a slot. `out` is not longer than the slot.
     pub(super) fn read(&self, rail: usize, slot: u32, out: &mut [u8]) {
-        self.buffer.read_at(self.offset(rail, slot) as usize, out);
+        self.region.read_into(self.offset(rail, slot), out);
     }
 
-    fn offset(&self, rail: usize, slot: u32) -> u64 {
-        (rail as u64 * u64::from(self.slots) + u64::from(slot)) * u64::from(self.slot_bytes)
-    }
-}
-
-impl Drop for Arrivals {
-    fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. Its access would be harmless, because
-        // the buffer is not freed while a NIC refers to it.
-        let _ = self.domain.deregister(&self.mr);
+    fn offset(&self, rail: usize, slot: u32) -> usize {
+        (rail * self.slots as usize + slot as usize) * self.slot_bytes as usize
     }
 }

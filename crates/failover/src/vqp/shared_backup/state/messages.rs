@@ -65,8 +65,8 @@ impl State {
                 Body::Placed { epoch, placed } => {
                     let is_expected = epoch <= current;
                     if is_expected {
-                        // A message supersedes earlier ones, and a peer may send any number before the
-                        // owner is polled.
+                        // A message supersedes earlier ones, and a peer may send any number before
+                        // the owner is polled.
                         entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
                         entry.events.push(Event::Placed { epoch, placed });
                     }
