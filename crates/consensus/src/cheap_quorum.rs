@@ -39,7 +39,7 @@ use crate::{
     RuleSet, Value,
 };
 
-/// The leader.
+/// The only leader (p1 in the paper).
 pub const LEADER: ProcessId = ProcessId(0);
 /// The purpose of a process's signature of the value that it received from the leader.
 pub const VALUE: Purpose = Purpose("cheap quorum: value");
@@ -211,7 +211,6 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         }
     }
 
-    /// Requests a wake-up for the next poll.
     fn wait_for_wake(&mut self, out: &mut Actions<Self>) {
         self.phase = Phase::Waiting;
         out.push(Action::Wake);
@@ -331,8 +330,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         self.decided.as_ref()
     }
 
-    /// Returns the number of polls. It is one higher for the leader while the leader polls, writes
-    /// its slot or panics.
+    /// The number of polls, plus one for the leader while the leader polls, writes its slot or
+    /// panics.
     fn attempts(&self) -> u64 {
         let proposes = matches!(self.phase, Phase::Idle | Phase::Proposing | Phase::Waiting);
         u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)

@@ -198,8 +198,8 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
     }
 
     /// Restarts the memory with its content. Regions whose permissions can change lose all writers.
-    /// Under [`LegalChange::ExclusiveWriter`], a writer can take the permission again; under
-    /// [`LegalChange::ReadOnly`], none can.
+    /// Under [`LegalChange::ExclusiveWriter`], a writer can take the permission again. Under
+    /// [`LegalChange::ReadOnly`], no writer can.
     pub fn restart(&mut self) {
         for (region, _) in
             self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)

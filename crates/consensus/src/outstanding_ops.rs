@@ -4,8 +4,6 @@
 use crate::process::Action;
 use crate::{MemoryId, Op, OpId};
 
-/// The outstanding operations of a process, by memory.
-///
 /// At most one operation is outstanding at each memory, including operations of abandoned attempts.
 /// The safety of the protocols depends on this rule. Otherwise, a write of an abandoned attempt
 /// could take effect after the same process has taken the region over again. A checker disables the
@@ -31,7 +29,6 @@ struct OutstandingOp<C> {
     abandoned: bool,
 }
 
-/// An operation that a memory has answered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AnsweredOp<C> {
     pub(crate) op: Op<C>,

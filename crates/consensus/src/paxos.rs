@@ -78,7 +78,6 @@ impl<V> Attempt<V> {
     }
 }
 
-/// The state of an acceptor.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Acceptor<V> {
     pub(crate) promised: u64,
@@ -149,8 +148,8 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // Being this process's first attempt would not suffice: once the process has seen another
-        // ballot, its next ballot is not the lowest of all.
+        // A test for the process's first attempt would not suffice: once the process has seen
+        // another ballot, its next ballot is not the lowest of all.
         let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;

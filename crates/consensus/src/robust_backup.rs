@@ -73,8 +73,8 @@ pub type EventBatch<I> = Vec<Event<I>>;
 /// The content of a register.
 pub type Cell<A, K> = Slot<EventBatch<<A as Automaton<K>>::Input>, <K as Signer>::Signature>;
 
-/// The rules that safety rests on, in addition to those of the broadcast ([`broadcast::Rules`]). A
-/// checker disables them one at a time.
+/// The rules that safety rests on, in addition to the rules of the broadcast
+/// ([`broadcast::Rules`]). A checker disables them one at a time.
 pub trait Rules: RuleSet {
     /// The replay of a process waits for the messages that the process claims to have received.
     /// Without the rule, the replay skips such an event.
@@ -113,7 +113,6 @@ struct Replica<A: Automaton<K>, K> {
     inbox: Vec<VecDeque<A::Message>>,
 }
 
-/// The result of replaying an event.
 enum ReplayResult {
     Replayed,
     /// The event receives a message that this process cannot derive yet.

@@ -207,8 +207,7 @@ mod tests {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
-    /// Checks the properties of a signer. The two arguments are the signers of processes 0 and 1 in
-    /// two instances.
+    /// The two arguments are the signers of processes 0 and 1 in two instances.
     fn assert_signature_binds<K: Signer>([own, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = own.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));

@@ -66,7 +66,6 @@ impl CatchUp {
         }
     }
 
-    /// Handles a memory's response.
     pub(super) fn on_response<R: Rules>(&mut self, m: usize, response: Response<Cell>, state: &mut State) {
         let Response::Cells(cells) = response else { return };
         self.sources[m] = match &mut self.sources[m] {

@@ -46,11 +46,9 @@ struct ProposedEntry {
     votes: u64,
 }
 
-/// The progress of one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct MemoryProgress {
     pub(super) phase: Phase,
-    /// The content of the memory's header.
     pub(super) header: Header,
     /// Whether the write of this term's ballot to the header has been invoked.
     pub(super) ballot_write_invoked: bool,
@@ -222,8 +220,8 @@ impl LeaderState {
         }
     }
 
-    /// Creates the next entry from the first queued submission. If that is a command, the commands
-    /// queued after it share the entry as far as they fit.
+    /// Creates the next entry from the first queued submission. If this submission is a command,
+    /// the commands directly behind it share the entry as far as they fit.
     fn next_entry(&mut self, state: &State) -> Option<ProposedEntry> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
@@ -243,7 +241,6 @@ impl LeaderState {
         Some(ProposedEntry { payload, tickets, votes: 0 })
     }
 
-    /// Handles a memory's response.
     pub(super) fn on_response<R: Rules>(
         &mut self,
         m: usize,
