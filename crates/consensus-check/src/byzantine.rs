@@ -14,24 +14,24 @@ use mitra_consensus::{
     cheap_quorum, fast_and_robust,
 };
 
-/// A process of a world in which some are Byzantine.
+/// A process of a world in which some processes are Byzantine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Actor<P, F: Process> {
     /// A process that follows the protocol.
     Correct(P),
-    /// A process that does not.
+    /// A process that does not follow the protocol.
     Byzantine(ByzantineProcess<F>),
 }
 
-/// A process that does not follow the protocol: several instances `F` of it, whose operations the
-/// adversary may change.
+/// A process that runs several instances `F` of the protocol, whose operations the adversary may
+/// change.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ByzantineProcess<F: Process> {
     processes: u8,
     instances: Vec<F>,
     /// `None` if the process only runs its instances.
     adversary: Option<AdversaryRng>,
-    /// Cells that the process has read. It may write them, or parts of them.
+    /// Cells that the process has read, and may write whole or in part.
     read_cells: Vec<F::Cell>,
 }
 
@@ -53,7 +53,7 @@ impl AdversaryRng {
     }
 }
 
-/// Register contents from which a Byzantine process forges others.
+/// Register contents from which a Byzantine process forges other contents.
 pub trait Forge: Sized {
     /// Returns the value of this cell with the signatures of the other cell, attributed to all
     /// processes. The signatures do not belong to the value, so a correct process must reject the
@@ -163,7 +163,7 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
     }
 
     /// Invokes an operation of an instance. The adversary may omit or change the operation, or add
-    /// another one.
+    /// another operation.
     fn invoke(
         &mut self,
         (instance, id): (usize, OpId),
@@ -180,7 +180,7 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         let place = adversary.below(8) as u8;
         if choice == 0 {
             // Any process may request a change of permissions at any time. Most regions ignore this
-            // one.
+            // change.
             let permissions = Permissions::read_only(self.processes);
             push(adversary_id, Op::ChangePermissions { region: place, permissions }, out);
         }
@@ -194,7 +194,6 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
                 }
                 // Replays a cell.
                 (4..7, Some(read)) => cell.clone_from(read),
-                // Forges a cell.
                 (7..10, Some(read)) => *cell = cell.forge(read),
                 (10, Some(read)) => *cell = read.forge(cell),
                 // Writes a cell to another register in addition.
@@ -241,7 +240,7 @@ where
     }
 }
 
-/// An instance for
+/// An instance that writes one cell to every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SingleWrite<C, V> {
     memories: u8,

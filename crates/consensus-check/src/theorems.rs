@@ -91,7 +91,7 @@ pub static THEOREMS: &[Theorem] = &[
 ];
 
 impl Theorem {
-    /// Explores all runs of the world, or stops at the first one that shows the theorem.
+    /// Explores all runs of the world, or stops at the first run that shows the theorem.
     pub fn explore(&self) -> Shown {
         let (states, steps) = self.histories().find_shortest();
         let steps = steps.unwrap_or_default();
@@ -108,7 +108,7 @@ impl Theorem {
         self.histories().serve(address);
     }
 
-    /// Two runs of the world. The second one takes steps only if the property compares them.
+    /// Two runs of the world. The second run takes steps only if the property compares the runs.
     fn histories(&self) -> Exhaustive<[ResendWorld; 2], HistoryStep> {
         let property = self.property;
         let compared = if property == ImpossibleProperty::ViewTells { 2 } else { 1 };
@@ -145,7 +145,6 @@ struct HistoryStep {
     step: ResendStep,
 }
 
-/// The properties of fence, evidence and replay.
 pub(crate) const REPLAY_PROPERTIES: &[&str] = &["exactly once, with its value", "every operation ends"];
 
 fn replay_world(operation: Atomic, operations: u8, resets: u8) -> ResendWorld {
@@ -160,7 +159,7 @@ fn exhaustive_replay(operation: Atomic) -> Exhaustive<ResendWorld, ResendStep> {
         .always(REPLAY_PROPERTIES[1], ResendWorld::can_end)
 }
 
-/// Explores 3 operations whose rail fails twice, of each kind.
+/// Explores 3 operations of each kind. Their rail fails twice.
 pub(crate) fn explore_replay() -> Exploration {
     let explore_kind = |operation| exhaustive_replay(operation).explore();
     explore_kind(Atomic::FetchAdd).and_then(|| explore_kind(Atomic::CompareSwap))
