@@ -3,8 +3,8 @@
 //!
 //! The world runs the product's state machines. A world has one word for each address that is a
 //! multiple of 8, from 0. Each client has one queue pair, on which the peer's NIC executes the
-//! client's requests in order. A path that fails has executed the first requests on it, possibly
-//! none. The path is fenced, and the client gets the outcomes that the evidence allows.
+//! client's requests in order. When a path fails, the NIC has executed a prefix of the posted
+//! requests. The path is fenced, and the client gets the outcomes that the evidence allows.
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -34,7 +34,7 @@ pub enum Recovery {
     /// The responder's NIC tells how many operations it has executed on the failed rail; the others
     /// are posted again.
     Evidence {
-        /// Whether the responder's queue pair is moved to ERR before.
+        /// Whether the responder's queue pair moves to ERR first.
         fence: bool,
     },
 }
@@ -44,7 +44,7 @@ pub enum Recovery {
 pub struct ResendSetup {
     /// The kind of all operations.
     pub operation: Atomic,
-    /// Whether the responder's queue pair moves to ERR first.
+    /// The number of operations, at most 4. The requester posts all of them at once.
     pub operations: u8,
     /// The requester's recovery.
     pub recovery: Recovery,
