@@ -1,7 +1,7 @@
 //! Byzantine processes. A Byzantine process runs several instances of the protocol at once, with
-//! different inputs and without some of its rules. It thereby proposes, signs and proves different
-//! values in valid form. With a seed, it also changes the instances' operations at random. It has
-//! only its own signing key, and the memories enforce its permissions.
+//! different inputs and without some of its rules. The process thereby proposes, signs and proves
+//! different values in valid form. With a seed, the process also changes the instances' operations
+//! at random. The process has only its own signing key, and the memories enforce its permissions.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -35,7 +35,6 @@ pub struct ByzantineProcess<F: Process> {
     read_cells: Vec<F::Cell>,
 }
 
-/// The maximum number of cells that a Byzantine process keeps.
 const MAX_READ_CELLS: usize = 24;
 
 /// Pseudo-random numbers of a Byzantine process (SplitMix64). The state is part of the process's
@@ -44,7 +43,6 @@ const MAX_READ_CELLS: usize = 24;
 pub(crate) struct AdversaryRng(pub(crate) u64);
 
 impl AdversaryRng {
-    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -150,7 +148,6 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         self.instances.len() as u64 + 1
     }
 
-    /// Delivers an input to an instance, and carries out its actions.
     fn deliver(&mut self, instance: usize, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
         let mut actions = Vec::new();
         self.instances[instance].handle(input, &mut actions);

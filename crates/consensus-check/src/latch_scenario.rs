@@ -14,7 +14,7 @@ pub enum BrokenLatchRule {
     SetBit,
     /// The word has no identity.
     CoupleIdentity,
-    /// A reset replaces whatever the word contains.
+    /// A reset replaces any content of the word.
     ResetWhenOpen,
 }
 

@@ -15,7 +15,6 @@ pub struct Replica<R = AllRules> {
     log: Log<R>,
     /// The number of this process's commands that are still to be committed.
     uncommitted: u8,
-    /// The number of submitted commands.
     submitted: u8,
     /// Whether some commands are followed by a new set of processes that may lead.
     changes_leaders: bool,

@@ -33,7 +33,6 @@ pub struct LogWorld<R: Rules> {
     command_counts: BTreeMap<u64, usize>,
     /// For the same indices: the processes that may lead after the entry.
     eligible_leaders: BTreeMap<u64, ProcessSet>,
-    /// The number of commands that each process has submitted.
     submitted: Vec<u8>,
     /// The leader in the stable period.
     leader: Option<ProcessId>,

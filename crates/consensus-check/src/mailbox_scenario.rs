@@ -18,9 +18,9 @@ use crate::{Exploration, RunLimits, SeedResult};
 pub enum BrokenMailboxRule {
     /// The flag contains no number, and the reader resets it.
     NumberFlags,
-    /// The flag is written behind the payload.
+    /// The flag is written before the payload.
     WriteFlagLast,
-    /// The writer waits until the last message is consumed.
+    /// The writer does not wait until the last message is consumed.
     AwaitConsumption,
 }
 

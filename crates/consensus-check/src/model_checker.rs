@@ -13,7 +13,6 @@ use std::thread;
 use mitra_mutants::Running;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// The maximum number of properties of a model.
 const MAX_PROPERTIES: usize = 8;
 
 /// The result of an exhaustive exploration.
@@ -45,7 +44,6 @@ type Function<W, T> = Box<dyn Fn(&W) -> T + Send + Sync>;
 /// of these worlds.
 pub struct Exhaustive<W, S> {
     start: W,
-    /// The steps that the adversary may take in a world.
     steps: Function<W, Vec<S>>,
     apply: fn(&mut W, S),
     properties: Vec<(&'static str, Function<W, bool>)>,
@@ -190,7 +188,6 @@ trait HiddenModel: Send + Sync {
     fn actions(&self, state: &AnyState, actions: &mut Vec<AnyValue>);
     fn next_state(&self, state: &AnyState, action: &AnyValue) -> Option<AnyState>;
     fn properties(&self) -> Vec<&'static str>;
-    /// Returns whether the property at an index holds in a state.
     fn holds(&self, property: usize, state: &AnyState) -> bool;
 }
 

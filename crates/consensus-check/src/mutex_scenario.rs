@@ -120,7 +120,6 @@ impl MutexWorldConfig {
     }
 }
 
-/// Returns the owner number of a client.
 fn owner(client: usize) -> NonZeroU16 {
     NonZeroU16::MIN.saturating_add(client as u16)
 }

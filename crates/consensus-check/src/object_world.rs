@@ -104,7 +104,6 @@ impl ObjectStep {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client<O> {
     operation: Option<O>,
-    /// The number of operations that have begun.
     begun: u8,
     posted: Requests,
     /// The values that the executed requests returned.

@@ -52,7 +52,7 @@ pub enum RailStep {
         end: u8,
         /// The failed rail.
         rail: u8,
-        /// What failed.
+        /// The kind of the failure.
         failure: RailFailure,
     },
     /// The link of a rail is up again, or its NIC answers again.
@@ -150,7 +150,6 @@ impl RailFaultLimits {
         starts_degraded: true,
         nics_recover: false,
     };
-    /// Many failures of links and queue pairs.
     pub(crate) const MANY_FAILURES: RailFaultLimits = RailFaultLimits {
         failures: 24,
         kinds: [&[RailFailure::LinkDown, RailFailure::QpFailed, RailFailure::Silent]; 2],
@@ -177,7 +176,6 @@ pub enum RailRule {
     OneEvidence,
 }
 
-/// The queue pair of a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Qp {
     /// The ballot for which the queue pair was created. `None` for the rail's first queue pair.
@@ -367,7 +365,6 @@ impl RailWorld {
         self.run_actions(end);
     }
 
-    /// Completes the fence of an end's old rail.
     pub(crate) fn fenced(&mut self, end: usize) {
         let e = &mut self.ends[end];
         if !core::mem::take(&mut e.is_fencing) {
@@ -526,7 +523,6 @@ impl RailWorld {
     }
 }
 
-/// The `number`-th evidence of an end.
 fn evidence(end: usize, number: u32) -> Evidence {
     Evidence { psn: Some(Psn::new(1000 * end as u32 + number)), ..Evidence::default() }
 }

@@ -9,7 +9,6 @@ use core::fmt;
 
 /// The number of rails.
 pub const MAX_RAILS: usize = 3;
-/// The maximum number of operations.
 const MAX_OPERATIONS: usize = 4;
 
 /// The operation of the requester. The word is 0 at first.
@@ -146,7 +145,6 @@ struct Rail {
     first: u8,
     /// The number of requests in transit.
     requests: u8,
-    /// The number of requests that the responder has executed.
     executed: u8,
     /// Whether the answer to the last executed request is in transit. The answer acknowledges all
     /// earlier requests too.

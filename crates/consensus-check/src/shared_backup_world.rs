@@ -440,7 +440,6 @@ fn qpn(epoch: u16) -> Qpn {
     Qpn::new(epoch.into())
 }
 
-/// The evidence that a queue pair executed this number of operations.
 fn evidence(executed: u8) -> Evidence {
     Evidence { received: executed.into(), ..Evidence::default() }
 }

@@ -57,7 +57,6 @@ pub struct Server<R> {
     store: ReplicatedStore<(ProcessId, u64), R>,
 }
 
-/// The log of a server, and the actions of the node.
 struct LogOfServer<'a> {
     log: &'a mut Log,
     out: &'a mut Vec<Action<Cell, Message>>,
@@ -88,8 +87,8 @@ pub enum ClientOp {
     Get,
     /// Writes a value that no other operation writes.
     Put,
-    /// Writes a value that no other operation writes, if the current value is the one that the
-    /// client read last, of any key.
+    /// Writes a value that no other operation writes, if the current value equals the value that
+    /// the client read last, of any key.
     Cas,
     /// Deletes the key.
     Delete,
@@ -153,8 +152,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
         StoreNode::Server(Box::new(Server { log, store: ReplicatedStore::new(KvStore::new(LIMITS)) }))
     }
 
-    /// Creates a client of the first `servers` processes. It performs `operations` from the last to
-    /// the first.
+    /// Creates a client of the first `servers` processes. The client performs `operations` from the
+    /// last to the first.
     pub fn client(
         me: u8,
         servers: u8,

@@ -138,7 +138,6 @@ impl Theorem {
     }
 }
 
-/// A step of one of two histories.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct HistoryStep {
     history: usize,
@@ -196,7 +195,6 @@ fn failures(steps: &[ResendStep]) -> usize {
     steps.iter().filter(|step| matches!(step, ResendStep::Fail { .. })).count()
 }
 
-/// Runs 4 operations whose rail fails twice, with random steps, until they have ended.
 pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
     let (_, steps, violation) = walk_replay(seed);
     SeedResult { steps: steps.len() as u64, faults: failures(&steps) as u32, violation }

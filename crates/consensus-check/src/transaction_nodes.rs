@@ -132,7 +132,6 @@ impl Node {
     }
 }
 
-/// Returns whether a request reads this many bytes.
 pub(crate) fn reads(request: &Request, bytes: u32) -> bool {
     matches!(request.op, Op::Read(len) if len == bytes)
 }

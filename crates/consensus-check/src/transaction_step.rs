@@ -87,7 +87,7 @@ pub enum TransactionStep {
         node: u8,
         /// The number of executed requests.
         executed: u8,
-        /// What the agent learns.
+        /// The agent's knowledge about the requests.
         lost: LostAnswers,
     },
     /// The life of an agent ends, and is fenced.

@@ -59,7 +59,7 @@ struct Agent {
     incarnation: u16,
     /// The number of attempts of this life.
     attempts: u32,
-    /// Whether the life has ended and the next one has not begun.
+    /// Whether the life has ended and the next life has not begun.
     has_ended: bool,
     /// The number of transactions that have ended.
     done: u8,
@@ -158,7 +158,6 @@ impl TransactionWorld {
         self.go_on(agent, attempt, step);
     }
 
-    /// Takes a step of a coordinator's attempt.
     fn go_on(&mut self, agent: usize, mut attempt: Attempt, mut step: Step) {
         let Some(number) = self.current(agent) else { return };
         if step == Step::Fetched {
@@ -401,7 +400,6 @@ impl TransactionWorld {
         before != LockWord::new(self.life(agent), *attempts) && !self.is_stale(before) && self.is_held(before)
     }
 
-    /// Returns whether an attempt holds a lock.
     fn is_held(&self, attempt: LockWord) -> bool {
         attempt != LockWord::FREE
             && (0..self.config.records).any(|record| {
@@ -523,7 +521,7 @@ impl TransactionWorld {
         self.violation.or_else(|| self.is_at_rest().then(|| self.violation_at_rest()).flatten())
     }
 
-    /// Returns whether every agent has ended what it has begun.
+    /// Returns whether every agent has ended its work.
     pub(crate) fn is_at_rest(&self) -> bool {
         let rests = |agent: &Agent| agent.batch.as_ref().is_none_or(Batch::is_untouched);
         let (recoverer, coordinators) = self.agents.split_last().expect("there is a recoverer");

@@ -137,7 +137,6 @@ const PROGRAMS: &[&[TransactionProgram]] = &[
     &[&[(2, ReadThenAppend)], &[(2, LockThenAppend), (0, ReadThenAppend)], &[(1, Read)]],
 ];
 
-/// The number of worlds of a seed.
 const WORLDS_OF_A_SEED: u32 = 16;
 
 /// Runs worlds from a seed, until one violates a property.

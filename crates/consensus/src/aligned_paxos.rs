@@ -87,7 +87,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// Returns the regions of each memory. They equal the regions of Protected Memory Paxos.
+    /// Returns the regions of each memory, which equal the regions of Protected Memory Paxos.
     pub fn regions(processes: u8) -> Vec<Region> {
         ProtectedMemoryPaxos::<V, M>::regions(processes)
     }

@@ -146,7 +146,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     }
 
     /// Returns the regions of each memory: one region per process, which that process alone may
-    /// write. It has a slot for each sender and each of the sender's `room` messages.
+    /// write. The region has a slot for each sender and each of the sender's `room` messages.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let region = |p| Region {
             registers: room * u16::from(processes),

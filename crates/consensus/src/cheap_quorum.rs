@@ -113,7 +113,6 @@ enum Phase {
     Proposing,
     Polling,
     Waiting,
-    /// A write of this process's slot is in progress.
     Writing,
     Revoking,
     /// A read of the leader's region is in progress, after the revocation. If the rule
@@ -125,7 +124,7 @@ enum Phase {
 
 impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     /// Creates a process that proposes `input`, among `processes` processes and `memories`
-    /// memories. It panics after `max_polls` polls without a decision.
+    /// memories. The process panics after `max_polls` polls without a decision.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),

@@ -131,13 +131,11 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// Returns the number of votes of the value with the most votes.
     fn most_votes(&self) -> usize {
         let votes_for = |value| self.votes.iter().filter(|(_, _, other)| other == value).count();
         self.votes.iter().map(|(_, _, value)| votes_for(value)).max().unwrap_or(0)
     }
 
-    /// Handles a vote, as a learner.
     fn on_vote(&mut self, from: ProcessId, value: V, out: &mut Actions<Self>) {
         if R::VOTES_ONCE && self.votes.iter().any(|&(voter, ..)| voter == from) {
             return;

@@ -91,8 +91,8 @@ pub struct Hbo<R = AllRules> {
 }
 
 impl<R: Rules> Hbo<R> {
-    /// Creates a process that proposes `input`, among `processes` processes. It shares memory with
-    /// `neighbours`.
+    /// Creates a process that proposes `input`, among `processes` processes. The process shares
+    /// memory with `neighbours`.
     pub fn new(me: ProcessId, processes: u8, neighbours: ProcessSet, input: bool) -> Hbo<R> {
         let with_me = neighbours.with(me);
         Hbo {

@@ -58,7 +58,7 @@ struct Peer {
 }
 
 impl Heartbeat {
-    /// Creates a process among `processes` processes. It trusts all processes initially.
+    /// Creates a process among `processes` processes, which trusts all processes initially.
     pub fn new(me: ProcessId, processes: u8, memories: u8) -> Heartbeat {
         let peer = Peer { counter: 0, advanced: false, score: MAX_SCORE, alive: true };
         Heartbeat {
@@ -156,7 +156,6 @@ impl Process for Heartbeat {
         None
     }
 
-    /// Returns this process's heartbeat counter.
     fn attempts(&self) -> u64 {
         self.counter
     }

@@ -144,7 +144,6 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         self.omega.leader()
     }
 
-    /// Passes an input to the election, and handles its actions.
     fn step_election(&mut self, input: Input<RegisterContent, Message>, out: &mut Actions<Self>) {
         let mut actions = Vec::new();
         self.omega.handle(input, &mut actions);
@@ -170,7 +169,6 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// Invokes the next due operation for messages, if no such operation is outstanding.
     fn invoke_next(&mut self, out: &mut Actions<Self>) {
         if self.outstanding.is_some() {
             return;
@@ -255,7 +253,6 @@ impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
         None
     }
 
-    /// Returns the number of wake-ups.
     fn attempts(&self) -> u64 {
         self.omega.attempts()
     }

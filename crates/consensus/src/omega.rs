@@ -200,7 +200,6 @@ impl<R: Rules> Omega<R> {
         }
     }
 
-    /// Invokes the next due operation, if no operation is outstanding.
     fn invoke_next(&mut self, out: &mut Actions<Self>) {
         if self.outstanding.is_some() || self.due_accesses.is_empty() {
             return;
@@ -310,7 +309,6 @@ impl<R: Rules> Process for Omega<R> {
         None
     }
 
-    /// Returns the number of wake-ups.
     fn attempts(&self) -> u64 {
         self.wakes
     }

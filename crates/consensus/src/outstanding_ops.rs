@@ -25,7 +25,6 @@ struct MemoryOps<C> {
 struct OutstandingOp<C> {
     id: OpId,
     op: Op<C>,
-    /// Whether the attempt that invoked the operation was abandoned.
     abandoned: bool,
 }
 
@@ -52,8 +51,8 @@ impl<C: Clone> OutstandingOps<C> {
     }
 
     /// Invokes an operation. If `one_at_a_time` is true and an operation is outstanding at the
-    /// memory, queues the new operation until the memory has responded. It replaces an operation
-    /// that was queued before.
+    /// memory, queues the new operation until the memory has responded. The new operation replaces
+    /// an operation that was queued before.
     pub(crate) fn invoke<M>(
         &mut self,
         memory: MemoryId,

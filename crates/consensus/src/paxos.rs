@@ -18,8 +18,8 @@ use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, Ru
 pub enum Message<V> {
     /// Phase 1a: asks the acceptor to take part in no lower ballot.
     Prepare(u64),
-    /// Phase 1b: the promise. It contains the ballot and the value that the acceptor accepted last,
-    /// if any.
+    /// Phase 1b: the promise, with the ballot and the value that the acceptor accepted last, if
+    /// any.
     Promise(u64, Option<(u64, V)>),
     /// Phase 2a: asks the acceptor to accept the value.
     Accept(u64, V),
@@ -59,7 +59,6 @@ pub struct Paxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// A proposer's attempt to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Attempt<V> {
     pub(crate) ballot: u64,

@@ -154,8 +154,8 @@ pub enum Action<C, M> {
     Invoke {
         /// The memory.
         memory: MemoryId,
-        /// The id that [`Input::Response`] will contain. It is unique among the operations that
-        /// this process has outstanding at this memory.
+        /// The id that [`Input::Response`] will contain, unique among the operations that this
+        /// process has outstanding at this memory.
         id: OpId,
         /// The operation.
         op: Op<C>,

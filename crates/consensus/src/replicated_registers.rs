@@ -42,7 +42,7 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process's client of replicated registers. It executes one call at a time. At most one
+/// A process's client of replicated registers. The client executes one call at a time. At most one
 /// operation is outstanding at each memory, so an older write of a register never takes effect
 /// after a newer write.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

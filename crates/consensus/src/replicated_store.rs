@@ -40,7 +40,6 @@ enum ServerSession {
     Open(Session, u64),
 }
 
-/// The origin of a submitted command.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Submitter<W> {
     Client(W),
@@ -226,7 +225,6 @@ impl<W, R: Rules> ReplicatedStore<W, R> {
         self.outcomes.extend(reads.into_iter().map(reply));
     }
 
-    /// Reports the outcome of a command to its submitter.
     fn finish(&mut self, submitter: Submitter<W>, outcome: Outcome) {
         match submitter {
             Submitter::Client(waiter) | Submitter::InServerSession(waiter, _) => {

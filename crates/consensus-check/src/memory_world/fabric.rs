@@ -115,7 +115,6 @@ pub(super) struct Work {
     offset: usize,
     /// The bytes to write, or the bytes read so far.
     pub(super) data: Vec<u8>,
-    /// Whether each piece has moved.
     moved: Vec<bool>,
     pub(super) refused: bool,
 }
@@ -200,7 +199,6 @@ impl Work {
     }
 }
 
-/// A process's end of a connection.
 #[derive(Debug)]
 pub(super) struct ProcessEnd {
     pub(super) id: QpId,

@@ -1,4 +1,4 @@
-//! Checks what reads return: each register holds the value of its last executed write.
+//! Checks the results of reads: each register holds the value of its last executed write.
 
 use std::collections::BTreeMap;
 

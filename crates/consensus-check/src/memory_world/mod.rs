@@ -57,7 +57,6 @@ struct Frame<T> {
     content: T,
 }
 
-/// The memory node, its processes, and everything in transit.
 struct MemoryWorld {
     rng: Prng,
     knobs: Knobs,

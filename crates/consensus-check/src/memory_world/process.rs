@@ -9,7 +9,6 @@ use mitra_prng::Prng;
 use super::fabric::QpId;
 use super::history::{History, Time, WriteId};
 
-/// The largest number of operations that a process has outstanding.
 const MAX_OUTSTANDING: usize = 4;
 
 #[derive(Debug)]

@@ -17,7 +17,6 @@ pub(super) struct Rights {
     latest: BTreeMap<ProcessId, (QpId, u64)>,
     /// The incarnations that were accepted before another incarnation of the same process.
     superseded: BTreeSet<(ProcessId, u64)>,
-    /// The incarnations that have dialled.
     dialled: BTreeSet<(ProcessId, u64)>,
     /// The incarnations after which another incarnation of the same process dialled. The memory
     /// node may have recorded the later incarnation without accepting it.

@@ -50,7 +50,7 @@ fn evidence_that_changes_is_found() {
 }
 
 /// A late message about the queue pair of an earlier ballot must not connect the queue pair of a
-/// later one.
+/// later ballot.
 #[test]
 fn queue_pairs_of_different_ballots_are_found() {
     let violation = |seed| run_rails_from_seed(seed, Some(RailRule::SameBallot)).violation;

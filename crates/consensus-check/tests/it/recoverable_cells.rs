@@ -75,7 +75,7 @@ impl Mutant {
         Mutant { broken: Some(rule), publication: Publication::Write, rules: WRITE_ATOMICITY }
     }
 
-    /// Explores the mutant of each kind of cell. It must violate the property.
+    /// Explores the mutant of each kind of cell. Each mutant must violate the property.
     fn is_found(&self, programs: &[&[CellCall]], failures: &[u8]) {
         for kind in KINDS {
             let config = CellWorldConfig {

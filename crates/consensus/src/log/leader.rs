@@ -18,7 +18,6 @@ use mitra_mutants::Mutant;
 /// The error that this process must end its term.
 pub(super) struct Deposed;
 
-/// The state of one term in which this process leads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LeaderState {
     pub(super) ballot: u64,
@@ -58,7 +57,6 @@ pub(super) struct MemoryProgress {
 }
 
 impl MemoryProgress {
-    /// Creates the state of a memory of which the leader has read nothing.
     fn new() -> MemoryProgress {
         MemoryProgress {
             phase: Phase::Waiting,
@@ -71,7 +69,7 @@ impl MemoryProgress {
 }
 
 impl LeaderState {
-    /// Begins a term. Its ballot is `state.highest_ballot`, which the caller has set to a new
+    /// Begins a term with the ballot `state.highest_ballot`, which the caller has set to a new
     /// ballot of this process.
     pub(super) fn new(state: &State) -> LeaderState {
         LeaderState {

@@ -100,7 +100,7 @@ pub trait Rules: RuleSet {
     const BY_MAJORITY: bool = true;
     /// The recycling point moves after all chunks of the snapshot are acknowledged.
     const AWAITS_SNAPSHOT: bool = true;
-    /// The leader writes a snapshot to the area that does not hold the valid one.
+    /// The leader writes a snapshot to the area that does not hold the valid snapshot.
     const ALTERNATES_SNAPSHOT_AREAS: bool = true;
     /// The leader overwrites registers only up to the recycling point.
     const AWAITS_RECYCLING: bool = true;

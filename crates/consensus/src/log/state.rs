@@ -25,7 +25,6 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Creates the state of a process that has not read anything yet.
     pub(super) fn new(me: ProcessId, config: Config) -> State {
         State {
             me,
