@@ -20,7 +20,7 @@ pub struct BitFilterLimits {
     pub calls: u8,
     /// The number of times that senders send again.
     pub timeouts: u8,
-    /// The number of restarts of one end of a connection, which is then made again.
+    /// The number of restarts of one end of a connection. Each restart makes the connection again.
     pub restarts: u8,
     /// Whether the connection keeps order, as the filter requires.
     pub ordered: bool,
@@ -31,11 +31,11 @@ pub struct BitFilterLimits {
 pub enum BitFilterStep {
     /// A sender makes its next call.
     Submit(u8),
-    /// A message of a sender's connection is delivered: of the direction to the filter if the
-    /// second field is set, with the index of the third field. If the fourth is set, a copy stays
-    /// in transit.
+    /// A message of a sender's connection is delivered. The fields are the sender, whether the
+    /// message goes to the filter, the index of the message, and whether a copy stays in transit.
     Deliver(u8, bool, usize, bool),
-    /// The first message of a direction is lost.
+    /// The first message of a sender's connection is lost. The flag is set for the direction to the
+    /// filter.
     Lose(u8, bool),
     /// A sender's retry interval has passed.
     Timeout(u8),
@@ -135,7 +135,8 @@ impl<R: Rules> BitFilterWorld<R> {
         }
     }
 
-    /// Ends a connection and makes another one. The messages of the earlier one are not delivered.
+    /// Ends a connection and makes another one. Messages of the earlier connection are not
+    /// delivered.
     fn reconnect(&mut self, n: u8) {
         self.drive(n, |sender, out| sender.abandon(out));
         let calls = self.left.calls.into();
@@ -227,8 +228,7 @@ impl<R: Rules> BitFilterWorld<R> {
     }
 }
 
-/// Explores every order of steps of a world with a one-bit filter that are possible within the
-/// limits.
+/// Explores every order of steps that the limits permit, in a world with a one-bit filter.
 pub fn exhaustive_bit_filter<R: Rules + Send + Sync + 'static>(
     limits: BitFilterLimits,
 ) -> Exhaustive<BitFilterWorld<R>, BitFilterStep> {

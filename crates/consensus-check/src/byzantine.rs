@@ -1,7 +1,7 @@
 //! Byzantine processes. A Byzantine process runs several instances of the protocol at once, with
-//! different inputs and without some of its rules. It thereby proposes, signs and proves different
-//! values in valid form. With a seed, it also changes the instances' operations at random. It has
-//! only its own signing key, and the memories enforce its permissions.
+//! different inputs and without some of its rules. The process thereby proposes, signs and proves
+//! different values in valid form. With a seed, the process also changes the instances' operations
+//! at random. The process has only its own signing key, and the memories enforce its permissions.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -14,28 +14,27 @@ use mitra_consensus::{
     cheap_quorum, fast_and_robust,
 };
 
-/// A process of a world in which some are Byzantine.
+/// A process of a world in which some processes are Byzantine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Actor<P, F: Process> {
     /// A process that follows the protocol.
     Correct(P),
-    /// A process that does not.
+    /// A process that does not follow the protocol.
     Byzantine(ByzantineProcess<F>),
 }
 
-/// A process that does not follow the protocol: several instances `F` of it, whose operations the
-/// adversary may change.
+/// A process that runs several instances `F` of the protocol, whose operations the adversary may
+/// change.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ByzantineProcess<F: Process> {
     processes: u8,
     instances: Vec<F>,
     /// `None` if the process only runs its instances.
     adversary: Option<AdversaryRng>,
-    /// Cells that the process has read. It may write them, or parts of them.
+    /// Cells that the process has read, and may write whole or in part.
     read_cells: Vec<F::Cell>,
 }
 
-/// The maximum number of cells that a Byzantine process keeps.
 const MAX_READ_CELLS: usize = 24;
 
 /// Pseudo-random numbers of a Byzantine process (SplitMix64). The state is part of the process's
@@ -44,7 +43,6 @@ const MAX_READ_CELLS: usize = 24;
 pub(crate) struct AdversaryRng(pub(crate) u64);
 
 impl AdversaryRng {
-    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,7 +51,7 @@ impl AdversaryRng {
     }
 }
 
-/// Register contents from which a Byzantine process forges others.
+/// Register contents from which a Byzantine process forges other contents.
 pub trait Forge: Sized {
     /// Returns the value of this cell with the signatures of the other cell, attributed to all
     /// processes. The signatures do not belong to the value, so a correct process must reject the
@@ -150,7 +148,6 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         self.instances.len() as u64 + 1
     }
 
-    /// Delivers an input to an instance, and carries out its actions.
     fn deliver(&mut self, instance: usize, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
         let mut actions = Vec::new();
         self.instances[instance].handle(input, &mut actions);
@@ -163,7 +160,7 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
     }
 
     /// Invokes an operation of an instance. The adversary may omit or change the operation, or add
-    /// another one.
+    /// another operation.
     fn invoke(
         &mut self,
         (instance, id): (usize, OpId),
@@ -180,7 +177,7 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         let place = adversary.below(8) as u8;
         if choice == 0 {
             // Any process may request a change of permissions at any time. Most regions ignore this
-            // one.
+            // change.
             let permissions = Permissions::read_only(self.processes);
             push(adversary_id, Op::ChangePermissions { region: place, permissions }, out);
         }
@@ -194,7 +191,6 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
                 }
                 // Replays a cell.
                 (4..7, Some(read)) => cell.clone_from(read),
-                // Forges a cell.
                 (7..10, Some(read)) => *cell = cell.forge(read),
                 (10, Some(read)) => *cell = read.forge(cell),
                 // Writes a cell to another register in addition.
@@ -241,7 +237,7 @@ where
     }
 }
 
-/// An instance for
+/// An instance that writes one cell to every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SingleWrite<C, V> {
     memories: u8,

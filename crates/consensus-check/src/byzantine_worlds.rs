@@ -30,14 +30,14 @@ impl ByzantineSet {
     pub const NONE: ByzantineSet = ByzantineSet { processes: ProcessSet::NONE, adversary_seed: None };
 }
 
-/// Returns the proposal of the second instance of Byzantine process `p`. The first proposes
-/// [`proposal`]`(p)`.
+/// Returns the proposal of the second instance of Byzantine process `p`. The first instance
+/// proposes [`proposal`]`(p)`.
 pub fn second_proposal(p: u8) -> u8 {
     20 + p
 }
 
-/// The rules of a protocol that the instances of Byzantine processes follow: fewer than correct
-/// processes.
+/// The rules of a protocol that the instances of Byzantine processes follow. Correct processes
+/// follow more rules.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RelaxedRules;
 
@@ -111,8 +111,8 @@ pub fn broadcast<R: broadcast::Rules>(
 }
 
 /// Creates a world of three processes over one memory. The sender is Byzantine: in any order, it
-/// writes one message twice and a second message once. With each it claims as a witness that it has
-/// found no other message.
+/// writes one message twice and a second message once. For each message, the sender claims as a
+/// witness that it has found no other message.
 pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcastActor<R>> {
     let keys = Symbolic::all(0, 3);
     let signed = |purpose, value| Some(Signed::by(SENDER, &keys[0], purpose, (SENDER, 0_u16), value));
@@ -153,8 +153,8 @@ pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
 /// A process of [`small_robust_backup`].
 pub type SmallRobustPaxosActor = Actor<RobustPaxos, RobustPaxos>;
 
-/// Creates a world of three processes over one memory, with room for `room` broadcasts of each. The
-/// last process is Byzantine and sends nothing.
+/// Creates a world of three processes over one memory, with room for `room` broadcasts of each
+/// process. The last process is Byzantine and sends nothing.
 pub fn small_robust_backup(room: u16, limits: FaultLimits) -> World<SmallRobustPaxosActor> {
     let mut processes: Vec<_> = (0..2)
         .zip(Symbolic::all(0, 3))
@@ -262,7 +262,7 @@ pub type FastAndRobustActor<R = AllRules, P = AllRules> =
 pub type ForgedProofActor<R = AllRules, P = AllRules> = Actor<FastProcess<R, P>, ForgedProof<Symbolic>>;
 
 /// Creates a world of `n` processes of Fast & Robust over `m` memories, with room for `room`
-/// broadcasts of each. A process panics after `max_polls` polls without a decision.
+/// broadcasts of each process. A process panics after `max_polls` polls without a decision.
 pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
     (max_polls, room): (u8, u16),
@@ -281,8 +281,8 @@ pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// Creates a world of a leader and a follower over one memory, with room for two broadcasts of
-/// each. A process panics immediately unless it has decided.
+/// Creates a world of a leader and a follower over one memory, with room for two broadcasts of each
+/// process. A process panics immediately unless it has decided.
 pub fn small_fast_and_robust() -> World<FastAndRobustActor> {
     fast_and_robust(
         (2, 1),

@@ -7,10 +7,9 @@ use mitra_filter::{FilterAction, FilterCore, Message, Outcome};
 
 /// The content of a call: the node that made it, and its number among the node's calls.
 pub type Body = (u8, u8);
-/// A reply: the number of the execution that it is from.
+/// A reply: `u8::MAX`, and the number of the execution that produced the reply.
 pub type Reply = (u8, u8);
 
-/// The calls and executions of a world.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct CallLog {
     /// The executed calls in order.
@@ -22,7 +21,6 @@ pub(crate) struct CallLog {
 }
 
 impl CallLog {
-    /// Executes a call and returns its reply.
     fn execute(&mut self, body: Body) -> Reply {
         self.executions.push(body);
         (u8::MAX, self.executions.len() as u8 - 1)
@@ -58,7 +56,6 @@ impl CallLog {
         }
     }
 
-    /// Returns whether no call was executed twice.
     pub(crate) fn at_most_once(&self) -> bool {
         self.executions.iter().enumerate().all(|(i, body)| !self.executions[..i].contains(body))
     }
@@ -70,7 +67,8 @@ impl CallLog {
             .all(|(body, execution)| self.executions.get(usize::from(*execution)) == Some(body))
     }
 
-    /// Returns whether the calls of each node were executed in the order in which it made them.
+    /// Returns whether the calls of each node were executed in the order in which the node made
+    /// them.
     pub(crate) fn is_in_order(&self) -> bool {
         self.executions.iter().enumerate().all(|(i, &(node, number))| {
             self.executions[..i].iter().all(|&(other, earlier)| other != node || earlier <= number)
@@ -90,6 +88,5 @@ impl CallLog {
     }
 }
 
-/// The names of the properties.
 pub(crate) const PROPERTIES: &[&str] =
     &["at most once", "right reply", "order", "unknown only after lost state", "calls end"];

@@ -54,14 +54,10 @@ const PROPOSALS: &[u8] = &[10, 11, 12, 20, 21, 22];
 
 /// The properties of a protocol that decides.
 const AGREEMENT_PROPERTIES: &[&str] = &["agreement", "validity"];
-/// The properties of a leader election.
 const ELECTION_PROPERTIES: &[&str] = &["election"];
 
-/// The properties of cells.
 const CELL_PROPERTIES: &[&str] = &["exactly once, with its result", "every operation ends"];
-/// The explored worlds of cells.
 const EXPLORED_CELLS: &str = "2 owners with 2 changes each, both fail over; 3 clients, 2 of them fail over; 2 words, 2 owners fail over";
-/// The simulated worlds of cells.
 const SIMULATED_CELLS: &str = "3 clients with 6 operations each on 2 cells; the path of each fails up to 4 times, with or without evidence";
 
 /// A protocol that can be checked.
@@ -86,7 +82,7 @@ impl CatalogueEntry {
     }
 
     /// Serves the small world of the protocol to a web browser at an address, until the program
-    /// ends. Serves the first one if the protocol has several.
+    /// ends. If the protocol has several small worlds, serves the first.
     pub fn serve(&self, address: SocketAddr) {
         (self.serve)(address);
     }
@@ -99,8 +95,8 @@ impl CatalogueEntry {
 
 /// All protocols.
 ///
-/// A `static`: each crate that names a `const` would compile the functions in it again, and with
-/// them the model checker.
+/// The catalogue is a `static`. If it were a `const`, each crate that names it would compile its
+/// functions and the model checker again.
 pub static CATALOGUE: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "paxos",

@@ -11,10 +11,10 @@ use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
 /// A rule that a mutant breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenCellRule {
-    /// An owner overwrites the announcement of another one by a WRITE instead of a
+    /// An owner overwrites the announcement of another owner by a WRITE instead of a
     /// compare-and-swap.
     HelpByCompareSwap,
-    /// An owner overwrites words of others without changing their announcements.
+    /// An owner overwrites words of other owners without changing their announcements.
     Help,
     /// The recovery reads the announcement before the word.
     WordBeforeAnnouncement,
@@ -57,7 +57,7 @@ pub struct CellWorldConfig {
     pub broken: Option<BrokenCellRule>,
 }
 
-/// An operation under way, with what the memory says about it.
+/// An operation under way, and its effects.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct UnderWay {
     call: CellCall,
@@ -86,13 +86,13 @@ pub struct CellScenario {
 /// An operation on a cell.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CellOperation {
-    /// Of a recoverable cell.
+    /// A read of a recoverable cell.
     Read(ReadCell),
-    /// Of a recoverable cell.
+    /// A change of a recoverable cell.
     Change(ChangeCell),
-    /// Of an indirect cell.
+    /// A read of an indirect cell.
     ReadIndirect(ReadIndirect),
-    /// Of an indirect cell.
+    /// A change of an indirect cell.
     ChangeIndirect(ChangeIndirect),
 }
 
@@ -147,7 +147,7 @@ impl Operation for CellOperation {
 }
 
 impl CellWorldConfig {
-    /// Returns the world. Its memory has the announcements first, and then the cells.
+    /// Returns the world. The memory has the announcements first, and then the cells.
     pub fn world(self) -> ObjectWorld<CellScenario> {
         let (clients, cells) = (self.programs.len(), usize::from(self.cells));
         let owners = (0..clients).map(|client| self.open(client, 0)).collect();
@@ -168,7 +168,7 @@ impl CellWorldConfig {
         self.programs.len() as u8
     }
 
-    /// Returns the owner of a client whose announcement is this one.
+    /// Returns the owner of a client, opened with this content of the client's announcement.
     fn open(&self, client: usize, announcement: u64) -> Owner {
         let announcements = Announcements::new(word(0), self.owners());
         let open = Owner::open(announcements, client as u8 + 1, self.publication);
@@ -179,7 +179,6 @@ impl CellWorldConfig {
         }
     }
 
-    /// The length of a cell in words.
     fn cell_words(&self) -> usize {
         match self.kind {
             CellKind::Recoverable => 1,
@@ -187,12 +186,10 @@ impl CellWorldConfig {
         }
     }
 
-    /// The index of a cell's first word.
     fn first_word(&self, cell: u8) -> u64 {
         self.programs.len() as u64 + u64::from(cell) * self.cell_words() as u64
     }
 
-    /// Returns the value of a cell.
     fn value(&self, cell: u8, memory: &[u64]) -> u64 {
         let first = self.first_word(cell) as usize;
         match self.kind {

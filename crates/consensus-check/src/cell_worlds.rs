@@ -30,22 +30,21 @@ pub fn config(kind: CellKind, programs: &[&[CellCall]], failures: &[u8]) -> Cell
     }
 }
 
-/// Two owners of two operations on one cell, each of whose paths fails once.
+/// Two owners with two operations each on one cell. The path of each owner fails once.
 pub fn two_owners(kind: CellKind) -> CellWorldConfig {
     config(kind, &[&[add(0, 1), compare_swap(0, 1, 5)], &[compare_swap(0, 1, 7), add(0, 10)]], &[1, 1])
 }
 
-/// Three clients that change one cell, two of whose paths fail.
+/// Three clients that change one cell. The paths of two clients fail.
 pub fn three_clients(kind: CellKind) -> CellWorldConfig {
     config(kind, &[&[add(0, 1)], &[add(0, 10)], &[add(0, 100)]], &[1, 1, 0])
 }
 
-/// Two owners that change two cells in opposite order, each of whose paths fails once.
+/// Two owners that change two cells in opposite order. The path of each owner fails once.
 pub fn two_words(kind: CellKind) -> CellWorldConfig {
     config(kind, &[&[add(0, 1), add(1, 1)], &[add(1, 10), add(0, 10)]], &[1, 1])
 }
 
-/// Explores the worlds of a kind of cells.
 pub(crate) fn explore(kind: CellKind) -> Exploration {
     (two_owners(kind).world().explore())
         .and_then(|| three_clients(kind).world().explore())
@@ -67,7 +66,6 @@ fn seeded_world(kind: CellKind, seed: u64) -> ObjectWorld<CellScenario> {
     config(kind, &programs.each_ref().map(Vec::as_slice), &[4; 3]).world()
 }
 
-/// Runs the world that a seed draws.
 pub(crate) fn run(kind: CellKind, seed: u64) -> SeedResult {
     seeded_world(kind, seed).run(seed, RunLimits { adversary_steps: 1_000, stable_steps: 20_000 })
 }

@@ -11,7 +11,8 @@ use crate::{Exploration, RunLimits, SeedResult};
 pub enum BrokenCounterRule {
     /// The step from the highest content of a field is carried into the next field.
     StepWithoutCarry,
-    /// More adds are under way than the field can decide: the requester reads one bit less of it.
+    /// More adds are under way than the field can decide: the requester reads one bit less of the
+    /// field.
     BoundUndecided,
     /// Adds without a known outcome are posted again without reading the field.
     ReadField,
@@ -47,7 +48,7 @@ pub struct CounterScenario {
 }
 
 impl CounterWorldConfig {
-    /// Returns the world. Its memory is the counter's word.
+    /// Returns the world. The memory is the counter's word.
     ///
     /// # Panics
     /// If the fields do not fit, or a batch cannot be added.
@@ -173,12 +174,10 @@ pub fn two_bit_fields() -> CounterWorldConfig {
     }
 }
 
-/// Explores both small worlds.
 pub(crate) fn explore() -> Exploration {
     one_bit_fields().world().explore().and_then(|| two_bit_fields().world().explore())
 }
 
-/// Runs a large world from a seed.
 pub(crate) fn run(seed: u64) -> SeedResult {
     let field_bits = 1 + (seed % 3) as u8;
     let batch = |n: u64| (0..1 + n % ((1 << field_bits) - 1)).map(|k| (n * 7 + k) as i64 - 20).collect();

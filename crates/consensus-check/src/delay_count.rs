@@ -5,9 +5,9 @@ use mitra_consensus::{Process, ProcessId};
 
 use crate::World;
 
-/// Returns the number of delays until the first process has decided, and until all have. Ω names
-/// `leader` to all processes at the start. Returns `None` if a process has not decided after
-/// `max_delays`.
+/// Returns the number of delays until the first process has decided, and until all processes have
+/// decided. Ω names `leader` to all processes at the start. Returns `None` if a process has not
+/// decided after `max_delays`.
 pub fn decision_delays<P: Process>(
     mut world: World<P>,
     leader: ProcessId,

@@ -31,7 +31,7 @@ pub fn run_election<P: Process>(
     report
 }
 
-/// The rounds in which a process wakes. They are fixed in advance: with a random draw in each
+/// The rounds in which a process wakes. The rounds are fixed in advance. With a random draw in each
 /// round, a pause longer than any before could come at any time, and no timeout would be long
 /// enough.
 enum WakeSchedule {

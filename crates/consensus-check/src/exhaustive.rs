@@ -5,8 +5,8 @@ use mitra_consensus::{Process, ProcessId};
 use crate::election::stable_period_violation;
 use crate::{Exhaustive, Step, World};
 
-/// The length of the stable period after each explored world, in rounds. The second half of them is
-/// checked.
+/// The length of the stable period after each explored world, in rounds. The second half of the
+/// rounds is checked.
 const STABLE_ROUNDS: u32 = 600;
 
 /// A process whose worlds several threads may explore.
@@ -36,9 +36,9 @@ impl<P: Explorable> ExhaustiveWorld<P> {
     }
 
     /// Explores every world that is reachable from `start` while no process wakes more than
-    /// `max_wakes` times. If a stable period follows, the live processes must elect one of them:
-    /// they name it and no other from then on, send no messages, and only the leader writes.
-    /// `leader` returns the leader that a process names.
+    /// `max_wakes` times. If a stable period follows, the live processes must elect a leader: from
+    /// then on, all of them name the same live process, no process sends a message, and only the
+    /// leader writes. `leader` returns the leader that a process names.
     pub fn election(start: World<P>, max_wakes: u64, leader: fn(&P) -> ProcessId) -> Self {
         Exhaustive::agreement(start, max_wakes, Vec::new()).always("election", move |world| {
             stable_period_violation(world.clone(), STABLE_ROUNDS, leader, |_, _| 1).is_none()

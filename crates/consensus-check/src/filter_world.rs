@@ -38,7 +38,7 @@ pub struct FilterLimits {
     pub half_leases: u8,
     /// The number of times that a sender gives up its grant because of its age.
     pub expirations: u8,
-    /// Worlds with more grants are not explored.
+    /// The maximum number of grants in an explored world.
     pub grants: u8,
 }
 
@@ -58,7 +58,7 @@ pub struct Packet {
 pub enum FilterStep {
     /// A sender makes its next call.
     Submit(u8),
-    /// A message is delivered. It stays in transit, so copies and late deliveries are possible.
+    /// A message is delivered and stays in transit, so copies and late deliveries are possible.
     Deliver(Packet),
     /// A message is lost, with all its copies.
     Lose(Packet),
@@ -83,7 +83,6 @@ struct SenderNode<R: Rules> {
     /// The time at which the filter last granted the sender a row, or recognized one of its
     /// requests.
     heard: Option<Time>,
-    /// The outstanding calls.
     outstanding: BTreeMap<u64, Body>,
 }
 
@@ -153,8 +152,8 @@ impl<R: Rules> FilterWorld<R> {
         steps
     }
 
-    /// Returns whether a sender would send a message that is not in transit. Otherwise, sending it
-    /// again changes nothing.
+    /// Returns whether a sender would send a message that is not in transit. Sending a message in
+    /// transit again changes nothing.
     fn timeout_sends_more(&self, n: u8) -> bool {
         let mut out = Vec::new();
         self.senders[usize::from(n)].sender.clone().timeout(&mut out);
@@ -278,8 +277,7 @@ fn table_config(limits: &FilterLimits) -> TableConfig {
     TableConfig { rows, window, requests_per_grant, lease: LEASE }
 }
 
-/// Explores every order of steps of a world with an endpoint filter that are possible within the
-/// limits.
+/// Explores every order of steps that the limits permit, in a world with an endpoint filter.
 pub fn exhaustive_filter<R: Rules + Send + Sync + 'static>(
     limits: FilterLimits,
 ) -> Exhaustive<FilterWorld<R>, FilterStep> {

@@ -2,7 +2,7 @@
 
 use crate::{BitFilterLimits, FilterLimits};
 
-/// Two senders, a table of one row: each must give the row back before the other can send.
+/// Two senders, a table of one row: each sender must give the row back before the other can send.
 pub const ONE_ROW: FilterLimits = FilterLimits {
     senders: 2,
     calls: 2,
@@ -51,7 +51,7 @@ pub const LARGE: FilterLimits = FilterLimits {
     grants: u8::MAX,
 };
 
-/// One sender with one bit; one restart. The third call has the bit of the first.
+/// One sender with one bit; one restart. The third call has the bit of the first call.
 pub const ONE_BIT: BitFilterLimits =
     BitFilterLimits { senders: 1, calls: 3, timeouts: 1, restarts: 1, ordered: true };
 

@@ -1,6 +1,6 @@
 //! Instances of a Byzantine process of Fast & Robust that forges a unanimity proof. One instance
-//! takes part in Cheap Quorum. Another claims in the backup, before any process has panicked, that
-//! all processes signed a different value.
+//! takes part in Cheap Quorum. Another instance claims in the backup, before any process has
+//! panicked, that all processes signed a different value.
 
 use mitra_consensus::cheap_quorum::{CheapQuorum, VALUE};
 use mitra_consensus::fast_and_robust::{Cell, convert_response, offset_regions};

@@ -14,13 +14,13 @@ pub enum BrokenLatchRule {
     SetBit,
     /// The word has no identity.
     CoupleIdentity,
-    /// A reset replaces whatever the word contains.
+    /// A reset replaces any content of the word.
     ResetWhenOpen,
 }
 
-/// The configuration of a world with one latch. Participant 0 resets the latch when it is open. If
-/// paths are fenced, it also tries before: without a fence, a copy of the refused reset could be
-/// executed when the latch is open.
+/// The configuration of a world with one latch. Participant 0 resets the latch when the latch is
+/// open. If paths are fenced, participant 0 also tries earlier. Without a fence, a copy of the
+/// refused reset could be executed after the latch has opened.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LatchWorldConfig {
     /// The number of times that the latch is used.
@@ -48,10 +48,10 @@ enum Stage {
 pub struct LatchScenario {
     config: LatchWorldConfig,
     latch: Latch,
-    /// The identity that each participant uses, and what it does.
+    /// The identity that each participant uses, and the participant's stage.
     participants: Vec<(u64, Stage)>,
     content: u64,
-    /// The participants that count, by the arrivals that were executed.
+    /// Whether an arrival of each participant was executed since the last reset.
     counted: Vec<bool>,
     resets: u64,
     /// The request of each participant before the mutant altered it.
@@ -68,12 +68,12 @@ pub enum LatchOperation {
     Reset(Reset),
 }
 
-/// Its result.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LatchOutput {
-    /// Of an arrival.
+    /// The result of an arrival.
     Arrived(Result<Arrived, LatchError>),
-    /// Of a reset.
+    /// The result of a reset.
     Reset(Result<LatchState, LatchError>),
 }
 
@@ -96,10 +96,10 @@ impl Operation for LatchOperation {
 }
 
 impl LatchWorldConfig {
-    /// Returns the world. Its memory is the latch's word.
+    /// Returns the world. The memory is the latch's word.
     ///
     /// # Panics
-    /// If the number of participants, which is that of `failures`, is invalid.
+    /// If the number of participants, which is the length of `failures`, is invalid.
     pub fn world(self) -> ObjectWorld<LatchScenario> {
         let participants = self.failures.len();
         let (failures, rules) = (self.failures.clone(), self.rules);
@@ -126,7 +126,6 @@ impl LatchScenario {
         }
     }
 
-    /// The bits of the participants.
     fn bits(&self) -> u64 {
         (1 << self.participants.len()) - 1
     }
@@ -235,7 +234,7 @@ impl Scenario for LatchScenario {
         for (request, outcome) in posted.iter().zip(outcomes) {
             let Outcome::Executed { value } = outcome else { continue };
             *value = match request.op {
-                // The altered request did what the original one should.
+                // The altered request did what the original request should do.
                 WordOp::FetchAdd(_) => expected,
                 WordOp::CompareSwap { compare, .. } if compare == *value => expected,
                 _ if self.config.broken == Some(BrokenLatchRule::CoupleIdentity) => {
@@ -247,25 +246,23 @@ impl Scenario for LatchScenario {
     }
 }
 
-/// Returns a world in which participants use a latch in these rounds, and the path of each fails
-/// once. Nothing is fenced: the latch needs no fence, as long as delayed requests are executed by
-/// the NIC of the others. So atomics take one step in this world.
+/// Returns a world in which participants use a latch in these rounds, and the path of each
+/// participant fails once. Nothing is fenced: the latch needs no fence if one NIC executes the
+/// delayed requests and all others. Atomics therefore take one step in this world.
 pub fn unfenced(participants: usize, rounds: u64) -> LatchWorldConfig {
     let rules = PathRules { fence: false, write_atomicity: true };
     LatchWorldConfig { rounds, failures: vec![1; participants], rules, broken: None }
 }
 
-/// Returns the same world with a fence, and evidence.
+/// Returns the world of [`unfenced`] with a fence, and evidence.
 pub fn fenced(participants: usize, rounds: u64) -> LatchWorldConfig {
     LatchWorldConfig { rules: PathRules::IBTA, ..unfenced(participants, rounds) }
 }
 
-/// Explores the small worlds.
 pub(crate) fn explore() -> Exploration {
     (unfenced(3, 2).world().explore()).and_then(|| fenced(3, 2).world().explore())
 }
 
-/// Runs a large world from a seed.
 pub(crate) fn run(seed: u64) -> SeedResult {
     let participants = 2 + (seed / 2 % 4) as usize;
     let config = if seed.is_multiple_of(2) { fenced(participants, 6) } else { unfenced(participants, 6) };

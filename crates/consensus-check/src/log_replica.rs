@@ -13,9 +13,8 @@ pub struct Replica<R = AllRules> {
     me: ProcessId,
     config: Config,
     log: Log<R>,
-    /// The number of own commands that are still to be committed.
+    /// The number of this process's commands that are still to be committed.
     uncommitted: u8,
-    /// The number of submitted commands.
     submitted: u8,
     /// Whether some commands are followed by a new set of processes that may lead.
     changes_leaders: bool,
@@ -23,12 +22,12 @@ pub struct Replica<R = AllRules> {
     /// The index of the last applied entry.
     index: u64,
     applied: Vec<Command>,
-    /// An entry was delivered out of order, or an outcome was wrong.
+    /// Whether an entry was delivered out of order, or an outcome was wrong.
     has_violation: bool,
 }
 
 impl<R: Rules> Replica<R> {
-    /// Creates a process that submits commands until `commands` of its own are committed.
+    /// Creates a process that submits commands until `commands` of its own commands are committed.
     ///
     /// # Panics
     /// If the configuration is invalid.
@@ -47,13 +46,14 @@ impl<R: Rules> Replica<R> {
         }
     }
 
-    /// Lets the process submit a new set of processes that may lead behind each third command. The
-    /// sets differ in a process that does not exist, so that each process of the log may lead.
+    /// Lets the process submit, behind each third command, a new set of processes that may lead.
+    /// Each set contains all processes of the log. The sets differ in a process that does not
+    /// exist.
     pub fn with_leader_changes(self) -> Replica<R> {
         Replica { changes_leaders: true, ..self }
     }
 
-    /// Lets the process submit commands until `count` more of its own are committed.
+    /// Lets the process submit commands until `count` more of its own commands are committed.
     pub fn add_commands(&mut self, count: u8, out: &mut Actions<Self>) {
         self.uncommitted += count;
         out.push(Action::Wake);
@@ -77,7 +77,8 @@ impl<R: Rules> Replica<R> {
         self.submitted
     }
 
-    /// Returns the index of the last applied entry, and the commands of all entries up to it.
+    /// Returns the index of the last applied entry, and the commands of all entries up to this
+    /// index.
     pub fn applied(&self) -> (u64, &[Command]) {
         (self.index, &self.applied)
     }

@@ -18,8 +18,8 @@ pub fn run_log_restarts_from_seed(seed: u64) -> SeedResult {
     run_adversary(seed, world, RunLimits { adversary_steps: 600, stable_steps: 20_000 }).into()
 }
 
-/// The number of commands that the leader submits in the stable period, in addition to those that
-/// are not committed yet.
+/// The number of commands that the leader submits in the stable period, in addition to commands
+/// that are not committed yet.
 const STABLE_PERIOD_COMMANDS: u8 = 3;
 
 /// A world of the replicated log, and all commands that any process has applied.
@@ -28,12 +28,11 @@ pub struct LogWorld<R: Rules> {
     world: World<Replica<R>>,
     /// The longest list of commands that a process has applied.
     history: Vec<Command>,
-    /// The number of commands up to the entry at an index, for each index up to which a process has
-    /// applied entries.
+    /// For each index of a last applied entry of a process: the number of commands up to this
+    /// entry.
     command_counts: BTreeMap<u64, usize>,
-    /// The processes that may lead after the entry at an index, for the same indices.
+    /// For the same indices: the processes that may lead after the entry.
     eligible_leaders: BTreeMap<u64, ProcessSet>,
-    /// The number of commands that each process has submitted.
     submitted: Vec<u8>,
     /// The leader in the stable period.
     leader: Option<ProcessId>,

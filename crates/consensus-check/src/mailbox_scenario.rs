@@ -18,9 +18,9 @@ use crate::{Exploration, RunLimits, SeedResult};
 pub enum BrokenMailboxRule {
     /// The flag contains no number, and the reader resets it.
     NumberFlags,
-    /// The flag is written behind the payload.
+    /// The flag is written before the payload.
     WriteFlagLast,
-    /// The writer waits until the last message is consumed.
+    /// The writer does not wait until the last message is consumed.
     AwaitConsumption,
 }
 
@@ -45,7 +45,7 @@ pub struct MailboxScenario {
     writer: Option<MailboxWriter>,
     /// `None` while the reader looks.
     reader: Option<MailboxReader>,
-    /// The writer found the mailbox full.
+    /// Whether the writer found the mailbox full.
     is_full: bool,
     received: u64,
     flag: u64,
@@ -55,21 +55,21 @@ pub struct MailboxScenario {
 
 const WRITER: usize = 0;
 
-/// An operation of one of the ends.
+/// An operation of an end.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MailboxOperation {
-    /// Of the writer.
+    /// The writer sends a message.
     Send(SendMessage),
-    /// Of the reader.
+    /// The reader looks for a message.
     Look(Look),
 }
 
 /// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MailboxOutput {
-    /// Of the writer.
+    /// The result of a send.
     Sent(Result<Sent, MailboxError>),
-    /// Of the reader: what it received.
+    /// The result of a look: the reader, and the message if there was one.
     Looked(MailboxReader, Result<Option<Payload>, MailboxError>),
 }
 
@@ -134,7 +134,7 @@ impl Operation for MailboxOperation {
 }
 
 impl MailboxWorldConfig {
-    /// Returns the world. Its memory is the mailbox.
+    /// Returns the world. The memory is the mailbox.
     pub fn world(self) -> ObjectWorld<MailboxScenario> {
         let (failures, rules) = ([self.failures, 0], self.rules);
         let scenario = MailboxScenario {
@@ -256,23 +256,21 @@ impl Scenario for MailboxScenario {
             *value = *value & !MAX_MESSAGE | (self.received + 1);
         }
         if self.is_mutant(BrokenMailboxRule::AwaitConsumption) && client == WRITER && is_read_of(1) {
-            // The number of messages that were sent, which the writer takes for consumed.
+            // The writer takes all sent messages for consumed.
             *value = self.flag & MAX_MESSAGE;
         }
     }
 }
 
-/// Returns a world with this number of messages, in which the writer's path fails.
+/// Returns a world with this number of messages, in which the writer's path may fail.
 pub fn world_of(messages: u64, failures: u8) -> MailboxWorldConfig {
     MailboxWorldConfig { messages, failures, rules: PathRules::IBTA, broken: None }
 }
 
-/// Explores the small world.
 pub(crate) fn explore() -> Exploration {
     world_of(4, 3).world().explore()
 }
 
-/// Runs a large world from a seed.
 pub(crate) fn run(seed: u64) -> SeedResult {
     world_of(20, 12).world().run(seed, RunLimits { adversary_steps: 400, stable_steps: 2_000 })
 }

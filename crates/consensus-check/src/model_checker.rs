@@ -1,6 +1,6 @@
 //! Exhaustive search of the worlds of an adversary, with stateright. The types of the worlds are
-//! hidden from the checker, so that the compiler generates one checker for all: with one for each,
-//! this crate takes twice as long to compile.
+//! hidden from the checker, so that the compiler generates one checker for all types. With one
+//! checker per type, this crate takes twice as long to compile.
 
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -13,7 +13,6 @@ use std::thread;
 use mitra_mutants::Running;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// The maximum number of properties of a model.
 const MAX_PROPERTIES: usize = 8;
 
 /// The result of an exhaustive exploration.
@@ -27,8 +26,8 @@ pub struct Exploration {
 }
 
 impl Exploration {
-    /// Returns the combined result of this exploration and the next one, which runs only if this
-    /// one found no counterexample.
+    /// Returns the combined result of this exploration and the next. The next exploration runs only
+    /// if this exploration found no counterexample.
     #[must_use]
     pub fn and_then(self, next: impl FnOnce() -> Exploration) -> Exploration {
         if self.counterexample.is_some() {
@@ -39,14 +38,12 @@ impl Exploration {
     }
 }
 
-/// What is computed from a world.
 type Function<W, T> = Box<dyn Fn(&W) -> T + Send + Sync>;
 
-/// All worlds that an adversary reaches from an initial one, and the properties that hold in each
-/// of them.
+/// All worlds that an adversary reaches from an initial world, and the properties that hold in each
+/// of these worlds.
 pub struct Exhaustive<W, S> {
     start: W,
-    /// The steps that the adversary may take in a world.
     steps: Function<W, Vec<S>>,
     apply: fn(&mut W, S),
     properties: Vec<(&'static str, Function<W, bool>)>,
@@ -111,8 +108,8 @@ where
 
 /// Returns the number of distinct states, and the violated property with the fewest steps.
 fn search(model: AnyModel, threads: usize) -> (usize, Option<(&'static str, Vec<AnyValue>)>) {
-    // By default the search ends when every property has a counterexample, which some mutants never
-    // give.
+    // By default, the search ends when every property has a counterexample. Some mutants never
+    // violate every property.
     let builder = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
     let checker = builder.spawn_bfs().join();
     let discoveries = checker.discoveries();
@@ -156,7 +153,6 @@ impl Debug for AnyValue {
     }
 }
 
-/// A state of a model.
 #[derive(Clone, PartialEq)]
 struct AnyState {
     hash: u64,
@@ -165,7 +161,7 @@ struct AnyState {
 
 impl AnyState {
     fn new(state: impl Value + Hash) -> AnyState {
-        // The same on every machine, so that the web page finds a state again.
+        // The seeds are fixed, so that the web page finds a state again on every machine.
         let hash = ahash::RandomState::with_seeds(1, 2, 3, 4).hash_one(&state);
         AnyState { hash, state: AnyValue(Arc::new(state)) }
     }
@@ -186,19 +182,18 @@ impl Debug for AnyState {
 /// A model whose types are hidden.
 struct AnyModel(Box<dyn HiddenModel>);
 
-/// The methods of [`Model`] that the checker needs, without types of the model.
+/// The methods of [`Model`] that the checker needs, without the model's types.
 trait HiddenModel: Send + Sync {
     fn init_states(&self) -> Vec<AnyState>;
     fn actions(&self, state: &AnyState, actions: &mut Vec<AnyValue>);
     fn next_state(&self, state: &AnyState, action: &AnyValue) -> Option<AnyState>;
     fn properties(&self) -> Vec<&'static str>;
-    /// Returns whether the property at an index holds in a state.
     fn holds(&self, property: usize, state: &AnyState) -> bool;
 }
 
 struct Hidden<W, S> {
     model: Exhaustive<W, S>,
-    /// What the thread runs that asked for the search. Others compute the states.
+    /// The mutant of the thread that asked for the search, for the threads that compute the states.
     running: Running,
 }
 

@@ -1,5 +1,5 @@
-//! Clients that lock and unlock a mutex: at most one holds it, and its word never names a client
-//! that does not know.
+//! Clients that lock and unlock a mutex. At most one client holds the mutex, and the mutex's word
+//! never names an idle client.
 
 use std::num::NonZeroU16;
 
@@ -29,8 +29,8 @@ pub struct MutexWorldConfig {
     pub locks: u8,
     /// The number of times that the path of each client may fail.
     pub failures: Vec<u8>,
-    /// The number of times that each client may crash. Its next life locks the mutex as any other
-    /// client.
+    /// The number of times that each client may crash. The next life of a client locks the mutex as
+    /// any other client does.
     pub crashes: u8,
     /// The rules of NICs and paths.
     pub rules: PathRules,
@@ -45,8 +45,8 @@ enum Stage {
     Refused(MutexClient),
     /// The next life of a client that has crashed.
     Restarted(MutexClient),
-    /// The same as `Refused` for a client of which an earlier life may have requests on their way,
-    /// with the holder that it has seen. Such a request may lock or unlock the mutex.
+    /// As `Refused`, with the state that the client has seen. An earlier life of the client may
+    /// have requests on their way, which may lock or unlock the mutex.
     Waiting(MutexClient, MutexState),
     Locking,
     Holding(Held),
@@ -75,12 +75,12 @@ pub enum MutexOperation {
     Unlock(Unlock),
 }
 
-/// Its result.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MutexOutput {
-    /// Of a lock.
+    /// The result of a lock.
     Lock(Result<LockResult, MutexError>),
-    /// Of an unlock.
+    /// The result of an unlock.
     Unlock(Result<MutexClient, MutexError>),
 }
 
@@ -103,7 +103,7 @@ impl Operation for MutexOperation {
 }
 
 impl MutexWorldConfig {
-    /// Returns the world. Its memory is the mutex's word.
+    /// Returns the world. The memory is the mutex's word.
     pub fn world(self) -> ObjectWorld<MutexScenario> {
         let (failures, rules, clients) = (self.failures.clone(), self.rules, self.failures.len());
         let scenario = MutexScenario {
@@ -120,7 +120,6 @@ impl MutexWorldConfig {
     }
 }
 
-/// Returns the owner number of a client.
 fn owner(client: usize) -> NonZeroU16 {
     NonZeroU16::MIN.saturating_add(client as u16)
 }
@@ -231,7 +230,7 @@ impl Scenario for MutexScenario {
                 *outcome = Outcome::Executed { value: swap | !MAX_NUMBER };
             }
             (Some(BrokenMutexRule::NumberLocks), Some(Outcome::Executed { value })) => {
-                // The number that the client expects in a word that has none.
+                // The number that the client expects in a word without a number.
                 let found = [compare, swap].into_iter().find(|word| word & !MAX_NUMBER == *value);
                 *value = found.unwrap_or(*value | (swap.max(compare) & MAX_NUMBER));
             }
@@ -240,25 +239,24 @@ impl Scenario for MutexScenario {
     }
 }
 
-/// Returns a world in which clients lock a mutex this many times each, and the path of each fails
-/// once. Nothing is fenced: the mutex's word needs no fence.
+/// Returns a world in which clients lock a mutex this many times each, and the path of each client
+/// fails once. Nothing is fenced: the mutex's word needs no fence.
 pub fn unfenced(clients: usize, locks: u8) -> MutexWorldConfig {
     let rules = PathRules { fence: false, ..PathRules::IBTA };
     MutexWorldConfig { locks, failures: vec![1; clients], crashes: 0, rules, broken: None }
 }
 
-/// Returns the same world with a fence, and evidence.
+/// Returns the world of [`unfenced`] with a fence, and evidence.
 pub fn fenced(clients: usize, locks: u8) -> MutexWorldConfig {
     MutexWorldConfig { rules: PathRules::IBTA, ..unfenced(clients, locks) }
 }
 
-/// Returns a world in which each client crashes once, and its next life locks the mutex without
-/// knowing what the earlier one did.
+/// Returns a world in which each client crashes once. The next life of a client locks the mutex
+/// without knowledge of the earlier life.
 pub fn crashing(config: MutexWorldConfig) -> MutexWorldConfig {
     MutexWorldConfig { failures: vec![0; config.failures.len()], crashes: 1, ..config }
 }
 
-/// Explores the small worlds.
 pub(crate) fn explore() -> Exploration {
     (unfenced(2, 2).world().explore())
         .and_then(|| fenced(3, 1).world().explore())
@@ -267,7 +265,6 @@ pub(crate) fn explore() -> Exploration {
         .and_then(|| crashing(fenced(2, 2)).world().explore())
 }
 
-/// Runs a large world from a seed.
 pub(crate) fn run(seed: u64) -> SeedResult {
     let clients = 2 + (seed / 2 % 4) as usize;
     let config = if seed.is_multiple_of(2) { fenced(clients, 5) } else { unfenced(clients, 5) };

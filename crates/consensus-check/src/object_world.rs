@@ -1,10 +1,10 @@
 //! Clients of shared objects (`mitra-objects`) under an adversary: their operations, the peer's
 //! memory, and paths that fail.
 //!
-//! The state machines are those of the product. A world has one word for each address that is a
-//! multiple of 8, from 0. Each client has one queue pair, on which the peer's NIC executes its
-//! requests in order. When a path fails, some of its requests were executed: the first ones. The
-//! path is fenced, and the client gets the outcomes that the evidence allows.
+//! The world runs the product's state machines. A world has one word for each address that is a
+//! multiple of 8, from 0. Each client has one queue pair, on which the peer's NIC executes the
+//! client's requests in order. When a path fails, the NIC has executed a prefix of the posted
+//! requests. The path is fenced, and the client gets the outcomes that the evidence allows.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -18,7 +18,7 @@ use crate::{Exhaustive, Exploration, RunLimits, SeedResult, Violation};
 /// The result of an operation of a scenario.
 pub type OutputOf<S> = <<S as Scenario>::Operation as Operation>::Output;
 
-/// What the clients of a world do, and what must hold.
+/// The operations of a world's clients, and the property that must hold.
 pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
     /// The operations.
     type Operation: Operation<Output: Send + Sync> + Clone + Eq + Hash + Debug + Send + Sync;
@@ -27,7 +27,7 @@ pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Whether the client has another operation.
     fn has_next(&self, client: usize) -> bool;
-    /// Begins the client's next operation. [`Scenario::has_next`] holds.
+    /// Begins the client's next operation. The caller has checked [`Scenario::has_next`].
     fn begin(&mut self, client: usize, memory: &[u64]) -> Self::Operation;
     /// The peer's NIC has executed a request and thereby changed the memory. `is_current` is false
     /// if the operation that posted the request has ended.
@@ -54,10 +54,10 @@ pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PathRules {
     /// Whether a path is fenced before a client gets outcomes other than [`Outcome::Executed`].
-    /// Without it, requests of the old path may be executed later.
+    /// Without the fence, requests of the old path may be executed later.
     pub fence: bool,
-    /// Whether an atomic is atomic with respect to WRITEs. If not, it loads in one step and stores
-    /// in the next; other atomics wait meanwhile.
+    /// Whether an atomic is atomic with respect to WRITEs. If not, an atomic loads in one step and
+    /// stores in the next; other atomics wait meanwhile.
     pub write_atomicity: bool,
 }
 
@@ -66,13 +66,13 @@ impl PathRules {
     pub const IBTA: PathRules = PathRules { fence: true, write_atomicity: false };
 }
 
-/// What the evidence says about requests whose responses were lost.
+/// The evidence about requests whose responses were lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LostResponses {
-    /// Nothing.
+    /// There is no evidence.
     NoEvidence,
-    /// A completion log with entries for this number of requests: they were executed, the next one
-    /// is unknown, those behind it were not executed.
+    /// A completion log with entries for this number of requests. These requests were executed, the
+    /// next request is unknown, and the requests behind it were not executed.
     Log(u8),
 }
 
@@ -81,7 +81,7 @@ pub enum LostResponses {
 pub enum ObjectStep {
     /// The client begins its next operation.
     Begin(u8),
-    /// The peer's NIC executes the client's next request, or the load or the store of it.
+    /// The peer's NIC executes the client's next request, or the load or the store of this request.
     Execute(u8),
     /// The responses to all requests reach the client.
     Respond(u8),
@@ -104,7 +104,6 @@ impl ObjectStep {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client<O> {
     operation: Option<O>,
-    /// The number of operations that have begun.
     begun: u8,
     posted: Requests,
     /// The values that the executed requests returned.
@@ -175,7 +174,7 @@ impl<S: Scenario> ObjectWorld<S> {
             if result.steps >= u64::from(limits.adversary_steps) {
                 steps.retain(|step| !step.is_fault());
             }
-            // Failures are steps of many kinds: without this, most steps would be failures.
+            // Failures are steps of many kinds. Without this choice, most steps would be failures.
             let calm: Vec<ObjectStep> = steps.iter().copied().filter(|step| !step.is_fault()).collect();
             let choice = if rng.below(8) == 0 || calm.is_empty() { &steps } else { &calm };
             if choice.is_empty() {
@@ -197,13 +196,11 @@ impl<S: Scenario> ObjectWorld<S> {
         }
     }
 
-    /// Returns whether every client has ended its operations.
     fn all_ended(&self) -> bool {
         (0..self.clients.len())
             .all(|client| self.clients[client].operation.is_none() && !self.scenario.has_next(client))
     }
 
-    /// Returns all steps that are possible now.
     fn steps(&self) -> Vec<ObjectStep> {
         let mut steps = Vec::new();
         let atomic_under_way = self.clients.iter().position(|client| client.loaded.is_some());

@@ -107,7 +107,8 @@ fn log_of<R: log::Rules>(
 }
 
 /// Creates a world of the key-value store with three servers and `clients` clients over `m`
-/// memories. Each client performs `operations` operations on two keys. The seed selects them.
+/// memories. Each client performs `operations` operations on two keys. The seed selects the
+/// operations.
 pub fn store<R: kv_store::Rules, const LOCAL_READS: bool>(
     seed: u64,
     (m, clients, operations): (u8, u8, u8),

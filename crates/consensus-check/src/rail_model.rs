@@ -24,11 +24,10 @@ pub fn exhaustive_rails(
         })
 }
 
-/// The properties of the rail negotiation.
 pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
 
-/// Explores the worlds with one failure of any kind, those in which links go down twice, those in
-/// which an application closes its end, and those with one usable rail that fails twice.
+/// Explores worlds with one failure of any kind, with links that go down twice, with an application
+/// that closes its end, and with one usable rail that fails twice.
 pub(crate) fn explore_small_worlds() -> Exploration {
     let one = exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None);
     let links = || exhaustive_rails(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();

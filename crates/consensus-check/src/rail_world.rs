@@ -1,10 +1,10 @@
 //! The rail negotiation of a virtual queue pair: two ends, their rails and the messages in transit.
 //!
-//! The world runs [`RailNegotiation`], which virtual queue pairs run, and stands for the rest of
-//! each end: its fences, its queue pairs and the failures that it detects. A message that was sent
-//! may arrive at any later time, any number of times or never, so the world covers loss,
-//! duplication, reordering and delay. An end that takes no step naps. Heartbeats arrive at once or
-//! never, and outdated ones are left out.
+//! The world runs [`RailNegotiation`] as virtual queue pairs do, and simulates the rest of each
+//! end: its fences, its queue pairs and the failures that it detects. A message that was sent may
+//! arrive at any later time, any number of times or never, so the world covers loss, duplication,
+//! reordering and delay. An end may take no step for a while. Heartbeats arrive at once or never.
+//! Outdated heartbeats are left out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use mitra_failover::rail_negotiation::{
 };
 use mitra_verbs::{Psn, Qpn, Time};
 
-/// The number of rails.
 pub(crate) const RAILS: usize = 2;
 /// The time without an answer after which an end closes.
 pub(crate) const PEER_TIMEOUT: Duration = Duration::from_millis(64);
@@ -23,7 +22,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// A step of the world. `end` is 0 or 1.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum RailStep {
-    /// A message arrives. It stays in transit, because it may arrive again.
+    /// A message arrives. The message stays in transit, because it may arrive again.
     Deliver {
         /// The receiver.
         end: u8,
@@ -53,7 +52,7 @@ pub enum RailStep {
         end: u8,
         /// The failed rail.
         rail: u8,
-        /// What failed.
+        /// The kind of the failure.
         failure: RailFailure,
     },
     /// The link of a rail is up again, or its NIC answers again.
@@ -67,7 +66,7 @@ pub enum RailStep {
     Timer {
         /// The end.
         end: u8,
-        /// Whether the end sees it only after the peer timeout.
+        /// Whether the end sees the expiration only after the peer timeout.
         is_late: bool,
     },
     /// The application of an end closes the vQP. The end is still driven.
@@ -99,7 +98,7 @@ pub struct RailFaultLimits {
     pub closes: u8,
     /// Whether the NIC of rail 1 is dead at end 0 from the beginning. End 1 does not know.
     pub starts_degraded: bool,
-    /// Whether a dead NIC may answer again, as one does that hung and was reset.
+    /// Whether a dead NIC may answer again, as a NIC does that hung and was reset.
     pub nics_recover: bool,
 }
 
@@ -138,9 +137,9 @@ impl RailFaultLimits {
         starts_degraded: false,
         nics_recover: false,
     };
-    /// Both ends can use one rail only. Its queue pair fails, and the other end then hears nothing
-    /// on it for a while. So an end declines a proposal while its last move is unconfirmed, and the
-    /// peer stays on the rail.
+    /// Both ends can use one rail only. The queue pair of this rail fails, and the other end then
+    /// hears nothing on the rail for a while. An end therefore declines a proposal while its last
+    /// move is unconfirmed, and the peer stays on the rail.
     pub const LAST_RAIL: RailFaultLimits = RailFaultLimits {
         failures: 2,
         kinds: [&[RailFailure::QpFailed], &[RailFailure::Silent]],
@@ -151,7 +150,6 @@ impl RailFaultLimits {
         starts_degraded: true,
         nics_recover: false,
     };
-    /// Many failures of links and queue pairs.
     pub(crate) const MANY_FAILURES: RailFaultLimits = RailFaultLimits {
         failures: 24,
         kinds: [&[RailFailure::LinkDown, RailFailure::QpFailed, RailFailure::Silent]; 2],
@@ -168,7 +166,8 @@ impl RailFaultLimits {
 pub(crate) const ALL_FAILURES: &[RailFailure] =
     &[RailFailure::LinkDown, RailFailure::NicDead, RailFailure::QpFailed, RailFailure::Silent];
 
-/// A rule of the driver that a test may leave out, to show that the checked properties find it.
+/// A rule of the driver that a test may leave out, to show that the checked properties detect the
+/// omission.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RailRule {
     /// An end connects its new queue pair only to the peer's queue pair of the same ballot.
@@ -177,12 +176,12 @@ pub enum RailRule {
     OneEvidence,
 }
 
-/// The queue pair of a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Qp {
-    /// The ballot for which it was created. `None` for the first one.
+    /// The ballot for which the queue pair was created. `None` for the rail's first queue pair.
     ballot: Option<Ballot>,
-    /// The ballot of the peer's queue pair to which it is connected. `None` if it is not connected.
+    /// The ballot of the peer's queue pair to which the queue pair is connected. `None` if the
+    /// queue pair is not connected.
     peer: Option<Option<Ballot>>,
 }
 
@@ -191,7 +190,7 @@ pub(crate) struct End {
     pub(crate) negotiation: RailNegotiation,
     pub(crate) now: Time,
     is_fencing: bool,
-    /// The number of evidences that this end gave. Each differs from all others.
+    /// The number of times that this end gave evidence. Each evidence differs from all others.
     evidences: u32,
     /// The ballot and the rail of each move.
     pub(crate) moves: Vec<(Ballot, usize)>,
@@ -224,7 +223,6 @@ pub(crate) const FINAL_EVIDENCE: &str =
     "an end decides by the final evidence of the rail to which it is bound";
 pub(crate) const KNOWN_EVIDENCE: &str =
     "an end whose peer has closed and still runs decides by the peer's evidence";
-/// The set of all rails.
 const ALL_RAILS: u8 = u8::MAX >> (8 - RAILS);
 pub(crate) const NO_HURRY: &str =
     "an end gives up before the peer timeout is over only if all its NICs are dead";
@@ -346,7 +344,6 @@ impl RailWorld {
         self.check();
     }
 
-    /// Removes and returns the messages in transit.
     pub(crate) fn take_messages(&mut self) -> BTreeSet<(u8, Message)> {
         core::mem::take(&mut self.in_transit)
     }
@@ -368,7 +365,6 @@ impl RailWorld {
         self.run_actions(end);
     }
 
-    /// Completes the fence of an end's old rail.
     pub(crate) fn fenced(&mut self, end: usize) {
         let e = &mut self.ends[end];
         if !core::mem::take(&mut e.is_fencing) {
@@ -380,8 +376,8 @@ impl RailWorld {
         self.run_actions(end);
     }
 
-    /// Sends the parameters of an end's new queue pair, which it creates first. `answered` is the
-    /// peer's message to which this is the answer.
+    /// Creates an end's new queue pair, and sends its parameters. `answered` is the peer's message
+    /// that these parameters answer.
     pub(crate) fn send_new_qp(&mut self, end: usize, rail: usize, answered: Option<(Ballot, NewQp)>) {
         let e = &mut self.ends[end];
         let Some(left) = e.negotiation.left_by(rail).filter(|_| e.links & !e.dead & (1 << rail) != 0) else {
@@ -411,7 +407,6 @@ impl RailWorld {
         self.run_actions(end);
     }
 
-    /// Passes a message to an end.
     pub(crate) fn receive(&mut self, end: usize, message: Message) {
         if let Body::NewQp(qp) = message.body {
             return self.send_new_qp(end, qp.rail.into(), Some((message.ballot, qp)));
@@ -449,7 +444,6 @@ impl RailWorld {
         }
     }
 
-    /// Executes the actions of an end's negotiation.
     pub(crate) fn run_actions(&mut self, end: usize) {
         while let Some(action) = self.ends[end].negotiation.poll_action() {
             let e = &mut self.ends[end];
@@ -478,7 +472,7 @@ impl RailWorld {
         self.in_transit.insert((1 - end as u8, message));
     }
 
-    /// Closes an end, which sends its final evidence and decides by that of the peer.
+    /// Closes an end, which sends its final evidence and decides by the peer's evidence.
     fn close(&mut self, end: usize, reason: CloseReason, peer_evidence: Option<Evidence>) {
         let is_peer_reachable =
             !self.ends[1 - end].is_crashed && (0..RAILS).any(|rail| self.is_rail_up(rail));
@@ -529,7 +523,6 @@ impl RailWorld {
     }
 }
 
-/// The `number`-th evidence of an end.
 fn evidence(end: usize, number: u32) -> Evidence {
     Evidence { psn: Some(Psn::new(1000 * end as u32 + number)), ..Evidence::default() }
 }

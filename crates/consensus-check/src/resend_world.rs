@@ -1,15 +1,14 @@
 //! The failover of a few operations on one word: a requester, a responder with a NIC on each rail,
 //! and another client.
 //!
-//! A rail delivers requests once and in order, as a reliable connection does. It may fail at any
-//! time. A request that is in transit then may still be executed, or be lost, and so may its
-//! answer.
+//! A rail delivers requests once and in order, as a reliable connection does. A rail may fail at
+//! any time. Requests that are in transit at that time are executed or lost, and answers may be
+//! lost.
 
 use core::fmt;
 
 /// The number of rails.
 pub const MAX_RAILS: usize = 3;
-/// The maximum number of operations.
 const MAX_OPERATIONS: usize = 4;
 
 /// The operation of the requester. The word is 0 at first.
@@ -34,7 +33,7 @@ pub enum Recovery {
     /// The responder's NIC tells how many operations it has executed on the failed rail; the others
     /// are posted again.
     Evidence {
-        /// Whether the responder's queue pair is moved to ERR before.
+        /// Whether the responder's queue pair moves to ERR first.
         fence: bool,
     },
 }
@@ -139,17 +138,16 @@ impl fmt::Debug for ResendStep {
     }
 }
 
-/// The queue pairs of a rail, and what is in transit between them.
+/// The queue pairs of a rail, and the requests and answers between them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Rail {
     /// The number of the first operation that was posted on the rail.
     first: u8,
     /// The number of requests in transit.
     requests: u8,
-    /// The number of requests that the responder has executed.
     executed: u8,
-    /// Whether the answer to the last executed request is in transit. It acknowledges all earlier
-    /// ones.
+    /// Whether the answer to the last executed request is in transit. The answer acknowledges all
+    /// earlier requests too.
     is_answer_in_transit: bool,
     is_fenced: bool,
 }
@@ -159,9 +157,9 @@ struct Rail {
 enum Phase {
     /// The requester waits for answers.
     Active,
-    /// Its rail has failed.
+    /// The requester's rail has failed.
     Failed,
-    /// Its rail has failed and is fenced.
+    /// The requester's rail has failed and is fenced.
     Fenced,
     /// This number of operations on the failed rail counts as executed.
     Decided(u8),
@@ -169,8 +167,8 @@ enum Phase {
     Observed(u8),
 }
 
-/// The number of executions of an operation, how many of them changed the word, and the value that
-/// the last one returned.
+/// The number of executions of an operation, the number of executions that changed the word, and
+/// the value that the last execution returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Effect {
     executions: u8,
@@ -178,7 +176,7 @@ struct Effect {
     value: u8,
 }
 
-/// The world.
+/// The state of the requester, the rails and the word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ResendWorld {
     setup: ResendSetup,
@@ -320,8 +318,8 @@ impl ResendWorld {
         self.word = after;
     }
 
-    /// Ends the operations on the requester's rail up to this number of them, with the values that
-    /// the responder returned.
+    /// Ends the first `executed` operations on the requester's rail, with the values that the
+    /// responder returned.
     fn end(&mut self, executed: u8) {
         let end = self.rails[usize::from(self.rail)].first + executed;
         for operation in self.ended..end.max(self.ended) {
@@ -330,8 +328,8 @@ impl ResendWorld {
         self.ended = self.ended.max(end);
     }
 
-    /// Returns whether no operation was executed twice, and each one that has ended was executed,
-    /// in order, with its value.
+    /// Returns whether no operation was executed twice, and each operation that has ended was
+    /// executed, in order, with its value.
     pub fn is_exactly_once(&self) -> bool {
         let ended = &self.effects[..usize::from(self.ended)];
         let is_in_order = self.effects.windows(2).all(|pair| pair[0].executions >= pair[1].executions);
@@ -359,7 +357,7 @@ impl ResendWorld {
     }
 
     /// The knowledge of the requester after it has read the word behind a failure: the number of
-    /// operations that have ended, and the word. `None` before that.
+    /// operations that have ended, and the word. `None` before the read.
     pub fn view(&self) -> Option<(u8, u8)> {
         match self.phase {
             Phase::Observed(word) => Some((self.ended, word)),
@@ -372,7 +370,7 @@ impl ResendWorld {
         self.setup
     }
 
-    /// Returns how often the operations were executed, in all.
+    /// Returns the total number of executions of all operations.
     pub fn executions(&self) -> u8 {
         self.effects.iter().map(|effect| effect.executions).sum()
     }

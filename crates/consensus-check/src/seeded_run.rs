@@ -86,7 +86,8 @@ impl From<RunReport> for SeedResult {
 pub trait TestedSystem {
     /// Returns all steps that are possible now.
     fn steps(&self) -> Vec<Step>;
-    /// Applies one of these steps, and returns the violation that the system has reached.
+    /// Applies a step from [`TestedSystem::steps`], and returns the violation that the system has
+    /// reached.
     fn apply(&mut self, step: Step) -> Option<Violation>;
     /// Returns the processes that may lead in the stable period: neither crashed nor Byzantine.
     fn live_processes(&self) -> Vec<ProcessId>;
@@ -161,7 +162,7 @@ pub fn run_agreement<P: Process>(
 
 /// Runs a world in which processes must agree on one of the values `valid`. If a correct process
 /// has not decided at the end, `undecided_violation` returns the violation, or `None` if the
-/// protocol permits that.
+/// protocol permits this end.
 pub fn run_agreement_with<P: Process>(
     seed: u64,
     world: World<P>,
@@ -174,7 +175,7 @@ pub fn run_agreement_with<P: Process>(
 
 /// Runs a system under an adversary, then in a stable period. The adversary prefers some processes,
 /// memories and kinds of steps for some time, so that delayed messages and operations meet later
-/// ones.
+/// messages and operations.
 pub fn run_adversary(seed: u64, mut system: impl TestedSystem, limits: RunLimits) -> RunReport {
     let mut rng = StepRng::new(seed);
     let mut report = run_adversary_period(&mut rng, &mut system, limits.adversary_steps);
@@ -205,7 +206,6 @@ pub fn totality_violation<P: Process>(world: &World<P>) -> Option<Violation> {
     world.decisions().iter().any(Option::is_some).then_some(Violation::Stuck)
 }
 
-/// Runs the period before the stable period.
 pub(crate) fn run_adversary_period(
     rng: &mut StepRng,
     system: &mut impl TestedSystem,

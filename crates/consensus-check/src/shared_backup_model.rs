@@ -33,7 +33,6 @@ impl SharedBackupLimits {
     pub const CLOSES: SharedBackupLimits = SharedBackupLimits { operations: [1, 1], moves: 1, closes: 2 };
 }
 
-/// The entry of the catalogue.
 pub(crate) const ENTRY: CatalogueEntry = CatalogueEntry {
     name: "shared-backup",
     properties: &PROPERTIES,

@@ -23,7 +23,7 @@ pub enum SharedBackupStep {
         /// The receiver.
         end: u8,
     },
-    /// The driver does what the state machine asks for.
+    /// The driver executes the next request of the state machine.
     Drive {
         /// The end.
         end: u8,
@@ -73,7 +73,8 @@ pub struct SharedBackupLimits {
     pub closes: u8,
 }
 
-/// A rule of the driver that a test may leave out, to show that the checked properties find it.
+/// A rule of the driver that a test may leave out, to show that the checked properties detect the
+/// omission.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SharedBackupRule {
     /// A queue pair is fenced before its evidence is given.
@@ -82,7 +83,7 @@ pub enum SharedBackupRule {
     EvidenceAfterFence,
     /// The operations in flight are decided by the peer's evidence.
     PeerEvidence,
-    /// An end posts on its queue pair only when the peer's is connected.
+    /// An end posts on its queue pair only when the peer's queue pair is connected.
     PeerConnected,
     /// An end posts on its queue pair only when no operation is in flight on the backup.
     EmptyBackup,

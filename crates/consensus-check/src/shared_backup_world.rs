@@ -1,12 +1,12 @@
 //! A queue pair whose backup is shared: its two ends, their own queue pairs and operations, and the
 //! messages on the backup.
 //!
-//! The world runs [`Member`], which each end of such a queue pair runs, and stands for the rest:
-//! the NICs, the driver and the backup. The backup delivers messages in order and exactly once, and
-//! so it executes operations. An operation may overtake messages, which wait in batches. An end
-//! learns each epoch at a time of its own and may skip some, but no message arrives before its
-//! receiver knows the epoch in which it was sent. What was sent on an own queue pair may arrive at
-//! any later time, until the responder has fenced its queue pair.
+//! The world runs [`Member`] as each end of such a queue pair does, and simulates the NICs, the
+//! driver and the backup. The backup delivers messages in order and exactly once, and executes
+//! operations in the same way. An operation may overtake messages, which wait in batches. An end
+//! learns each epoch at a time of its own and may skip some epochs. No message arrives before its
+//! receiver knows the epoch in which the message was sent. Packets of an own queue pair may arrive
+//! at any later time, until the responder has fenced its queue pair.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,6 @@ use mitra_verbs::{Psn, Qpn};
 
 use crate::{SharedBackupLimits, SharedBackupRule, SharedBackupStep};
 
-/// The properties.
 pub(crate) const PROPERTIES: [&str; 5] = [EXACTLY_ONCE, FENCED, DECIDED, ACCEPTED, ENDS];
 const EXACTLY_ONCE: &str = "each operation is executed at most once and in order";
 const FENCED: &str = "a queue pair executes nothing after its evidence was given";
@@ -23,16 +22,16 @@ const DECIDED: &str = "operations that completed were executed, and the evidence
 const ACCEPTED: &str = "no message of an honest peer is rejected";
 const ENDS: &str = "every operation completes, and both ends get queue pairs of their own, or both close";
 
-/// The queue pair of an end.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Qp {
     epoch: u16,
-    /// The epoch of the peer's queue pair to which it is connected.
+    /// The epoch of the peer's queue pair to which the queue pair is connected.
     peer: Option<u16>,
     is_fenced: bool,
-    /// The number of operations that it executed for the peer.
+    /// The number of operations that the queue pair executed for the peer.
     executed: u8,
-    /// The evidence that was read before the fence, where that rule is left out.
+    /// The evidence that was read before the fence, if [`SharedBackupRule::EvidenceAfterFence`] is
+    /// left out.
     early_evidence: Option<u8>,
     is_evidence_given: bool,
 }
@@ -105,7 +104,6 @@ impl End {
         self.ops.iter().position(is_wanted)
     }
 
-    /// Returns whether an operation is in flight on the backup.
     fn is_on_backup(&self) -> bool {
         self.first(|op| matches!(op, Op::OnBackup { .. })).is_some()
     }
@@ -117,7 +115,6 @@ impl End {
         (next < self.executed.into()).then_some(next)
     }
 
-    /// Returns whether the driver waits for the evidence of the peer.
     fn awaits_evidence(&self) -> bool {
         self.qp.as_ref().is_some_and(|qp| qp.is_fenced)
             && self.member.is_leaving()
@@ -137,8 +134,8 @@ impl SharedBackupWorld {
         self.without == Some(rule)
     }
 
-    /// The steps that may come next: those that go on by themselves, and those that the failure of
-    /// a rail or the application causes.
+    /// The steps that may come next. The first list has the steps that need no cause. The second
+    /// list has the steps that the application or the failure of a rail causes.
     pub(crate) fn steps(&self) -> (Vec<SharedBackupStep>, Vec<SharedBackupStep>) {
         let (mut steps, mut causes) = (Vec::new(), Vec::new());
         if self.violation.is_some() {
@@ -182,7 +179,7 @@ impl SharedBackupWorld {
         (steps, causes)
     }
 
-    /// The driver of an end takes its next step.
+    /// Returns the next step of an end's driver.
     fn step_of(&self, end: usize) -> Option<Step> {
         let e = &self.ends[end];
         if self.lacks(SharedBackupRule::PeerEvidence) && e.awaits_evidence() {
@@ -210,7 +207,6 @@ impl SharedBackupWorld {
         })
     }
 
-    /// Executes a step.
     pub(crate) fn apply(&mut self, step: SharedBackupStep) {
         match step {
             SharedBackupStep::Start { end } => {
@@ -270,7 +266,7 @@ impl SharedBackupWorld {
         self.violation.get_or_insert(property);
     }
 
-    /// Puts the messages of an end's state machine on the backup, once it knows its peer.
+    /// Puts the messages of an end's state machine on the backup, once the end knows its peer.
     fn flush(&mut self, end: usize) {
         let e = &mut self.ends[end];
         if e.is_started {
@@ -295,7 +291,7 @@ impl SharedBackupWorld {
         }
     }
 
-    /// Does what the state machine asks for.
+    /// Executes a step that the state machine requests.
     fn drive(&mut self, end: usize, step: Step) {
         let (fences, reads_early) =
             (!self.lacks(SharedBackupRule::Fence), self.lacks(SharedBackupRule::EvidenceAfterFence));
@@ -339,7 +335,7 @@ impl SharedBackupWorld {
     }
 
     /// Decides the operations in flight on the own queue pair: the peer's queue pair executed the
-    /// first `received` of those that were sent.
+    /// first `received` of the sent operations.
     fn decide(&mut self, end: usize, received: u64) {
         let e = &mut self.ends[end];
         let Some(qp) = &e.qp else { return };
@@ -358,7 +354,6 @@ impl SharedBackupWorld {
         }
     }
 
-    /// Posts an end's next operation.
     fn post(&mut self, end: usize) {
         let is_own = self.posts_on_own(end);
         let e = &mut self.ends[end];
@@ -404,8 +399,8 @@ impl SharedBackupWorld {
         e.member.closed(last.map(|qp| (qp.epoch, evidence(qp.executed))));
     }
 
-    /// Removes the requests that can no longer be executed or decided, so that worlds that differ
-    /// only in them are one.
+    /// Removes the requests that can no longer be executed or decided. Worlds that differ only in
+    /// such requests are then equal.
     fn forget_dead_requests(&mut self) {
         for end in 0..2 {
             let [own, peer] = [end, 1 - end].map(|end| self.ends[end].qp.clone());
@@ -440,12 +435,11 @@ fn rail(epoch: u16) -> u8 {
     (epoch % 2) as u8
 }
 
-/// The number of an end's queue pair of an epoch, by which the peer names it.
+/// The number by which the peer names an end's queue pair of an epoch.
 fn qpn(epoch: u16) -> Qpn {
     Qpn::new(epoch.into())
 }
 
-/// The evidence that a queue pair executed this number of operations.
 fn evidence(executed: u8) -> Evidence {
     Evidence { received: executed.into(), ..Evidence::default() }
 }

@@ -14,14 +14,14 @@ const LIMITS: Limits = Limits { sessions: 5, bytes: 1000 };
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum StoreNode<R = AllRules, const LOCAL_READS: bool = false> {
     /// A process of the log with the store as its state machine. With `LOCAL_READS`, a leader
-    /// replies to a read without the log. That is a mutant: a deposed leader does not know the
-    /// latest writes.
+    /// replies to a read without the log. Such a server is a mutant: a deposed leader does not know
+    /// the latest writes.
     Server(Box<Server<R>>),
     /// A client.
     Client(Box<Client>),
 }
 
-/// A message.
+/// A message between two nodes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Message {
     /// A message of the log between two servers.
@@ -53,11 +53,10 @@ pub enum Message {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server<R> {
     log: Log,
-    /// The store. Requests have the client and the request number.
+    /// The store. Each request comes with its client and its number.
     store: ReplicatedStore<(ProcessId, u64), R>,
 }
 
-/// The log of a server, and the actions of the node.
 struct LogOfServer<'a> {
     log: &'a mut Log,
     out: &'a mut Vec<Action<Cell, Message>>,
@@ -88,8 +87,8 @@ pub enum ClientOp {
     Get,
     /// Writes a value that no other operation writes.
     Put,
-    /// Writes a value that no other operation writes, if the current value is the one that the
-    /// client read last, of any key.
+    /// Writes a value that no other operation writes, if the current value equals the value that
+    /// the client read last, of any key.
     Cas,
     /// Deletes the key.
     Delete,
@@ -115,8 +114,8 @@ pub enum ClientEvent {
     Changed(bool),
 }
 
-/// A client. It sends a request to one server after the other until it receives a reply. Earlier
-/// copies of the request may still take effect.
+/// A client. The client sends a request to one server after the other until it receives a reply.
+/// Earlier copies of the request may still take effect.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Client {
     me: u8,
@@ -125,14 +124,15 @@ pub struct Client {
     session: Option<Session>,
     /// The number of the current request.
     number: u64,
-    /// The current request, and the invocation in the history. `OpenSession` has none.
+    /// The current request, and the invocation in the history. `OpenSession` has no invocation.
     current: Option<(Request, Option<Invocation>)>,
-    /// The operations that have not begun yet. The last one is next.
+    /// The operations that have not begun yet. The last operation is next.
     operations: Vec<(ClientOp, u8)>,
     /// The value that the client read last, of any key.
     last_read: Option<Vec<u8>>,
-    /// Whether the client makes its changes in a session of its own. If not, it uses that of the
-    /// server, and does not repeat a change unless the server says that it was not executed.
+    /// Whether the client makes its changes in a session of its own. If not, the client uses the
+    /// server's session, and repeats a change only if the server says that the change was not
+    /// executed.
     has_session: bool,
     /// The number of times that the client has waited for the reply to a change without a session.
     waits: u8,
@@ -152,8 +152,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
         StoreNode::Server(Box::new(Server { log, store: ReplicatedStore::new(KvStore::new(LIMITS)) }))
     }
 
-    /// Creates a client of the first `servers` processes. It performs `operations` from the last to
-    /// the first.
+    /// Creates a client of the first `servers` processes. The client performs `operations` from the
+    /// last to the first.
     pub fn client(
         me: u8,
         servers: u8,
@@ -190,8 +190,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
 }
 
 impl Client {
-    /// Sends the current request to the next server. Waits if it is a change without a session that
-    /// was sent before.
+    /// Sends the current request to the next server. If the request is a change without a session
+    /// that was sent before, waits instead.
     fn send_request(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         if self.current.is_none() {
             self.begin();
@@ -221,7 +221,6 @@ impl Client {
         self.next_server = (self.next_server + 1) % self.servers;
     }
 
-    /// Ends the current operation.
     fn end(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         (self.current, self.waits) = (None, 0);
         out.push(Action::Wake);
@@ -264,7 +263,7 @@ impl Client {
         }
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
-            // Was not executed, so another server may be asked.
+            // The request was not executed, so another server may be asked.
             Outcome::Refused(_) if !self.has_session => return self.send_current(out),
             // The client cannot know whether the operation took effect.
             Outcome::Unknown if !self.has_session => return self.end(out),
@@ -287,8 +286,7 @@ impl Client {
 }
 
 impl<R: Rules> Server<R> {
-    /// Applies committed commands, submits the queued ones, and replies to the clients that sent
-    /// them.
+    /// Applies committed commands, submits queued commands, and replies to their clients.
     fn drive(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         self.store.drive(&mut LogOfServer { log: &mut self.log, out });
         assert!(!self.store.is_unreadable(), "a snapshot was not made by a store");

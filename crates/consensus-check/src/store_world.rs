@@ -18,7 +18,8 @@ pub struct StoreWorld<R: Rules, const LOCAL_READS: bool> {
     recorded_events: Vec<usize>,
     /// The history of each key. The time of an event is its number in the world.
     histories: Vec<Vec<Operation<Invocation, ClientEvent>>>,
-    /// By process: the key and the index in its history of the current or last operation.
+    /// By process: the key of the current or last operation, and the operation's index in the key's
+    /// history.
     current_operations: Vec<(usize, usize)>,
     /// The number of events of all clients.
     events: usize,

@@ -91,7 +91,7 @@ pub static THEOREMS: &[Theorem] = &[
 ];
 
 impl Theorem {
-    /// Explores all runs of the world, or stops at the first one that shows the theorem.
+    /// Explores all runs of the world, or stops at the first run that shows the theorem.
     pub fn explore(&self) -> Shown {
         let (states, steps) = self.histories().find_shortest();
         let steps = steps.unwrap_or_default();
@@ -108,7 +108,7 @@ impl Theorem {
         self.histories().serve(address);
     }
 
-    /// Two runs of the world. The second one takes steps only if the property compares them.
+    /// Two runs of the world. The second run takes steps only if the property compares the runs.
     fn histories(&self) -> Exhaustive<[ResendWorld; 2], HistoryStep> {
         let property = self.property;
         let compared = if property == ImpossibleProperty::ViewTells { 2 } else { 1 };
@@ -138,14 +138,12 @@ impl Theorem {
     }
 }
 
-/// A step of one of two histories.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct HistoryStep {
     history: usize,
     step: ResendStep,
 }
 
-/// The properties of fence, evidence and replay.
 pub(crate) const REPLAY_PROPERTIES: &[&str] = &["exactly once, with its value", "every operation ends"];
 
 fn replay_world(operation: Atomic, operations: u8, resets: u8) -> ResendWorld {
@@ -160,7 +158,7 @@ fn exhaustive_replay(operation: Atomic) -> Exhaustive<ResendWorld, ResendStep> {
         .always(REPLAY_PROPERTIES[1], ResendWorld::can_end)
 }
 
-/// Explores 3 operations whose rail fails twice, of each kind.
+/// Explores 3 operations of each kind. Their rail fails twice.
 pub(crate) fn explore_replay() -> Exploration {
     let explore_kind = |operation| exhaustive_replay(operation).explore();
     explore_kind(Atomic::FetchAdd).and_then(|| explore_kind(Atomic::CompareSwap))
@@ -197,7 +195,6 @@ fn failures(steps: &[ResendStep]) -> usize {
     steps.iter().filter(|step| matches!(step, ResendStep::Fail { .. })).count()
 }
 
-/// Runs 4 operations whose rail fails twice, with random steps, until they have ended.
 pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
     let (_, steps, violation) = walk_replay(seed);
     SeedResult { steps: steps.len() as u64, faults: failures(&steps) as u32, violation }

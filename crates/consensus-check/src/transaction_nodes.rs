@@ -7,10 +7,8 @@ use mitra_txn::{LockWord, NodeId, Op, Outcome, Request};
 /// The length of a line of the memory, in bytes. An access within a line is one step.
 const LINE: usize = 64;
 
-/// The length of a lock word, in bytes.
 const LOCK_BYTES: usize = 8;
 
-/// A memory node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Node {
     pub(crate) memory: Vec<u8>,
@@ -20,14 +18,15 @@ pub(crate) struct Node {
 /// A request that is not executed, or not completely.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Posted {
-    /// The position of the request among those that were posted together.
+    /// The position of the request among the requests that were posted together.
     pub(crate) index: usize,
     pub(crate) request: Request,
-    /// What the first part of the access has read, if it is done; empty for a WRITE.
+    /// The bytes that the first part of the access has read, if this part is done. Empty for a
+    /// WRITE.
     first: Option<Vec<u8>>,
 }
 
-/// What an agent has posted to a node, in its order.
+/// The requests that an agent has posted to a node, in order.
 pub(crate) type Queue = VecDeque<Posted>;
 
 /// The requests of an agent that were posted together.
@@ -35,7 +34,7 @@ pub(crate) type Queue = VecDeque<Posted>;
 pub(crate) struct Batch {
     pub(crate) queues: Vec<Queue>,
     pub(crate) outcomes: Vec<Option<Outcome>>,
-    /// What was posted, in the order of the outcomes.
+    /// The posted requests, in the order of the outcomes.
     pub(crate) requests: Vec<Request>,
 }
 
@@ -102,7 +101,7 @@ impl Node {
             }
             Op::Read(len) => {
                 let end = at + *len as usize;
-                // A device that does not read a line as one may read the lock word last.
+                // A device that does not read a line atomically may read the lock word last.
                 let split = if tears_headers { at + LOCK_BYTES } else { end.min((at / LINE + 1) * LINE) };
                 let (head, tail) = (&self.memory[at..split], &self.memory[split..end]);
                 match &posted.first {
@@ -133,7 +132,6 @@ impl Node {
     }
 }
 
-/// Returns whether a request reads this many bytes.
 pub(crate) fn reads(request: &Request, bytes: u32) -> bool {
     matches!(request.op, Op::Read(len) if len == bytes)
 }

@@ -1,8 +1,8 @@
-//! Whether transactions are strictly serializable.
+//! Checks whether transactions are strictly serializable.
 
 use crate::transaction_step::{RecordUse, TransactionProgram};
 
-/// What the caller of a transaction was told.
+/// The outcome that the caller of a transaction was told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Told {
     Nothing,
@@ -10,15 +10,15 @@ pub(crate) enum Told {
     Aborted,
 }
 
-/// What is known about a transaction.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Transaction {
     pub(crate) program: TransactionProgram,
-    /// The transactions, as bits, of which callers had been told when it began.
+    /// The transactions, as bits, whose callers had been told the outcome when this transaction
+    /// began.
     pub(crate) begun_after: Option<u16>,
-    /// Whether it has tried to commit, so that it may have taken effect.
+    /// Whether the transaction has tried to commit, and therefore may have taken effect.
     pub(crate) is_committing: bool,
-    /// What it has read, by record.
+    /// The values that the transaction has read, by record.
     pub(crate) reads: Vec<Option<u64>>,
     pub(crate) told: Told,
 }
@@ -44,9 +44,10 @@ pub(crate) fn written(how: RecordUse, before: u64, own: u64) -> Option<u64> {
     }
 }
 
-/// Returns whether a serial order explains what transactions have read, and leaves these values. It
-/// has all of which callers were told that they are committed, none of which they were told that it
-/// is aborted, and any of the others; each comes behind those that were told before it began.
+/// Returns whether a serial order explains the values that transactions have read, and leaves
+/// `values`. The order contains all transactions whose callers were told that they are committed,
+/// and no transaction whose caller was told that it is aborted. The order may contain any of the
+/// others. Each transaction comes behind the transactions whose callers were told before it began.
 pub(crate) fn explains(transactions: &[Transaction], values: &[u64]) -> bool {
     goes_on(transactions, values, 0, &vec![0; values.len()])
 }

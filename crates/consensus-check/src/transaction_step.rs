@@ -1,5 +1,4 @@
-//! The sizes of worlds of transactions, where their memory has what, and the steps of the
-//! adversary.
+//! The sizes of worlds of transactions, the layout of their memory, and the steps of the adversary.
 
 use mitra_txn::{Copies, Location, Place, PlaceKind, TableId};
 
@@ -12,16 +11,16 @@ pub(crate) const SLOT_BYTES: u32 = 192;
 /// The number of logs that must have an entry, and of the copies of a record.
 pub(crate) const COPIES: usize = 2;
 
-/// What a transaction does to a record.
+/// The use of a record by a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecordUse {
-    /// It reads the record.
+    /// The transaction reads the record.
     Read,
-    /// It reads the record, and later appends its number to the value.
+    /// The transaction reads the record, and later appends its number to the value.
     ReadThenAppend,
-    /// It locks and reads the record, and later appends its number to the value.
+    /// The transaction locks and reads the record, and later appends its number to the value.
     LockThenAppend,
-    /// It replaces the value by its number, without reading it.
+    /// The transaction replaces the value by its number, without reading the value.
     Overwrite,
 }
 
@@ -53,14 +52,14 @@ pub struct TransactionConfig {
     pub tears_headers: bool,
 }
 
-/// What is known about requests of which an answer is lost.
+/// The knowledge of an agent about requests of which an answer is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LostAnswers {
-    /// Nothing.
+    /// Nothing is known.
     Unknown,
-    /// Only about the first one nothing is known. Those behind it were not executed.
+    /// Nothing is known about the first request. The requests behind it were not executed.
     FirstUnknown,
-    /// Everything but the value of the first one.
+    /// Everything is known except the value of the first request.
     Known,
 }
 
@@ -69,17 +68,18 @@ pub enum LostAnswers {
 pub enum TransactionStep {
     /// A node executes the next part of the first request of an agent.
     Execute {
-        /// The coordinator, or the recoverer, which is the last one.
+        /// The coordinator, or the recoverer, which has the last number.
         agent: u8,
         /// The node.
         node: u8,
     },
-    /// An attempt reads locked records again, as often as it does, before anything else happens.
+    /// An attempt reads locked records again until it gives up, before anything else happens.
     GiveUp {
         /// The coordinator.
         agent: u8,
     },
-    /// The requests of an agent to a node end; the first ones were executed.
+    /// The requests of an agent to a node end in doubt. The first `executed` requests were
+    /// executed.
     Doubt {
         /// The agent.
         agent: u8,
@@ -87,7 +87,7 @@ pub enum TransactionStep {
         node: u8,
         /// The number of executed requests.
         executed: u8,
-        /// What the agent learns.
+        /// The agent's knowledge about the requests.
         lost: LostAnswers,
     },
     /// The life of an agent ends, and is fenced.
@@ -127,7 +127,6 @@ impl TransactionStep {
 }
 
 impl TransactionConfig {
-    /// Returns the copies of a record.
     pub(crate) fn copies(&self, record: u8) -> Copies {
         let place = Place { table: TableId(0), partition: 0, kind: PlaceKind::Record, index: record.into() };
         let location = |node: u8| Location {

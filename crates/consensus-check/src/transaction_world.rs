@@ -1,14 +1,14 @@
 //! Coordinators of transactions (`mitra-txn`) under an adversary: attempts, memory nodes, lives
 //! that end at any moment, and their recoveries.
 //!
-//! The state machines are those of the product. A node executes the requests of a coordinator in
-//! their order; an access that crosses a line of the memory takes two steps. Three reductions, none
-//! of which hides a schedule:
+//! The world runs the product's state machines. A node executes the requests of a coordinator in
+//! their order; an access that crosses a line of the memory takes two steps. The world makes three
+//! reductions, which hide no schedule:
 //!
 //! - A coordinator takes the outcomes of its requests at once. A later reaction is the same as a
-//!   later execution of what it posts.
-//! - A transaction begins when its first request is executed, and its caller is told as soon as it
-//!   is committed. A serial order must then respect most.
+//!   later execution of the requests that it posts.
+//! - A transaction begins when its first request is executed, and its caller is told as soon as the
+//!   transaction is committed. A serial order must then respect most.
 //! - An attempt that has met a lock reads the record again when the lock is free, or until it gives
 //!   up.
 
@@ -24,15 +24,15 @@ use crate::transaction_step::{
     TransactionProgram, TransactionStep,
 };
 
-/// The length of a value: its end is in the second line of the record. All its words are equal, so
-/// a torn one shows.
+/// The length of a value, in bytes. The end of a value is in the second line of the record. All
+/// words of a value are equal, so that a torn value shows.
 const VALUE_BYTES: usize = 32;
-/// How often an attempt that gives up may read again: more often than it does.
+/// The number of rereads before which every attempt gives up.
 const MAX_REREADS: u32 = 20;
 
-/// Transactions of which callers were told are committed, the others may be, and those of which
-/// they were told that they are aborted are not; a serial order explains what was read and left,
-/// and respects real time.
+/// A serial order explains the values that were read and left, and respects real time. The order
+/// contains the transactions whose callers were told that they are committed, and no transaction
+/// whose caller was told that it is aborted. The order may contain the others.
 pub(crate) const SERIALIZABLE: &str = "strict serializability";
 /// At rest, when no agent has requests under way.
 pub(crate) const CLEAN: &str = "no lock is left and backups equal primaries";
@@ -59,7 +59,7 @@ struct Agent {
     incarnation: u16,
     /// The number of attempts of this life.
     attempts: u32,
-    /// Whether the life has ended and the next one has not begun.
+    /// Whether the life has ended and the next life has not begun.
     has_ended: bool,
     /// The number of transactions that have ended.
     done: u8,
@@ -76,7 +76,7 @@ pub struct TransactionWorld {
     ended: Vec<Life>,
     /// The highest incarnation of each coordinator that is recovered.
     recovered: Vec<u16>,
-    /// What lives that were not fenced have posted, by node.
+    /// The requests of lives that were not fenced, by node.
     late: Vec<Queue>,
     violation: Option<&'static str>,
 }
@@ -142,8 +142,8 @@ impl TransactionWorld {
         self.agents[agent].done > 0 || self.current(agent).is_some_and(is_running)
     }
 
-    /// Creates the attempt of a coordinator's next transaction. It begins when the first of its
-    /// requests is executed.
+    /// Creates the attempt of a coordinator's next transaction. The transaction begins when the
+    /// first request of the attempt is executed.
     fn begin(&mut self, agent: usize) {
         let Some(number) = self.current(agent) else { return };
         self.agents[agent].attempts += 1;
@@ -158,7 +158,6 @@ impl TransactionWorld {
         self.go_on(agent, attempt, step);
     }
 
-    /// Takes a step of a coordinator's attempt.
     fn go_on(&mut self, agent: usize, mut attempt: Attempt, mut step: Step) {
         let Some(number) = self.current(agent) else { return };
         if step == Step::Fetched {
@@ -212,7 +211,7 @@ impl TransactionWorld {
         self.begin(agent);
     }
 
-    /// Returns whether the lock is that of a life that is recovered.
+    /// Returns whether the lock belongs to a life that is recovered.
     fn is_stale(&self, lock: LockWord) -> bool {
         let of = |life: Life| self.recovered[usize::from(life.coordinator) - 1] >= life.incarnation;
         lock.life().is_some_and(of)
@@ -262,8 +261,8 @@ impl TransactionWorld {
         self.begin(agent);
     }
 
-    /// Returns whether an agent's next request to a node reads a record again whose lock has not
-    /// changed.
+    /// Returns whether an agent's next request to a node reads a record again although the record's
+    /// lock has not changed.
     fn waits(&self, agent: &Agent, queue: &Queue) -> bool {
         let is_locked = |request: &Request| {
             let node = &self.nodes[usize::from(request.node.0)];
@@ -362,8 +361,8 @@ impl TransactionWorld {
         }
     }
 
-    /// A transaction begins when its first request is executed. It comes after those of which
-    /// callers were told.
+    /// A transaction begins when its first request is executed. The transaction comes after all
+    /// transactions whose callers were told the outcome.
     fn note_begin(&mut self, agent: usize) {
         let Some(number) = self.current(agent) else { return };
         if self.transactions[number].begun_after.is_none() {
@@ -401,7 +400,6 @@ impl TransactionWorld {
         before != LockWord::new(self.life(agent), *attempts) && !self.is_stale(before) && self.is_held(before)
     }
 
-    /// Returns whether an attempt holds a lock.
     fn is_held(&self, attempt: LockWord) -> bool {
         attempt != LockWord::FREE
             && (0..self.config.records).any(|record| {
@@ -480,7 +478,7 @@ impl TransactionWorld {
         self.violation = Some(ENDS);
     }
 
-    /// Ends a life. Without a fence, what it has posted is executed later.
+    /// Ends a life. Without a fence, the requests that the life has posted may be executed later.
     fn end_life(&mut self, agent: usize) {
         let is_running =
             self.current(agent).is_none_or(|number| self.transactions[number].begun_after.is_some());
@@ -517,12 +515,13 @@ impl TransactionWorld {
         self.violation.is_none() && !self.has_ended() && self.steps().is_empty()
     }
 
-    /// Returns the property that does not hold, but for [`TransactionWorld::is_stuck`].
+    /// Returns the property that does not hold, except [`ENDS`], which
+    /// [`TransactionWorld::is_stuck`] checks.
     pub(crate) fn violation(&self) -> Option<&'static str> {
         self.violation.or_else(|| self.is_at_rest().then(|| self.violation_at_rest()).flatten())
     }
 
-    /// Returns whether every agent has ended what it has begun.
+    /// Returns whether every agent has ended its work.
     pub(crate) fn is_at_rest(&self) -> bool {
         let rests = |agent: &Agent| agent.batch.as_ref().is_none_or(Batch::is_untouched);
         let (recoverer, coordinators) = self.agents.split_last().expect("there is a recoverer");
@@ -562,8 +561,8 @@ impl TransactionWorld {
     }
 }
 
-/// Returns the word that all words of a value are; a number that no transaction writes if they
-/// differ.
+/// Returns the word that a value repeats. If its words differ, returns a number that no transaction
+/// writes.
 fn word_of(value: &[u8]) -> u64 {
     let words =
         value.chunks_exact(8).map(|word| word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));

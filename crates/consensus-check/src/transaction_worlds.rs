@@ -1,5 +1,5 @@
-//! The worlds of transactions that `mitra check` explores, and those that `mitra sim` runs from
-//! seeds.
+//! The worlds of transactions that `mitra check` explores, and the worlds that `mitra sim` runs
+//! from seeds.
 
 use mitra_prng::Prng;
 
@@ -89,7 +89,7 @@ pub static WORLDS: &[(&str, TransactionConfig)] = &[
     ),
 ];
 
-/// Reads both records and writes both, one of which it locks first.
+/// Reads and writes both records, and locks one of them first.
 const UPDATES_BOTH: TransactionProgram = &[(0, ReadThenAppend), (1, LockThenAppend)];
 /// Writes both records in the other order.
 const WRITES_BOTH: TransactionProgram = &[(1, Overwrite), (0, ReadThenAppend)];
@@ -137,7 +137,6 @@ const PROGRAMS: &[&[TransactionProgram]] = &[
     &[&[(2, ReadThenAppend)], &[(2, LockThenAppend), (0, ReadThenAppend)], &[(1, Read)]],
 ];
 
-/// The number of worlds of a seed.
 const WORLDS_OF_A_SEED: u32 = 16;
 
 /// Runs worlds from a seed, until one violates a property.
@@ -166,8 +165,8 @@ fn run(seed: u64) -> SeedResult {
     result
 }
 
-/// Runs a world to its end. Most violations need an agent that stands still for many steps. Which
-/// ones do is drawn; often it is the one that a fault has met.
+/// Runs a world to its end. Most violations need an agent that takes no step for a long time. The
+/// slow agents are drawn at random, and are often the agent that a fault has met.
 fn run_world(mut world: TransactionWorld, prng: &mut Prng, result: &mut SeedResult) {
     let steps_to_a_fault = [8, 24, 60][prng.index(3)];
     let mut slow = 0;

@@ -17,9 +17,9 @@
 //! value to every higher ballot, and accepts no lower ballot. By contrast, a majority of the
 //! processes and a majority of the memories have no agent in common.
 //!
-//! The first leader may skip phase 1 only while it has seen no other ballot. In Protected Memory
-//! Paxos, it may skip phase 1 in its first attempt in any case: if another process has begun a
-//! ballot, the memories refuse the leader's writes. An agent that is a process has no such
+//! The first leader skips phase 1 only while it has seen no other ballot. In Protected Memory
+//! Paxos, the first leader skips phase 1 in its first attempt in any case: if another process has
+//! begun a ballot, the memories refuse the leader's writes. An agent that is a process has no such
 //! permission to check.
 
 use core::marker::PhantomData;
@@ -87,7 +87,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// Returns the regions of each memory. They equal the regions of Protected Memory Paxos.
+    /// Returns the regions of each memory, which equal the regions of Protected Memory Paxos.
     pub fn regions(processes: u8) -> Vec<Region> {
         ProtectedMemoryPaxos::<V, M>::regions(processes)
     }
@@ -105,7 +105,6 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// Returns whether these numbers of processes and memories form a quorum.
     fn is_quorum(&self, processes: usize, memories: usize) -> bool {
         let (n, m) = (usize::from(self.processes), usize::from(self.memories));
         match R::COUNTS_AGENTS_TOGETHER {
@@ -137,7 +136,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
     }
 
     /// Handles an agent's promise. `last` is the ballot and the value that the agent accepted last.
-    /// It has no effect once the attempt has fixed its value; the value is then written to each
+    /// Once the attempt has fixed its value, `last` has no effect, and the value is written to each
     /// memory that has become ready.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
@@ -173,7 +172,6 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// Returns the current attempt if it has this ballot.
     fn attempt(&mut self, ballot: u64) -> Option<&mut Attempt<V>> {
         self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot)
     }

@@ -110,7 +110,6 @@ pub struct Broadcast<V, K: Signer, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// The state of one sender's broadcasts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Sender<V, S> {
     /// The index of the sender's next message.
@@ -147,7 +146,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     }
 
     /// Returns the regions of each memory: one region per process, which that process alone may
-    /// write. It has a slot for each sender and each of the sender's `room` messages.
+    /// write. The region has a slot for each sender and each of the sender's `room` messages.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let region = |p| Region {
             registers: room * u16::from(processes),
@@ -174,8 +173,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Starts or resumes scanning, or retries refused operations. The caller passes on
-    /// [`crate::Input::Start`] and [`crate::Input::Wake`] by this function.
+    /// Starts or resumes scanning, or retries refused operations. The caller calls this function
+    /// for [`crate::Input::Start`] and [`crate::Input::Wake`].
     pub fn on_wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         match self.phase {
             Phase::Waiting => self.scan_next(ProcessId(0), out),
@@ -226,15 +225,14 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         delivered
     }
 
-    /// Returns the number of the register for a sender's message, which is the same in each
-    /// process's region.
+    /// The register for a sender's message has the same number in each process's region.
     fn register(&self, sender: ProcessId, index: u16) -> u16 {
         u16::from(sender.0) * self.room + index
     }
 
-    /// Begins to scan the slots for the next message of `from`, or, if `from` is ignored or has
-    /// sent all its messages, of the next sender for which neither holds. Waits for a wake-up if
-    /// one scan per such sender made no progress.
+    /// Begins to scan the slots for the next message of the first active sender from `from` on. An
+    /// active sender is not ignored and has messages left. If one scan per active sender made no
+    /// progress, the process waits for a wake-up instead.
     fn scan_next<M>(&mut self, from: ProcessId, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         let candidates = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
         let active = |q: &ProcessId| {

@@ -39,7 +39,7 @@ use crate::{
     RuleSet, Value,
 };
 
-/// The leader.
+/// The only leader (p1 in the paper).
 pub const LEADER: ProcessId = ProcessId(0);
 /// The purpose of a process's signature of the value that it received from the leader.
 pub const VALUE: Purpose = Purpose("cheap quorum: value");
@@ -113,7 +113,6 @@ enum Phase {
     Proposing,
     Polling,
     Waiting,
-    /// A write of this process's slot is in progress.
     Writing,
     Revoking,
     /// A read of the leader's region is in progress, after the revocation. If the rule
@@ -125,7 +124,7 @@ enum Phase {
 
 impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     /// Creates a process that proposes `input`, among `processes` processes and `memories`
-    /// memories. It panics after `max_polls` polls without a decision.
+    /// memories. The process panics after `max_polls` polls without a decision.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -211,7 +210,6 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         }
     }
 
-    /// Requests a wake-up for the next poll.
     fn wait_for_wake(&mut self, out: &mut Actions<Self>) {
         self.phase = Phase::Waiting;
         out.push(Action::Wake);
@@ -331,8 +329,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         self.decided.as_ref()
     }
 
-    /// Returns the number of polls. It is one higher for the leader while the leader polls, writes
-    /// its slot or panics.
+    /// The number of polls, plus one for the leader while the leader polls, writes its slot or
+    /// panics.
     fn attempts(&self) -> u64 {
         let proposes = matches!(self.phase, Phase::Idle | Phase::Proposing | Phase::Waiting);
         u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)

@@ -33,7 +33,8 @@ impl<A: Default, B: Default> Either<A, B> {
     }
 }
 
-/// A process that runs two protocols. The regions of the second protocol follow those of the first.
+/// A process that runs two protocols. The regions of the second protocol follow the regions of the
+/// first protocol.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Composite<A, B> {
     /// The first protocol.

@@ -2,15 +2,15 @@
 //! to fP are Byzantine, over m ≥ 2fM + 1 memories, of which up to fM may crash. In a failure-free
 //! synchronous run, the leader decides in two delays with one signature. A process runs Cheap
 //! Quorum first. If Cheap Quorum aborts, the process continues with Preferential Paxos, run by
-//! Robust Backup. Its claim is the value that it aborted with.
+//! Robust Backup, and claims the value that Cheap Quorum aborted with.
 //!
 //! ```text
 //! Cheap Quorum ──decided──▶ decided
 //!       └──aborted: value and evidence──▶ Preferential Paxos ──decided──▶ decided
 //! ```
 //!
-//! The two protocols use separate regions of the same memories. Each of them may have one operation
-//! outstanding at a memory.
+//! The two protocols use separate regions of the same memories. Each protocol may have one
+//! operation outstanding at a memory.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -24,7 +24,6 @@ use crate::robust_backup::{self, RobustBackup};
 use crate::signature::{Signed, Signer};
 use crate::{Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId, Region, Response, Value};
 
-/// The fallback protocol.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
 /// The content of a register of the fallback protocol.
 pub type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::EventBatch<Signed<V, S>>, S>;
@@ -125,8 +124,8 @@ where
         }
     }
 
-    /// Returns the regions of each memory: those of Cheap Quorum, followed by those of the
-    /// fallback.
+    /// Returns the regions of each memory: first the regions of Cheap Quorum, then the regions of
+    /// the fallback.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let backup = Backup::<V, K, P>::regions(processes, room);
         CheapQuorum::<V, K, R>::regions(processes).into_iter().chain(backup).collect()

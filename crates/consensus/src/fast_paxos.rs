@@ -7,7 +7,7 @@
 //! |---|---|
 //! | no concurrent proposal | 2: proposal, vote |
 //! | a collision, and process 0 leads | 4: the leader treats the votes as promises, and proposes again |
-//! | a collision, and another process leads | 6: the leader's ballot is not the next one, so it needs promises |
+//! | a collision, and another process leads | 6: the leader's ballot is not the next one, so the leader needs promises |
 //!
 //! A collision takes one delay less if the votes of the proposers reveal it, because proposers vote
 //! for their own value at once.
@@ -96,8 +96,7 @@ pub struct FastPaxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// The acceptors' reports. Each consists of the acceptor, the ballot in which it accepted a value,
-/// and that value.
+/// The acceptors' reports: the acceptor, the ballot in which it accepted a value, and the value.
 type Reports<V> = Vec<(ProcessId, u64, V)>;
 
 impl<V: Value, R: Rules> FastPaxos<V, R> {
@@ -132,13 +131,11 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// Returns the number of votes of the value with the most votes.
     fn most_votes(&self) -> usize {
         let votes_for = |value| self.votes.iter().filter(|(_, _, other)| other == value).count();
         self.votes.iter().map(|(_, _, value)| votes_for(value)).max().unwrap_or(0)
     }
 
-    /// Handles a vote, as a learner.
     fn on_vote(&mut self, from: ProcessId, value: V, out: &mut Actions<Self>) {
         if R::VOTES_ONCE && self.votes.iter().any(|&(voter, ..)| voter == from) {
             return;
@@ -219,7 +216,6 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// Returns the current attempt if it has this ballot.
     fn attempt(&mut self, ballot: u64) -> Option<&mut (Attempt<V>, Reports<V>)> {
         self.attempt.as_mut().filter(|(attempt, _)| attempt.ballot == ballot)
     }
@@ -321,8 +317,6 @@ mod tests {
     use super::quorums::tests::sets;
     use super::*;
 
-    /// For up to nine acceptors, every chosen value and every reporting classic quorum, `pick`
-    /// returns the value that a fast quorum chose.
     #[test]
     fn pick_returns_the_chosen_value() {
         for n in 1..=9u8 {

@@ -22,7 +22,7 @@ use crate::{
 /// further part. The expected number of rounds is small unless the adversary predicts the coins.
 pub const MAX_ROUNDS: u8 = 100;
 
-/// A vote.
+/// The vote of a process in one phase of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Vote {
     /// A vote for a value.
@@ -58,8 +58,8 @@ pub enum Message {
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// The processes that represent a process agree on its vote. Without the rule, each of them
-    /// uses its own vote instead.
+    /// The processes that represent a process agree on its vote. Without the rule, each
+    /// representing process uses its own vote instead.
     const AGREES_ON_VOTES: bool = true;
     /// A value needs the votes of more than half of all processes to be proposed or decided.
     const BY_MAJORITY: bool = true;
@@ -91,8 +91,8 @@ pub struct Hbo<R = AllRules> {
 }
 
 impl<R: Rules> Hbo<R> {
-    /// Creates a process that proposes `input`, among `processes` processes. It shares memory with
-    /// `neighbours`.
+    /// Creates a process that proposes `input`, among `processes` processes. The process shares
+    /// memory with `neighbours`.
     pub fn new(me: ProcessId, processes: u8, neighbours: ProcessSet, input: bool) -> Hbo<R> {
         let with_me = neighbours.with(me);
         Hbo {
@@ -139,8 +139,8 @@ impl<R: Rules> Hbo<R> {
         }
     }
 
-    /// Records the agreed vote of a neighbour. Sends the agreed votes once those of all neighbours
-    /// are known.
+    /// Records the agreed vote of a neighbour. Sends the agreed votes once the votes of all
+    /// neighbours are known.
     fn on_vote_agreed(&mut self, q: ProcessId, vote: Vote, out: &mut Actions<Self>) {
         self.agreed_votes.push((q, vote));
         if self.agreed_votes.len() < self.neighbours.len() {

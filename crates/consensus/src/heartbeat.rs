@@ -1,12 +1,12 @@
 //! A failure detector with heartbeat counters in the memories (as in Mu, OSDI 2020). Each process
-//! increments its counter in all memories and reads the counters of the others. It sends no
-//! messages, and does not wait for a memory that has crashed.
+//! increments its counter in all memories and reads the other processes' counters. A process sends
+//! no messages, and does not wait for a memory that has crashed.
 //!
-//! - A round begins at a wake-up and ends at the next one. A round in which a process's counter has
-//!   advanced raises the process's score by one, up to [`MAX_SCORE`]. Any other round lowers the
-//!   score by one. A process is suspected when its score falls to [`SUSPECT_SCORE`], and trusted
-//!   again when its score rises to [`TRUST_SCORE`]. At least `TRUST_SCORE - SUSPECT_SCORE` rounds
-//!   pass between two changes, so a flapping link does not cause repeated leader changes.
+//! - A round begins at a wake-up and ends at the next wake-up. A round in which a process's counter
+//!   has advanced raises the process's score by one, up to [`MAX_SCORE`]. Any other round lowers
+//!   the score by one. A process is suspected when its score falls to [`SUSPECT_SCORE`], and
+//!   trusted again when its score rises to [`TRUST_SCORE`]. At least `TRUST_SCORE - SUSPECT_SCORE`
+//!   rounds pass between two changes, so a flapping link does not cause repeated leader changes.
 //! - The leader is the trusted process with the lowest id. Each process trusts itself.
 //! - A round in which no memory responded changes no score, because the fault is probably the
 //!   reader's.
@@ -40,7 +40,7 @@ pub struct Heartbeat {
     counter: u64,
     peers: Vec<Peer>,
     /// The number of outstanding operations at each memory. At a wake-up, the process invokes the
-    /// next operations at each memory that has none.
+    /// next operations at each memory without outstanding operations.
     outstanding: Vec<u8>,
     /// Whether a memory has returned the counters in this round.
     responded: bool,
@@ -49,7 +49,6 @@ pub struct Heartbeat {
     knows_own_counter: bool,
 }
 
-/// The state of one observed process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Peer {
     counter: u64,
@@ -59,7 +58,7 @@ struct Peer {
 }
 
 impl Heartbeat {
-    /// Creates a process among `processes` processes. It trusts all processes initially.
+    /// Creates a process among `processes` processes, which trusts all processes initially.
     pub fn new(me: ProcessId, processes: u8, memories: u8) -> Heartbeat {
         let peer = Peer { counter: 0, advanced: false, score: MAX_SCORE, alive: true };
         Heartbeat {
@@ -157,7 +156,6 @@ impl Process for Heartbeat {
         None
     }
 
-    /// Returns this process's heartbeat counter.
     fn attempts(&self) -> u64 {
         self.counter
     }

@@ -16,8 +16,8 @@
 //! delays.
 //!
 //! **Watches.** [`KvStore::apply`] returns the change that a command makes, with the index of the
-//! command's entry. It returns the same change at every process. A read returns the index of the
-//! key's last change, so a client can recognize the changes that were made after the read.
+//! command's entry. All processes return the same change for a command. A read returns the index of
+//! the key's last change, so a client can recognize the changes that were made after the read.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub struct Session(pub u64);
 /// A client's request.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Opens a session. If the reply is lost, the client opens another one.
+    /// Opens a session. If the reply is lost, the client opens another session.
     OpenSession,
     /// Reads a key.
     Get {
@@ -105,8 +105,8 @@ pub enum Reply {
     /// The value of the key and the index of the entry that last changed it, or `None` if the key
     /// is absent.
     Value(Option<(Vec<u8>, u64)>),
-    /// Whether the change was made. A put is always made; a compare-and-swap only if the value was
-    /// the expected one; a delete only if the key was present.
+    /// Whether the change was made. A put is always made. A compare-and-swap is made only if the
+    /// key had the expected value. A delete is made only if the key was present.
     Changed(bool),
     /// The store is full. Nothing was changed.
     Full,
@@ -156,13 +156,13 @@ pub struct KvStore<R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// The state of a session: the sequence number of, and the reply to, its last command.
+/// The sequence number of a session's last command, and the reply to this command.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct SessionState {
     sequence: u64,
     reply: Reply,
-    /// The value of `uses` after this command. The session with the smallest `last_use` is the
-    /// least recently used.
+    /// The value of `uses` after the last command. The session with the smallest `last_use` is the
+    /// least recently used session.
     last_use: u64,
 }
 
@@ -218,8 +218,8 @@ impl<R: Rules> KvStore<R> {
         }
     }
 
-    /// Returns the local value of a key and the index of the entry that last changed it. The value
-    /// may be older than the latest committed one.
+    /// Returns the local value of a key and the index of the entry that last changed the key. The
+    /// value may be older than the latest committed value.
     pub fn get(&self, key: &[u8]) -> Option<&(Vec<u8>, u64)> {
         self.values.get(key)
     }

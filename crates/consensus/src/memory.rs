@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use crate::{ProcessId, ProcessSet};
 
-/// The permissions of a region. The papers describe them by three disjoint sets: R, the processes
-/// that may only read; W, those that may only write; and RW, those that may do both.
+/// The permissions of a region. The papers describe permissions by three disjoint sets of
+/// processes: R may only read, W may only write, and RW may do both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Permissions {
     /// The processes that may read.
@@ -53,12 +53,12 @@ impl LegalChange {
     }
 }
 
-/// A region's layout and permissions. In a [`Memory`], the permissions are the current ones.
+/// A region's layout and permissions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Region {
     /// The number of registers. Initially, each register holds the cell's default value.
     pub registers: u16,
-    /// The permissions: in a configuration, the initial ones.
+    /// The permissions: initial in a configuration, current in a [`Memory`].
     pub permissions: Permissions,
     /// The legal changes of the permissions.
     pub legal_change: LegalChange,
@@ -66,8 +66,8 @@ pub struct Region {
     pub kind: RegisterKind,
 }
 
-/// The kind of a region's registers. It determines how a driver that stores registers as bytes
-/// represents them.
+/// The kind of a region's registers. The kind determines how a driver that stores registers as
+/// bytes represents them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegisterKind {
     /// Written by [`Op::Write`], any number of times.
@@ -99,8 +99,8 @@ pub enum Op<C> {
         cell: C,
     },
     /// Writes a register unless it was written before, and returns the content that the register
-    /// has afterwards. This is a compare-and-swap that expects the default value. It makes the
-    /// register a wait-free consensus object (Herlihy, "Wait-Free Synchronization", 1991). The
+    /// has afterwards. The operation is a compare-and-swap that expects the default value. The
+    /// register is a wait-free consensus object (Herlihy, "Wait-Free Synchronization", 1991). The
     /// operation needs permission to read and to write.
     WriteOnce {
         /// The number of the region.
@@ -129,8 +129,8 @@ pub enum Response<C> {
     /// [`Op::WriteOnce`].
     Cells(Vec<C>),
     /// The process lacks the permission, or the region or register does not exist. The operation
-    /// had no effect. Over RDMA, a write also has this response if its connection broke. It may
-    /// then have taken effect, but will not take effect later.
+    /// had no effect. Over RDMA, a write also has this response if its connection broke. Such a
+    /// write may have taken effect, but will not take effect later.
     Nak,
 }
 
@@ -198,8 +198,8 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
     }
 
     /// Restarts the memory with its content. Regions whose permissions can change lose all writers.
-    /// Under [`LegalChange::ExclusiveWriter`], a writer can take the permission again; under
-    /// [`LegalChange::ReadOnly`], none can.
+    /// Under [`LegalChange::ExclusiveWriter`], a writer can take the permission again. Under
+    /// [`LegalChange::ReadOnly`], no writer can.
     pub fn restart(&mut self) {
         for (region, _) in
             self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)

@@ -77,7 +77,6 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         }
     }
 
-    /// Abandons the attempt and its outstanding operations.
     pub(crate) fn abandon(&mut self) {
         self.phases.clear();
         self.outstanding.abandon();
@@ -88,7 +87,6 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         self.phases.iter().filter(|&&phase| phase >= Phase::Ready).count()
     }
 
-    /// Returns the number of memories that have accepted the value.
     pub(crate) fn accepted(&self) -> usize {
         self.phases.iter().filter(|&&phase| phase == Phase::Accepted).count()
     }

@@ -8,8 +8,8 @@
 //!
 //! For each other process, a process has one register that it alone writes. The register holds the
 //! number of times that it has sent each message to the other process. A process reads the
-//! registers addressed to it at each wake-up, and treats an increased count as a message. These
-//! links lose no message while the memory is alive:
+//! registers addressed to it at each wake-up, and treats an increased count as a message. A link
+//! through such registers loses no message while the memory is alive:
 //!
 //! - A count stays in the register until it is read. A write that was refused is repeated, because
 //!   it may not have been executed. Writing a count twice is harmless.
@@ -19,8 +19,8 @@
 //!   count still grows without bound.
 //! - An announcement is counted only after the announced state is in the register, because
 //!   [`Omega`] announces a candidacy only after `active` is written.
-//! - The messages have one operation outstanding at a time, which is taken from a queue. The
-//!   election has one more outstanding operation.
+//! - At most one operation for messages is outstanding at a time. The others wait in a queue. The
+//!   election may have one more outstanding operation.
 //!
 //! *Assumptions:* the assumptions of [`Omega`], except for the reliable links. Processes may crash,
 //! but are not Byzantine: the registers addressed to q form one region, so that q can read them
@@ -78,8 +78,8 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process of Ω that sends no messages. `R` is the set of rules of message delivery, and `E` that
-/// of the election.
+/// A process of Ω that sends no messages. `R` is the set of rules of message delivery, and `E` the
+/// set of rules of the election.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     me: ProcessId,
@@ -90,7 +90,6 @@ pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     received: Vec<MessageCounts>,
     /// The operations for messages that are to be invoked, in order.
     due: VecDeque<MessageOp>,
-    /// The outstanding operation for messages.
     outstanding: Option<MessageOp>,
     rules: PhantomData<R>,
 }
@@ -125,8 +124,8 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     }
 
     /// Returns the regions of the memory: the regions of [`Omega`], followed by one region per
-    /// process. That region may be read by the process alone, and written by the other processes,
-    /// each of which has one register in it.
+    /// process. The process alone may read its region. The other processes may write the region,
+    /// and each of them has one register in the region.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: processes.into(),
@@ -145,7 +144,6 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         self.omega.leader()
     }
 
-    /// Passes an input to the election, and handles its actions.
     fn step_election(&mut self, input: Input<RegisterContent, Message>, out: &mut Actions<Self>) {
         let mut actions = Vec::new();
         self.omega.handle(input, &mut actions);
@@ -171,7 +169,6 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// Invokes the next due operation for messages, if no such operation is outstanding.
     fn invoke_next(&mut self, out: &mut Actions<Self>) {
         if self.outstanding.is_some() {
             return;
@@ -256,7 +253,6 @@ impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
         None
     }
 
-    /// Returns the number of wake-ups.
     fn attempts(&self) -> u64 {
         self.omega.attempts()
     }

@@ -12,11 +12,12 @@
 //!
 //! - A process counts the accusations that it receives. Without the count, a process that stalls
 //!   repeatedly would be elected repeatedly.
-//! - Timeouts grow. Otherwise, every leader might be too slow for them.
+//! - Timeouts grow. Otherwise, every leader might exceed its timeout repeatedly.
 //! - A process that stops leading clears `active`. The others then stop reading its register.
 //! - A new leader announces its candidacy once, and only after `active` is written to its register.
 //!   The others ignore the results of reads that began before they received the announcement.
-//!   Otherwise, they might read the register's old content and remove the new leader permanently.
+//!   Otherwise, the others might read the register's old content and remove the new leader
+//!   permanently.
 //! - One operation is outstanding at a time, and the registers are accessed in turn. Otherwise, a
 //!   process that wakes faster than the memory responds would access one register forever, and
 //!   never read the other accusation counts.
@@ -62,12 +63,11 @@ pub enum Message {
 
 /// The rules that the election depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A process that has stalled is sent an accusation.
+    /// A process sends an accusation to a process that has stalled.
     const ACCUSES: bool = true;
     /// A process counts the accusations that it receives.
     const COUNTS_ACCUSATIONS: bool = true;
-    /// A process increases its timeout for another process each time it finds that the other has
-    /// stalled.
+    /// A process increases its timeout for another process each time the other process has stalled.
     const RAISES_TIMEOUT: bool = true;
     /// Registers are accessed in the order in which their accesses became due. Without the rule,
     /// the register of the process with the lowest id is accessed first.
@@ -95,12 +95,10 @@ pub struct Omega<R = AllRules> {
     /// The processes whose registers are to be accessed, in order. Another process's register is
     /// read; this process's own register is written.
     due_accesses: Vec<ProcessId>,
-    /// The outstanding operation.
     outstanding: Option<OutstandingOp>,
     rules: PhantomData<R>,
 }
 
-/// The state of one observed process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Peer {
     accusation_count: u64,
@@ -202,7 +200,6 @@ impl<R: Rules> Omega<R> {
         }
     }
 
-    /// Invokes the next due operation, if no operation is outstanding.
     fn invoke_next(&mut self, out: &mut Actions<Self>) {
         if self.outstanding.is_some() || self.due_accesses.is_empty() {
             return;
@@ -312,7 +309,6 @@ impl<R: Rules> Process for Omega<R> {
         None
     }
 
-    /// Returns the number of wake-ups.
     fn attempts(&self) -> u64 {
         self.wakes
     }

@@ -4,8 +4,6 @@
 use crate::process::Action;
 use crate::{MemoryId, Op, OpId};
 
-/// The outstanding operations of a process, by memory.
-///
 /// At most one operation is outstanding at each memory, including operations of abandoned attempts.
 /// The safety of the protocols depends on this rule. Otherwise, a write of an abandoned attempt
 /// could take effect after the same process has taken the region over again. A checker disables the
@@ -27,11 +25,9 @@ struct MemoryOps<C> {
 struct OutstandingOp<C> {
     id: OpId,
     op: Op<C>,
-    /// Whether the attempt that invoked the operation was abandoned.
     abandoned: bool,
 }
 
-/// An operation that a memory has answered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AnsweredOp<C> {
     pub(crate) op: Op<C>,
@@ -55,8 +51,8 @@ impl<C: Clone> OutstandingOps<C> {
     }
 
     /// Invokes an operation. If `one_at_a_time` is true and an operation is outstanding at the
-    /// memory, queues the new operation until the memory has responded. It replaces an operation
-    /// that was queued before.
+    /// memory, queues the new operation until the memory has responded. The new operation replaces
+    /// an operation that was queued before.
     pub(crate) fn invoke<M>(
         &mut self,
         memory: MemoryId,

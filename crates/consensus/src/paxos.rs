@@ -18,8 +18,8 @@ use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, Ru
 pub enum Message<V> {
     /// Phase 1a: asks the acceptor to take part in no lower ballot.
     Prepare(u64),
-    /// Phase 1b: the promise. It contains the ballot and the value that the acceptor accepted last,
-    /// if any.
+    /// Phase 1b: the promise, with the ballot and the value that the acceptor accepted last, if
+    /// any.
     Promise(u64, Option<(u64, V)>),
     /// Phase 2a: asks the acceptor to accept the value.
     Accept(u64, V),
@@ -59,7 +59,6 @@ pub struct Paxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// A proposer's attempt to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Attempt<V> {
     pub(crate) ballot: u64,
@@ -78,7 +77,6 @@ impl<V> Attempt<V> {
     }
 }
 
-/// The state of an acceptor.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Acceptor<V> {
     pub(crate) promised: u64,
@@ -149,8 +147,8 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // Being this process's first attempt would not suffice: once the process has seen another
-        // ballot, its next ballot is not the lowest of all.
+        // A test for the process's first attempt would not suffice: once the process has seen
+        // another ballot, its next ballot is not the lowest of all.
         let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;

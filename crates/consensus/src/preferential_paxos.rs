@@ -1,8 +1,8 @@
 //! Preferential Paxos (IRA, section 4.3): a variant of Paxos that decides one of the fP + 1 claims
 //! with the best evidence. Each process sends its [`Claim`] to all processes, awaits n - fP claims
 //! including its own, and proposes the best of these claims. Robust Backup runs the whole protocol
-//! as one automaton. If it ran only the Paxos part, it could not verify that a process proposes the
-//! best of the claims that the process received.
+//! as one automaton. If Robust Backup ran only the Paxos part, it could not verify that a process
+//! proposes the best of the claims that the process received.
 //!
 //! | evidence | priority | reason |
 //! |---|---|---|
@@ -46,7 +46,7 @@ pub enum Message<V> {
 pub trait Rules: RuleSet {
     /// Signatures are verified. Without the rule, all are considered valid.
     const VERIFIES: bool = true;
-    /// A process proposes the best claim. Without the rule, it proposes its own.
+    /// A process proposes the best claim. Without the rule, a process proposes its own claim.
     const PROPOSES_BEST_CLAIM: bool = true;
 }
 

@@ -15,7 +15,8 @@ pub struct ProcessId(pub u8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MemoryId(pub u8);
 
-/// The id of an operation among those that a process has outstanding at one memory.
+/// The id of an operation, unique among the operations that a process has outstanding at one
+/// memory.
 ///
 /// The process chooses the id, and may reuse it once the memory has responded. Ids that do not
 /// depend on completed operations keep the number of states small for the model checker.
@@ -31,9 +32,9 @@ impl OpId {
         (0..).map(OpId).find(|id| used.clone().all(|other| other != *id)).unwrap_or(OpId::ONLY)
     }
 
-    /// Returns the id that a composite process uses for this id, which one of its parts chose.
-    /// `part` is the number of that part, from 0, and `parts` the number of parts. The ids of
-    /// different parts never collide.
+    /// Returns the id that a composite process uses for an id that one of its parts chose. `part`
+    /// is the number of the part, from 0, and `parts` is the number of parts. The ids of different
+    /// parts never collide.
     #[must_use]
     pub fn of_part(self, part: u64, parts: u64) -> OpId {
         OpId(self.0 * parts + part)
@@ -153,8 +154,8 @@ pub enum Action<C, M> {
     Invoke {
         /// The memory.
         memory: MemoryId,
-        /// The id that [`Input::Response`] will contain. It is unique among the operations that
-        /// this process has outstanding at this memory.
+        /// The id that [`Input::Response`] will contain, unique among the operations that this
+        /// process has outstanding at this memory.
         id: OpId,
         /// The operation.
         op: Op<C>,
@@ -194,7 +195,6 @@ pub(crate) fn majority(of: usize) -> usize {
     of / 2 + 1
 }
 
-/// Appends the actions that send a message to all other processes.
 pub(crate) fn send_others<C, M: Clone>(
     me: ProcessId,
     processes: u8,
@@ -219,9 +219,9 @@ pub struct AllRules;
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}
 impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}
 
-/// Returns a ballot above `seen` that belongs to process `me`. It is also above the ballots of all
-/// other processes that precede it in rounds of `processes` ballots, one per process. The first
-/// ballot of process 0 is the lowest of all ballots.
+/// Returns the ballot of process `me` in the round after the round of `seen`. A round is
+/// `processes` consecutive ballots, one per process. The first ballot of process 0 is the lowest of
+/// all ballots.
 pub(crate) fn ballot_above(seen: u64, me: ProcessId, processes: u8) -> u64 {
     let n = u64::from(processes);
     (seen / n + 1) * n + u64::from(me.0)

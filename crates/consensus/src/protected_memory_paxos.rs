@@ -45,13 +45,13 @@ impl<V> Default for Slot<V> {
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// An attempt is aborted if the process reads a higher ballot.
+    /// A process that reads a higher ballot aborts its attempt.
     const CHECKS_MIN: bool = true;
     /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
-    /// An attempt is aborted if the process reads a value that was accepted in a higher ballot than
-    /// its own value, after it has begun to write its value. Without the rule, the attempt
-    /// continues with the value read.
+    /// A process that has begun to write its value aborts its attempt if it then reads a value
+    /// accepted in a higher ballot than its own value. Without the rule, the attempt continues with
+    /// the value read.
     const ABORTS_ON_LATE_VALUE: bool = true;
     /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value
     /// of the highest `min`.
@@ -73,7 +73,6 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     memories: u8,
     input: V,
     is_leader: bool,
-    /// The number of attempts begun.
     attempts: u64,
     highest_ballot: u64,
     attempt: Option<Attempt<V>>,
@@ -82,7 +81,6 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// An attempt to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
     value: V,

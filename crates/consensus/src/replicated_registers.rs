@@ -1,10 +1,10 @@
 //! Reliable registers replicated over memories that may crash (IRA, section 3). Each of m ≥ 2fM + 1
-//! memories holds a copy of each register. A write is invoked at all memories and awaits the
-//! responses of a majority, and so is a read.
+//! memories holds a copy of each register. Each read and each write is invoked at all memories and
+//! awaits the responses of a majority.
 //!
 //! The registers are *regular*. A read that begins after a write has ended returns that write. A
 //! read that overlaps a write may return that write or not. A later read may miss a write that an
-//! earlier read returned, if both overlap it.
+//! earlier read returned, if both reads overlap the write.
 //!
 //! A register has one writer, and consists of write-once fields. To write a field, the writer
 //! rewrites the register with all fields written before. A reader therefore finds at most one value
@@ -42,7 +42,7 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process's client of replicated registers. It executes one call at a time. At most one
+/// A process's client of replicated registers. The client executes one call at a time. At most one
 /// operation is outstanding at each memory, so an older write of a register never takes effect
 /// after a newer write.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -40,7 +40,6 @@ enum ServerSession {
     Open(Session, u64),
 }
 
-/// The origin of a submitted command.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Submitter<W> {
     Client(W),
@@ -215,12 +214,10 @@ impl<W, R: Rules> ReplicatedStore<W, R> {
         tickets
     }
 
-    /// Reports that reads were refused.
     fn refuse(&mut self, reads: Vec<PendingRead<W>>, error: LogError) {
         self.outcomes.extend(reads.into_iter().map(|(waiter, _)| (waiter, Outcome::Refused(error))));
     }
 
-    /// Executes reads.
     fn read(&mut self, reads: Vec<PendingRead<W>>) {
         let reply = |(waiter, key): PendingRead<W>| {
             (waiter, Outcome::Reply(Reply::Value(self.kv.get(&key).cloned())))
@@ -228,7 +225,6 @@ impl<W, R: Rules> ReplicatedStore<W, R> {
         self.outcomes.extend(reads.into_iter().map(reply));
     }
 
-    /// Reports the outcome of a command to its submitter.
     fn finish(&mut self, submitter: Submitter<W>, outcome: Outcome) {
         match submitter {
             Submitter::Client(waiter) | Submitter::InServerSession(waiter, _) => {
@@ -300,9 +296,9 @@ impl<W, R: Rules> ReplicatedStore<W, R> {
         }
     }
 
-    /// Applies committed entries. Returns the replies of their commands by log index and position,
-    /// if `keep_replies` is set. `due_reads` are the reads to execute directly before the command
-    /// with an index and position.
+    /// Applies committed entries. If `keep_replies` is set, returns the replies of their commands
+    /// by log index and position. `due_reads` contains, by the same key, the reads to execute
+    /// directly before a command.
     fn apply(
         &mut self,
         deliveries: Vec<Delivery>,

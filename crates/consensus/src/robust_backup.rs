@@ -12,12 +12,12 @@
 //! ```
 //!
 //! A process therefore cannot send a message that the algorithm would not send. A Byzantine process
-//! can choose its input, its leaders, and the order of senders from which it receives. It cannot
-//! give two processes different histories, because the broadcast is non-equivocating. A receive
-//! event contains only the sender's id, and stands for the sender's next message to the receiver.
-//! If a process claims to have received a message that its sender has not sent yet, the replay of
-//! the claiming process stops until the sender's events are delivered, possibly forever. If a
-//! process broadcasts an impossible event, all others ignore that process.
+//! can choose its input, its leaders, and the order of senders from which it receives. A Byzantine
+//! process cannot give two processes different histories, because the broadcast is
+//! non-equivocating. A receive event contains only the sender's id, and means the sender's next
+//! message to the receiver. If a process claims to have received a message that its sender has not
+//! sent yet, the replay of the claiming process stops until the sender's events are delivered,
+//! possibly forever. If a process broadcasts an impossible event, all others ignore that process.
 //!
 //! The number of broadcasts per process is bounded by the number of registers in the memories. Each
 //! broadcast contains up to [`MAX_BATCH_EVENTS`] events. A process that has used all its broadcasts
@@ -40,8 +40,8 @@ pub const MAX_BATCH_EVENTS: usize = 32;
 
 /// A message-passing algorithm that other processes can replay.
 pub trait Automaton<K>: Process<Cell = ()> {
-    /// The initial input of a process. It may come from a Byzantine process, so the automaton
-    /// verifies it.
+    /// The initial input of a process. A Byzantine process may choose any input, so the automaton
+    /// verifies the input.
     type Input: Value + Serialize;
 
     /// Creates the initial state of a process.
@@ -73,8 +73,8 @@ pub type EventBatch<I> = Vec<Event<I>>;
 /// The content of a register.
 pub type Cell<A, K> = Slot<EventBatch<<A as Automaton<K>>::Input>, <K as Signer>::Signature>;
 
-/// The rules that safety rests on, in addition to those of the broadcast ([`broadcast::Rules`]). A
-/// checker disables them one at a time.
+/// The rules that safety rests on, in addition to the rules of the broadcast
+/// ([`broadcast::Rules`]). A checker disables them one at a time.
 pub trait Rules: RuleSet {
     /// The replay of a process waits for the messages that the process claims to have received.
     /// Without the rule, the replay skips such an event.
@@ -113,7 +113,6 @@ struct Replica<A: Automaton<K>, K> {
     inbox: Vec<VecDeque<A::Message>>,
 }
 
-/// The result of replaying an event.
 enum ReplayResult {
     Replayed,
     /// The event receives a message that this process cannot derive yet.
@@ -148,7 +147,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         }
     }
 
-    /// Returns the regions of each memory. They equal the regions of the broadcast.
+    /// Returns the regions of each memory, which equal the regions of the broadcast.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         Broadcast::<EventBatch<A::Input>, K, B>::regions(processes, room)
     }

@@ -2,7 +2,7 @@
 //! regions.
 //!
 //! A signature covers the canonical (postcard) encoding of a statement, a protocol instance and a
-//! [`Purpose`]. It is therefore invalid for any other purpose or instance.
+//! [`Purpose`]. A signature is therefore invalid for any other purpose or instance.
 
 use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
@@ -37,14 +37,14 @@ pub trait Signer: Clone + Eq + Hash + Debug {
     ) -> bool;
 }
 
-/// Returns the bytes to sign. They differ for different instances, purposes and statements, because
-/// postcard prefixes strings with their lengths.
+/// The bytes to sign differ for different instances, purposes and statements, because postcard
+/// prefixes strings with their lengths.
 fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("every statement can be encoded")
 }
 
-/// Ed25519 signatures (RFC 8032). They are verified strictly, so that no other valid signature can
-/// be derived from a valid signature.
+/// Ed25519 signatures (RFC 8032), verified strictly, so that no other valid signature can be
+/// derived from a valid signature.
 #[derive(Clone, Debug)]
 pub struct Ed25519 {
     instance: u64,
@@ -104,8 +104,8 @@ impl Signer for Ed25519 {
 }
 
 /// Symbolic signatures for model checking. A signature consists of the signer's id and a
-/// fingerprint of the statement. It cannot be forged, because a modelled process uses only its own
-/// signer.
+/// fingerprint of the statement. A modelled process uses only its own signer, and therefore cannot
+/// forge a signature.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Symbolic {
     instance: u64,
@@ -207,8 +207,7 @@ mod tests {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
-    /// Checks the properties of a signer. The two arguments are the signers of processes 0 and 1 in
-    /// two instances.
+    /// The two arguments are the signers of processes 0 and 1 in two instances.
     fn assert_signature_binds<K: Signer>([own, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = own.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));

@@ -19,8 +19,8 @@ pub(super) enum WriteFault {
     None,
     /// Writes fail. Their bytes are in the page cache, and not on the disk.
     Fail,
-    /// The machine stops during the next write, after the sectors that end within this number of
-    /// its bytes.
+    /// The machine stops during the next write, after the sectors that end within the first bytes
+    /// of the write. The number counts these bytes.
     StopAfter(usize),
 }
 
@@ -60,8 +60,8 @@ impl Disk {
         self.state().stopped
     }
 
-    /// Returns whether a write has failed since the memory node started. It does not use the files
-    /// until it restarts.
+    /// Returns whether a write has failed since the memory node started. After a failure, the
+    /// memory node does not use the files until it restarts.
     pub(super) fn has_failed(&self) -> bool {
         self.state().has_failed
     }
@@ -70,8 +70,8 @@ impl Disk {
         self.state().has_failed = false;
     }
 
-    /// Reboots the machine: each sector has the contents on the disk, or the newer ones of the page
-    /// cache.
+    /// Reboots the machine: each sector has the contents on the disk, or the newer contents in the
+    /// page cache.
     pub(super) fn reboot(&self, rng: &mut Prng) {
         let mut state = self.state();
         (state.boot, state.fault, state.stopped) = (state.boot + 1, WriteFault::None, false);
@@ -132,7 +132,6 @@ impl Files for Disk {
     }
 }
 
-/// A file of the simulated disk.
 #[derive(Debug)]
 pub(super) struct DiskFile {
     disk: Disk,
@@ -147,7 +146,6 @@ impl DiskFile {
     }
 }
 
-/// Copies `data` to `contents` at an offset.
 fn overwrite(contents: &mut Vec<u8>, offset: usize, data: &[u8]) {
     contents.resize(contents.len().max(offset + data.len()), 0);
     contents[offset..offset + data.len()].copy_from_slice(data);

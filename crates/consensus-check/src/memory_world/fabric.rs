@@ -36,21 +36,19 @@ struct Key {
 pub(super) struct NodeSide {
     last_id: u64,
     keys: BTreeMap<u64, Key>,
-    /// The open queue pairs: the process, and the queue pair of its end.
+    /// By open queue pair: the process, and the queue pair at the process's end.
     qps: BTreeMap<QpId, (ProcessId, QpId)>,
-    /// The connection of each process.
     connections: BTreeMap<ProcessId, QpId>,
     /// Whether the NIC confirms nothing.
     pub(super) hung: bool,
 }
 
 impl NodeSide {
-    /// Returns a NIC whose numbers continue those of this NIC, without keys and queue pairs.
+    /// Returns a NIC without keys and queue pairs, whose numbers continue this NIC's numbers.
     pub(super) fn restarted(&self) -> NodeSide {
         NodeSide { last_id: self.last_id, ..NodeSide::default() }
     }
 
-    /// Returns the queue pair of a process's connection.
     pub(super) fn connection(&self, p: ProcessId) -> Option<QpId> {
         self.connections.get(&p).copied()
     }
@@ -102,7 +100,6 @@ impl NodeNic for NodeSide {
     }
 }
 
-/// The operation of a work request.
 #[derive(Debug)]
 pub(super) enum WorkOp {
     Write,
@@ -110,7 +107,6 @@ pub(super) enum WorkOp {
     CompareSwap(u64, u64),
 }
 
-/// A posted work request.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) wr_id: u64,
@@ -119,7 +115,6 @@ pub(super) struct Work {
     offset: usize,
     /// The bytes to write, or the bytes read so far.
     pub(super) data: Vec<u8>,
-    /// Whether each piece has moved.
     moved: Vec<bool>,
     pub(super) refused: bool,
 }
@@ -127,7 +122,7 @@ pub(super) struct Work {
 /// The result of moving a piece, at the memory node's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moved {
-    /// The piece moved. With it, the request is executed if the flag is set.
+    /// The piece moved. The flag tells whether the request is now executed.
     Executed(bool),
     /// The key does not permit the access.
     Refused,
@@ -187,9 +182,9 @@ impl Work {
         nic.keys.get(&self.key).map(|key| &key.buffer)
     }
 
-    /// Returns an outcome that the process may see once the connection has failed, or `None` if it
-    /// may see none. `refusal` tells whether it failed because the NIC refused a request, and
-    /// executes no other.
+    /// Returns an outcome that the process may see after the connection has failed, or `None` if
+    /// the process may see no outcome. `refusal` tells whether the connection failed because the
+    /// NIC refused a request. After a refusal, the NIC executes no other request.
     pub(super) fn outcome_after_failure(&self, refusal: bool, rng: &mut Prng) -> Option<Outcome> {
         let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::NoRail));
         match rng.below(3) {
@@ -204,7 +199,6 @@ impl Work {
     }
 }
 
-/// A process's end of a connection.
 #[derive(Debug)]
 pub(super) struct ProcessEnd {
     pub(super) id: QpId,
@@ -215,7 +209,8 @@ pub(super) struct ProcessEnd {
     pub(super) replies: VecDeque<Vec<u8>>,
     /// Whether this end posts and completes nothing any more.
     pub(super) is_closed: bool,
-    /// Whether the memory node's NIC has refused a request. It then executes no other.
+    /// Whether the memory node's NIC has refused a request. After a refusal, the NIC executes no
+    /// other request.
     pub(super) is_refused: bool,
 }
 
@@ -225,8 +220,8 @@ impl ProcessEnd {
         ProcessEnd { id, peer: None, works, requests, replies, is_closed: false, is_refused: false }
     }
 
-    /// Returns the process that the memory node's end belongs to, if that end is open and connected
-    /// to this one.
+    /// Returns the process that the memory node's end belongs to, if the memory node's end is open
+    /// and connected to this end.
     pub(super) fn process_at(&self, nic: &NodeSide) -> Option<ProcessId> {
         nic.process(self.peer?, self.id)
     }

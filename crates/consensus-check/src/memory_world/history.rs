@@ -1,4 +1,4 @@
-//! Checks what reads return: each register holds the value of its last executed write.
+//! Checks the results of reads: each register holds the value of its last executed write.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ pub(super) type Register = (u8, u16);
 struct Entry {
     time: Time,
     write: WriteId,
-    /// The memory failed during the write. No read has shown yet whether it was executed.
+    /// Whether the memory failed during the write, and no read has shown yet that the write was
+    /// executed.
     is_uncertain: bool,
 }
 
@@ -36,9 +37,8 @@ impl History {
         self.record(register, Entry { time: now, write, is_uncertain: true });
     }
 
-    /// Records an attempt of a write. An attempt of a write-once operation changes the register
-    /// only if no earlier attempt has, so it replaces an earlier attempt during which the memory
-    /// failed.
+    /// Records an attempt of a write. A write-once operation changes the register at most once, so
+    /// a new attempt replaces an earlier attempt during which the memory failed.
     fn record(&mut self, register: Register, entry: Entry) {
         let entries = self.entries.entry(register).or_default();
         entries.retain(|other| other.write != entry.write || !other.is_uncertain);
@@ -47,14 +47,14 @@ impl History {
         }
     }
 
-    /// Returns whether a write was executed.
     pub(super) fn is_executed(&self, register: Register, write: WriteId) -> bool {
         let entries = self.entries.get(&register);
         entries.is_some_and(|all| all.iter().any(|other| other.write == write && !other.is_uncertain))
     }
 
-    /// Returns whether a register held `value` at some time since `invoked`. Then the write of
-    /// `value` was executed, and no uncertain write between it and `invoked` was.
+    /// Returns whether a register held `value` at some time since `invoked`. If so, records that
+    /// the write of `value` was executed, and that no uncertain write between that write and
+    /// `invoked` was.
     pub(super) fn explains_read(&mut self, register: Register, value: WriteId, invoked: Time) -> bool {
         let entries = self.entries.entry(register).or_default();
         let next = match entries.iter().position(|entry| entry.write == value) {

@@ -1,5 +1,5 @@
 //! The region and the faults to which a seed is limited. A fault that needs a short sequence of the
-//! same few steps is rare if a seed has all of them.
+//! same few steps is rare if a seed has all kinds of faults.
 
 use mitra_prng::Prng;
 
@@ -8,7 +8,8 @@ use super::step::FAULT_KINDS;
 /// The draws of a seed that hold for its whole adversarial period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Knobs {
-    /// The region whose first register all operations access, if the seed concentrates on one.
+    /// The region whose first register all operations access, if the seed concentrates on one
+    /// region.
     pub(super) region: Option<u8>,
     /// Whether faults of each kind happen.
     faults: [bool; FAULT_KINDS],

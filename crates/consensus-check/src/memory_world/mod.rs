@@ -4,8 +4,8 @@
 //! and the memory node crash and restart, disks fail, machines lose power, and NICs do not confirm
 //! revocations.
 //!
-//! The faults of the adversarial period end with it. In the stable period that follows, every
-//! operation must complete.
+//! Faults happen only in the adversarial period. In the stable period that follows, every operation
+//! must complete.
 
 mod disk;
 mod fabric;
@@ -48,7 +48,8 @@ enum Keeping {
     AnyFiles,
 }
 
-/// A frame of a handshake in transit, with the life that dialled and the number of its attempt.
+/// A frame of a handshake in transit, with the life that dialled and the number of the life's
+/// attempt.
 #[derive(Debug)]
 struct Frame<T> {
     life: usize,
@@ -56,7 +57,6 @@ struct Frame<T> {
     content: T,
 }
 
-/// The memory node, its processes, and everything in transit.
 struct MemoryWorld {
     rng: Prng,
     knobs: Knobs,
@@ -67,13 +67,13 @@ struct MemoryWorld {
     node: Option<Node<u64, Disk>>,
     nic: NodeSide,
     disk: Disk,
-    /// The memory node has refused its files for good.
+    /// Whether the memory node has refused its files for good.
     is_lost: bool,
     /// The lives of all processes, oldest first.
     lives: Vec<Life>,
     ends: BTreeMap<QpId, (usize, ProcessEnd)>,
     hellos: Vec<Frame<Hello>>,
-    /// The answers of the memory node, with the contents that it had.
+    /// The answers of the memory node, each with the number of the node's contents at that time.
     welcomes: Vec<Frame<(Welcome, usize)>>,
     /// The writes to each contents that the memory node has had.
     histories: Vec<History>,
@@ -201,7 +201,7 @@ impl MemoryWorld {
         self.node = Some(Node::new(config, storage, incarnation));
     }
 
-    /// Stops the memory node. The requests that it has not executed never are.
+    /// Stops the memory node. Requests that are not executed yet are never executed.
     fn stop_node(&mut self) {
         self.node = None;
         self.nic = self.nic.restarted();
@@ -225,7 +225,8 @@ impl MemoryWorld {
         self.lives.push(Life::new(p, incarnation, &self.regions, REGISTER_CAPACITY));
     }
 
-    /// Lets a life dial, from a new queue pair, or again from one that was never connected.
+    /// Lets a life dial, from a new queue pair, or again from a queue pair that was never
+    /// connected.
     fn dial(&mut self, life: usize) {
         let (id, attempt) = (self.new_number(), self.new_number());
         let end = *self.lives[life].end.get_or_insert(id);
@@ -258,7 +259,7 @@ impl MemoryWorld {
         self.welcomes.push(Frame { life, attempt, content: (welcome, contents) });
     }
 
-    /// Ends a handshake, if it is the current one of the life, so that the life dials again.
+    /// Ends a handshake if it is the current handshake of the life. The life then dials again.
     fn end_attempt(&mut self, life: usize, attempt: u64) {
         let life = &mut self.lives[life];
         if life.attempt == Some(attempt) {
@@ -286,7 +287,8 @@ impl MemoryWorld {
         self.handle(life, responses);
     }
 
-    /// Checks the responses that a client has returned, and posts what it can post now.
+    /// Checks the responses that a client has returned, and posts the requests that can be posted
+    /// now.
     fn handle(&mut self, life: usize, mut responses: Vec<(OpId, Response<WriteId>)>) {
         let current = &mut self.lives[life];
         if let Some((_, end)) = current.end.and_then(|end| self.ends.get_mut(&end)) {
@@ -325,9 +327,9 @@ impl MemoryWorld {
         self.lives[life + 1..].iter().all(|other| other.process != self.lives[life].process)
     }
 
-    /// Returns whether every operation has completed that must: those of the latest life of each
-    /// process, unless the memory is lost, may know an earlier life that dialled later, or refuses
-    /// restarted processes.
+    /// Returns whether every operation of the latest life of each process has completed. A life is
+    /// exempt if the memory is lost, if the memory may know an earlier life that dialled later, or
+    /// if the memory refuses restarted processes.
     fn is_done(&self) -> bool {
         let must_finish = |&at: &usize| {
             let life = &self.lives[at];

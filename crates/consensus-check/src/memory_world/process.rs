@@ -9,10 +9,8 @@ use mitra_prng::Prng;
 use super::fabric::QpId;
 use super::history::{History, Time, WriteId};
 
-/// The largest number of operations that a process has outstanding.
 const MAX_OUTSTANDING: usize = 4;
 
-/// An operation of a process.
 #[derive(Debug)]
 pub(super) struct Operation {
     pub(super) op: Op<WriteId>,
@@ -48,7 +46,7 @@ pub(super) struct Life {
     /// All operations. The operation at index i has the id i, and its work requests have the id
     /// i + 1.
     pub(super) operations: Vec<Operation>,
-    /// The contents of the memory to which the client has connected first.
+    /// The contents of the memory at the client's first connection.
     pub(super) contents: Option<usize>,
     pub(super) is_suspended: bool,
     pub(super) is_dead: bool,
@@ -81,15 +79,14 @@ impl Life {
         self.runs() && self.outstanding().count() < MAX_OUTSTANDING
     }
 
-    /// Submits an operation.
     pub(super) fn submit(&mut self, op: Op<WriteId>, now: Time) {
         self.client.submit(OpId(self.operations.len() as u64), op.clone());
         self.operations.push(Operation { op, invoked: now, is_done: false });
     }
 
-    /// Returns a random operation that a correct process may submit now, if it has found one. A
-    /// correct process has one update outstanding per register, and changes permissions of a region
-    /// only without updates outstanding there.
+    /// Returns a random operation that a correct process may submit now, or `None` if the draw
+    /// found no such operation. A correct process has one update outstanding per register, and
+    /// changes permissions of a region only if no update is outstanding in the region.
     pub(super) fn random_operation(
         &self,
         regions: &[Region],
@@ -174,8 +171,8 @@ impl Life {
     }
 }
 
-/// Returns the regions of the memory: one that a process takes to write, one with a static writer,
-/// one of write-once registers, and one that can be made read-only.
+/// Returns the regions of the memory: a region that a process takes to write, a region with a
+/// static writer, a region of write-once registers, and a region that can be made read-only.
 pub(super) fn regions(processes: u8) -> Vec<Region> {
     let region =
         |registers, permissions, legal_change, kind| Region { registers, permissions, legal_change, kind };

@@ -1,5 +1,5 @@
-//! Checks who writes: only the process that holds the right, over the connection on which it took
-//! it, and only the latest life of a process.
+//! Checks the writers. Only the process that holds the right may write, over the connection on
+//! which the process took the right. Only the latest life of a process may write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,11 @@ pub(super) struct Rights {
     holders: Vec<Holder>,
     /// Per process, the memory node's end of its latest connection, and the incarnation.
     latest: BTreeMap<ProcessId, (QpId, u64)>,
-    /// The incarnations that were accepted before another one of the same process.
+    /// The incarnations that were accepted before another incarnation of the same process.
     superseded: BTreeSet<(ProcessId, u64)>,
-    /// The incarnations that have dialled.
     dialled: BTreeSet<(ProcessId, u64)>,
-    /// The incarnations after which another one of the same process dialled. The memory node may
-    /// have recorded it without accepting it.
+    /// The incarnations after which another incarnation of the same process dialled. The memory
+    /// node may have recorded the later incarnation without accepting it.
     uncertain: BTreeSet<(ProcessId, u64)>,
     allow_restarts: bool,
 }
@@ -30,7 +29,7 @@ pub(super) struct Rights {
 enum Holder {
     /// No change was processed. The initial writers have the right on their first connections.
     Initial,
-    /// The last confirmed change gave the right to this connection, or to none.
+    /// The last confirmed change gave the right to this connection, or to no connection.
     Taken(Option<QpId>),
 }
 
@@ -47,7 +46,8 @@ impl Rights {
         }
     }
 
-    /// Records that the memory node has accepted a process. Returns whether it may.
+    /// Records that the memory node has accepted a process. Returns whether the memory node may do
+    /// so.
     pub(super) fn accept(&mut self, p: ProcessId, incarnation: u64, qp: QpId) -> bool {
         self.dial(p, incarnation);
         self.uncertain.remove(&(p, incarnation));
@@ -62,7 +62,6 @@ impl Rights {
         (self.allow_restarts || !is_restarted) && !self.superseded.contains(&(p, incarnation))
     }
 
-    /// Records that a process has dialled.
     pub(super) fn dial(&mut self, p: ProcessId, incarnation: u64) {
         if !self.superseded.contains(&(p, incarnation)) {
             let others = self.dialled.iter().filter(|&&(q, other)| q == p && other != incarnation);
@@ -71,20 +70,21 @@ impl Rights {
         }
     }
 
-    /// Returns whether the memory node may refuse a life, because it knows a later one of the
+    /// Returns whether the memory node may refuse a life because it knows a later life of the
     /// process.
     pub(super) fn may_be_superseded(&self, p: ProcessId, incarnation: u64) -> bool {
         self.superseded.contains(&(p, incarnation)) || self.uncertain.contains(&(p, incarnation))
     }
 
-    /// Records that the memory node has restarted with its contents: nobody holds a right that can
-    /// be taken.
+    /// Records that the memory node has restarted with its contents: no process holds a right that
+    /// can be taken.
     pub(super) fn restart(&mut self) {
         self.forget_initial(None);
         self.holders.iter_mut().for_each(|holder| *holder = Holder::Taken(None));
     }
 
-    /// Records that an initial writer, or each, has lost its initial right.
+    /// Records that process `p` has lost its initial rights, or that all processes have if `p` is
+    /// `None`.
     fn forget_initial(&mut self, p: Option<ProcessId>) {
         for (region, holder) in self.regions.iter_mut().zip(&self.holders) {
             if region.legal_change != LegalChange::Never && *holder == Holder::Initial {

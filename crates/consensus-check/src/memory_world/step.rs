@@ -11,7 +11,6 @@ use super::history::Register;
 use super::process::Life;
 use super::{MemoryWorld, REGISTER_CAPACITY};
 
-/// A step that the adversary can take.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Submit(usize),
@@ -44,7 +43,6 @@ enum Step {
     Resume(usize),
 }
 
-/// The weights of the steps by kind.
 pub(super) struct Weights {
     submit: u64,
     handshake: u64,
@@ -89,7 +87,7 @@ impl Weights {
 }
 
 impl MemoryWorld {
-    /// Takes a step, drawn by weight from those that are possible.
+    /// Takes a possible step, drawn by weight.
     pub(super) fn step(&mut self, weights: &Weights) {
         self.now += 1;
         let mut steps = self.steps(weights);
@@ -305,8 +303,8 @@ impl MemoryWorld {
         self.reboot_if_stopped();
     }
 
-    /// Ends the connection at the process's end. What the memory node has received may still be
-    /// executed.
+    /// Ends the connection at the process's end. Requests that the memory node has received may
+    /// still be executed.
     fn break_end(&mut self, qp: QpId) {
         let Some((life, end)) = self.ends.get_mut(&qp) else { return };
         let (life, mut responses) = (*life, Vec::new());
@@ -323,7 +321,6 @@ impl MemoryWorld {
     }
 }
 
-/// The number of kinds of faults.
 pub(super) const FAULT_KINDS: usize = 9;
 
 /// Returns the kind of fault that a step is, below [`FAULT_KINDS`].

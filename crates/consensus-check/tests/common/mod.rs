@@ -22,7 +22,6 @@ pub const CRASHES: FaultLimits = FaultLimits {
 /// The same limits for protocols that need a majority of live processes.
 pub const MINORITY: FaultLimits = FaultLimits { process_crashes: 1, ..CRASHES };
 
-/// Returns a set of Byzantine processes.
 pub fn byzantine_set(processes: &[u8], adversary_seed: Option<u64>) -> ByzantineSet {
     ByzantineSet {
         processes: processes.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))),
@@ -55,8 +54,8 @@ pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
     mutant_violates_at(0, world);
 }
 
-/// Checks that some seed violates agreement or validity. The seed `known`, which did before, runs
-/// first.
+/// Checks that some seed violates agreement or validity. The seed `known`, which violated one of
+/// them before, runs first.
 pub fn mutant_violates_at<P: Process<Value = u8>>(known: u64, world: impl Fn() -> World<P>) {
     let violation_seed = iter::once(known).chain(0..400_000).find(|&seed| {
         let report =

@@ -92,8 +92,8 @@ fn two_correct_processes_deliver_same_message_of_equivocating_sender_in_every_or
     assert!(found.states > 10_000, "only {} states were explored", found.states);
 }
 
-/// Returns the violation of a seed with a sender that equivocates, or one that also changes
-/// operations at random.
+/// Returns the violation of a seed with a sender that equivocates, or with a sender that also
+/// changes operations at random.
 fn violation<R: Rules>(seed: u64) -> Option<Violation> {
     let worlds = [None, Some(seed)].map(|adversary_seed| world::<R>((3, 1), &[0], adversary_seed));
     let run_limits = RunLimits { adversary_steps: 600, stable_steps: 4_000 };

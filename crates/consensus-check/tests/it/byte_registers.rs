@@ -20,7 +20,7 @@ const REGISTER_BYTES: usize = 1200;
 type Fast = FastAndRobust<u8, Ed25519>;
 type Slot = Cell<u8, Ed25519Signature>;
 
-/// A process over byte registers: a correct process, or one that writes random bytes.
+/// A process over byte registers: a correct process, or a process that writes random bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum ByteProcess {
     Correct(Box<Fast>),

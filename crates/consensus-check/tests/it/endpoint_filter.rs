@@ -71,7 +71,6 @@ fn large_worlds_are_right_from_seeds() {
     assert!(faults > 1_000, "only {faults} faults");
 }
 
-/// Checks that a run from some seed violates a property.
 fn mutant_violates(run: fn(u64, FilterLimits, u64) -> SeedResult) {
     let worlds = TABLES.into_iter().chain([LARGE]);
     let found = (0..20_000).find_map(|seed| {

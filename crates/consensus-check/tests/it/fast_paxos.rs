@@ -5,7 +5,6 @@ use mitra_consensus::fast_paxos::{FastPaxos, Rules};
 use mitra_consensus::{AllRules, ProcessId};
 use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
 
-/// Returns a world in which the processes in `proposers` propose a value each.
 fn world_of<R: Rules>(
     size: (u8, u8, u8),
     proposers: &[u8],

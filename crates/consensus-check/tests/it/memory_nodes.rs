@@ -2,10 +2,12 @@
 
 use mitra_consensus_check::run_memory_node;
 
-/// Seeds of faults that are fixed: a refused torn write appeared later, a torn record of an
-/// incarnation refused a process for good, the history had the time of an earlier attempt of a
-/// write-once operation that failed twice, and a failed record of an incarnation that was not
-/// accepted refused, after a restart of the memory node, the one that was.
+/// Seeds of faults that are fixed:
+/// - A refused torn write appeared later.
+/// - A torn record of an incarnation refused a process for good.
+/// - The history had the time of an earlier attempt of a write-once operation that failed twice.
+/// - After a restart of the memory node, a failed record of an incarnation that was not accepted
+///   refused the incarnation that was accepted.
 const REGRESSIONS: &[u64] = &[1646, 3909, 13014, 513, 2396, 7764, 783437061501, 438230851595];
 
 #[test]

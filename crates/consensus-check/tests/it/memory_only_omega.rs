@@ -1,6 +1,6 @@
 //! Ω where links lose messages. The variant with messages fails. The variant over memories alone
-//! sends none (its message type has no values) and elects a leader; mutants of it without one of
-//! its rules do not.
+//! sends no messages (its message type has no values) and elects a leader. Mutants of this variant
+//! without one of its rules do not elect a leader.
 
 use mitra_consensus::AllRules;
 use mitra_consensus::memory_only_omega::{MemoryOnlyOmega, Rules};

@@ -18,7 +18,7 @@ fn application_that_closes_during_a_move() {
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
 
-/// An end that waits for the peer's Resume may decline the peer's next proposal. It then still
+/// An end that waits for the peer's Resume may decline the peer's next proposal. The end then still
 /// waits, and asks again. (An end that took the proposal as the proof that its move was over waited
 /// forever: seed 86531 of the simulator's failover workload.)
 #[test]
@@ -32,7 +32,7 @@ fn last_rail_that_fails_twice() {
 fn random_failures_never_separate_the_ends_or_stop_them() {
     let mut faults = 0;
     // In the last but one seed, a link recovers at an end that has closed while it waited for a
-    // rail. In the last one, a rail that was refused is the only one that both ends can use.
+    // rail. In the last seed, a rail that was refused is the only rail that both ends can use.
     for seed in (0..3000).chain([1_000_250, 126_317_555_870]) {
         let result = run_rails_from_seed(seed, None);
         assert_eq!(result.violation, None, "seed {seed}");
@@ -41,7 +41,7 @@ fn random_failures_never_separate_the_ends_or_stop_them() {
     assert!(faults > 10_000, "{faults} faults");
 }
 
-/// An end that reads its evidence anew for each message has told the peer something else.
+/// An end that reads its evidence anew for each message gives the peer different evidence.
 #[test]
 fn evidence_that_changes_is_found() {
     let limits = RailFaultLimits { timers: 3, ..RailFaultLimits::ONE_FAILURE };
@@ -50,7 +50,7 @@ fn evidence_that_changes_is_found() {
 }
 
 /// A late message about the queue pair of an earlier ballot must not connect the queue pair of a
-/// later one.
+/// later ballot.
 #[test]
 fn queue_pairs_of_different_ballots_are_found() {
     let violation = |seed| run_rails_from_seed(seed, Some(RailRule::SameBallot)).violation;

@@ -75,7 +75,7 @@ impl Mutant {
         Mutant { broken: Some(rule), publication: Publication::Write, rules: WRITE_ATOMICITY }
     }
 
-    /// Explores the mutant of each kind of cell. It must violate the property.
+    /// Explores the mutant of each kind of cell. Each mutant must violate the property.
     fn is_found(&self, programs: &[&[CellCall]], failures: &[u8]) {
         for kind in KINDS {
             let config = CellWorldConfig {
@@ -102,7 +102,7 @@ fn mutant_without_fence_is_found() {
 
 #[test]
 fn mutant_that_writes_the_announcement_of_another_owner_is_found() {
-    // The third client overwrites the second change of the first one, before the WRITE for the
+    // The third client overwrites the second change of the first client, before the WRITE for the
     // first change.
     let programs: &[&[CellCall]] = &[&[add(0, 1), add(0, 2)], &[add(0, 10)], &[add(0, 100)]];
     Mutant::without(BrokenCellRule::HelpByCompareSwap).is_found(programs, &[1, 0, 0]);

@@ -28,8 +28,8 @@ impl WriteOnceFields for Pair {
 }
 
 /// A client of the registers. The writer writes two fields, and sends a message to the reader after
-/// each write. The reader reads at the start and after each message. Its decision is whether each
-/// read returned the fields that it had a message about.
+/// each write. The reader reads at the start and after each message. The reader's decision is
+/// whether each read returned the fields that earlier messages announced.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client<R> {
     me: ProcessId,
@@ -119,7 +119,7 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Exploration {
     let region =
         Region { registers: 1, permissions, legal_change: LegalChange::Never, kind: RegisterKind::ReadWrite };
     // Memories do not crash in this world. A memory whose operations are never executed has the
-    // same effect as a crashed one.
+    // same effect as a crashed memory.
     let start = World::new(vec![client(WRITER), client(READER)], 3, &[region], FaultLimits::default());
     Exhaustive::agreement(start, 0, vec![true]).explore()
 }

@@ -50,7 +50,7 @@ fn objects_hold_from_every_seed() {
     }
 }
 
-/// Two requesters, one of whose paths fails once.
+/// Two requesters. The path of one requester fails once.
 fn counter(field_bits: u8, broken: Option<BrokenCounterRule>) -> CounterWorldConfig {
     let programs = match field_bits {
         1 => vec![vec![vec![1], vec![1], vec![1]], vec![vec![1]]],

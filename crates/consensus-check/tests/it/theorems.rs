@@ -14,7 +14,7 @@ fn each_theorem_is_shown_in_a_few_steps() {
     }
 }
 
-/// The rule that the theorem breaks is the only one that is missing: with it, the same world holds.
+/// A theorem's world lacks only the rule that the theorem breaks. With this rule, the world holds.
 #[test]
 fn fence_evidence_and_replay_avoid_the_theorems() {
     let entry = CATALOGUE.iter().find(|entry| entry.name == "fence-evidence-replay").expect("an entry");
@@ -50,8 +50,8 @@ fn is_violated(setup: ResendSetup, holds: fn(&ResendWorld) -> bool) -> bool {
     false
 }
 
-/// A repeated CMP_SWAP that nobody resets changes the word once, and then tells that it did not: it
-/// is executed twice all the same.
+/// If no client resets the word, a repeated CMP_SWAP changes the word once. The operation is
+/// executed twice all the same, and the second execution reports a failed comparison.
 #[test]
 fn repeated_compare_swap_without_a_reset_changes_the_word_once() {
     let setup = ResendSetup {

@@ -89,7 +89,7 @@ fn next_life_before_the_recovery_is_found() {
     is_found(TransactionConfig { recovers_first: false, ..config });
 }
 
-/// An old version is read before, and the free lock after another transaction has committed.
+/// The old version is read before another transaction commits, and the free lock after it commits.
 #[test]
 fn header_that_is_torn_is_found() {
     is_found(TransactionConfig { tears_headers: true, ..world("write-skew") });

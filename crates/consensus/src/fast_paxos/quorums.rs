@@ -32,8 +32,6 @@ pub(super) mod tests {
         (0..1 << n).filter(|set: &u16| set.count_ones() as usize == len).collect()
     }
 
-    /// For up to nine acceptors, quorums exist exactly where every two classic quorums intersect,
-    /// and every two fast quorums intersect in every classic quorum.
     #[test]
     fn quorums_exist_exactly_where_they_intersect() {
         for n in 1..=9 {

@@ -8,11 +8,10 @@ use crate::process::majority;
 use crate::{Action, Response};
 use mitra_mutants::Mutant;
 
-/// The catch-up of a follower. It proceeds in rounds; each round reads the entries of one window
-/// from every memory.
+/// The catch-up of a follower, in rounds. Each round reads the entries of one window from every
+/// memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct CatchUp {
-    /// The first index of the round.
     first: u64,
     /// The last index of the round. Its entry was committed before the reads began, so a majority
     /// of the memories holds that entry or a snapshot that includes it.
@@ -40,7 +39,7 @@ impl CatchUp {
         CatchUp { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
     }
 
-    /// Begins a new round if the last one is complete and more entries are committed. Invokes the
+    /// Begins a new round if the last round is complete and more entries are committed. Invokes the
     /// next read at each memory that has no operation outstanding.
     pub(super) fn drive(&mut self, state: &mut State, out: &mut Vec<Action<Cell, Committed>>) {
         if state.commit >= self.end {
@@ -66,7 +65,6 @@ impl CatchUp {
         }
     }
 
-    /// Handles a memory's response.
     pub(super) fn on_response<R: Rules>(&mut self, m: usize, response: Response<Cell>, state: &mut State) {
         let Response::Cells(cells) = response else { return };
         self.sources[m] = match &mut self.sources[m] {

@@ -76,7 +76,7 @@ pub enum Payload {
 pub struct Chunk {
     /// The index of the last entry that the snapshot includes.
     pub index: u64,
-    /// The ballot of the leader that wrote it.
+    /// The ballot of the leader that wrote the chunk.
     pub ballot: u64,
     /// The bytes of the chunk.
     #[serde(with = "serde_bytes")]

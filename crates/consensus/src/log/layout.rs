@@ -24,8 +24,8 @@ pub struct Config {
     /// this number is reached wait and share the next entries. A smaller maximum therefore leads to
     /// fewer and larger entries.
     pub max_inflight: u16,
-    /// The maximum number of registers that one operation reads, and of outstanding writes of
-    /// entries, or of chunks, per memory.
+    /// The maximum number of registers that one operation reads. Also the maximum number of
+    /// outstanding entry writes per memory, and of outstanding chunk writes.
     pub window: u16,
     /// The length of the ring in windows, at least 2.
     pub ring_windows: u16,
@@ -133,14 +133,12 @@ impl Config {
     }
 }
 
-/// The read of the header.
 pub(super) const READ_HEADER: Op<Cell> = Op::Read { region: 0, first: 0, count: 1 };
 
 fn read(first: u16, count: u16) -> Op<Cell> {
     Op::Read { region: 0, first, count }
 }
 
-/// Returns a write of a register.
 pub(super) fn write(register: u16, cell: Cell) -> Op<Cell> {
     Op::Write { region: 0, register, cell }
 }

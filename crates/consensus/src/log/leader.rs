@@ -18,7 +18,6 @@ use mitra_mutants::Mutant;
 /// The error that this process must end its term.
 pub(super) struct Deposed;
 
-/// The state of one term in which this process leads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LeaderState {
     pub(super) ballot: u64,
@@ -46,11 +45,9 @@ struct ProposedEntry {
     votes: u64,
 }
 
-/// The progress of one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct MemoryProgress {
     pub(super) phase: Phase,
-    /// The content of the memory's header.
     pub(super) header: Header,
     /// Whether the write of this term's ballot to the header has been invoked.
     pub(super) ballot_write_invoked: bool,
@@ -60,7 +57,6 @@ pub(super) struct MemoryProgress {
 }
 
 impl MemoryProgress {
-    /// Creates the state of a memory of which the leader has read nothing.
     fn new() -> MemoryProgress {
         MemoryProgress {
             phase: Phase::Waiting,
@@ -73,7 +69,7 @@ impl MemoryProgress {
 }
 
 impl LeaderState {
-    /// Begins a term. Its ballot is `state.highest_ballot`, which the caller has set to a new
+    /// Begins a term with the ballot `state.highest_ballot`, which the caller has set to a new
     /// ballot of this process.
     pub(super) fn new(state: &State) -> LeaderState {
         LeaderState {
@@ -222,8 +218,8 @@ impl LeaderState {
         }
     }
 
-    /// Creates the next entry from the first queued submission. If that is a command, the commands
-    /// queued after it share the entry as far as they fit.
+    /// Creates the next entry from the first queued submission. If this submission is a command,
+    /// the commands directly behind it share the entry as far as they fit.
     fn next_entry(&mut self, state: &State) -> Option<ProposedEntry> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
@@ -243,7 +239,6 @@ impl LeaderState {
         Some(ProposedEntry { payload, tickets, votes: 0 })
     }
 
-    /// Handles a memory's response.
     pub(super) fn on_response<R: Rules>(
         &mut self,
         m: usize,

@@ -30,9 +30,9 @@
 //!   the first hole, and writes this entry again in its own ballot.
 //! - **Slow memories.** The votes of a memory that is taken over late are valid at once: each index
 //!   is an independent Paxos instance, for which the memory's promise suffices. A memory that lacks
-//!   old entries receives the entries that the leader still holds, and a snapshot in place of the
-//!   others. Until the snapshot is in the memory, the leader writes no entry to it that is more
-//!   than one ring beyond the memory's recycling point.
+//!   old entries receives a snapshot and the entries that the leader still holds. Until the
+//!   snapshot is in the memory, the entries that the leader writes to it are at most one ring
+//!   beyond the memory's recycling point.
 //! - **Recycling.** Each memory has its own recycling point, which moves only after the whole
 //!   snapshot is in the memory. A memory that has voted for an entry therefore holds the entry or a
 //!   snapshot that includes it. Submissions wait while the rings of a majority are full.
@@ -84,9 +84,9 @@ use crate::{
 pub trait Rules: RuleSet {
     /// A term ends if the leader reads a higher ballot in a memory.
     const CHECKS_BALLOT: bool = true;
-    /// A leader that reads its current ballot in a header before it has written it there takes a
-    /// higher ballot. It used this ballot before it lost its state, and no longer knows which
-    /// entries it wrote.
+    /// A leader takes a higher ballot if a header already holds its current ballot before the
+    /// leader has written the header. The process used this ballot before it lost its state, and no
+    /// longer knows which entries it wrote.
     const RESTARTS_ABOVE_OWN_BALLOT: bool = true;
     /// The leader takes a memory over only after the memory has answered all outstanding
     /// operations.
@@ -100,7 +100,7 @@ pub trait Rules: RuleSet {
     const BY_MAJORITY: bool = true;
     /// The recycling point moves after all chunks of the snapshot are acknowledged.
     const AWAITS_SNAPSHOT: bool = true;
-    /// The leader writes a snapshot to the area that does not hold the valid one.
+    /// The leader writes a snapshot to the area that does not hold the valid snapshot.
     const ALTERNATES_SNAPSHOT_AREAS: bool = true;
     /// The leader overwrites registers only up to the recycling point.
     const AWAITS_RECYCLING: bool = true;
@@ -157,8 +157,8 @@ impl<R: Rules> Log<R> {
         ticket
     }
 
-    /// Submits commands in order. The results are those of [`Log::submit`] for each command.
-    /// Commands that are queued together share entries as far as they fit.
+    /// Submits commands in order, each with the result of [`Log::submit`]. Commands that are queued
+    /// together share entries as far as they fit.
     pub fn submit_all(
         &mut self,
         commands: impl IntoIterator<Item = Vec<u8>>,
@@ -338,7 +338,6 @@ impl<R: Rules> Process for Log<R> {
     }
 }
 
-/// Sends the commit index to the other processes.
 fn announce(ballot: u64, state: &State, out: &mut Vec<Action<Cell, Committed>>) {
     send_others(state.me, state.config.processes, &Committed { ballot, index: state.commit }, out);
 }

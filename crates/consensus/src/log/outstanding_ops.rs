@@ -3,7 +3,6 @@
 use super::Cell;
 use crate::{Action, MemoryId, Op, OpId};
 
-/// The purpose of an outstanding operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum OpPurpose {
     /// No purpose any more: the operation was abandoned.
@@ -67,17 +66,15 @@ impl OutstandingLogOps {
         Some(outstanding.remove(at).1)
     }
 
-    /// Abandons the outstanding operations at all memories.
     pub(super) fn abandon(&mut self) {
         (0..self.0.len()).for_each(|m| self.abandon_at(m));
     }
 
-    /// Abandons the outstanding operations at memory `m`.
     pub(super) fn abandon_at(&mut self, m: usize) {
         self.0[m].iter_mut().for_each(|(_, purpose)| *purpose = OpPurpose::Stale);
     }
 
-    /// Returns the purposes of the operations outstanding at a memory, including abandoned ones.
+    /// The purposes of the operations outstanding at a memory, including abandoned operations.
     pub(super) fn at(&self, m: usize) -> impl ExactSizeIterator<Item = OpPurpose> + Clone {
         self.0[m].iter().map(|&(_, purpose)| purpose)
     }

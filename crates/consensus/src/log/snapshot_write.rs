@@ -8,7 +8,6 @@ use super::{Cell, Chunk, Committed, Header, Rules, SnapshotMeta, State};
 use crate::Action;
 use mitra_mutants::Mutant;
 
-/// The progress of writing a snapshot to one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum SnapshotWrite {
     /// No snapshot is being written.
@@ -21,8 +20,8 @@ pub(super) enum SnapshotWrite {
 }
 
 impl LeaderState {
-    /// Invokes the next writes of the snapshot that is being written to memory `m`. If none is
-    /// being written and the memory holds an older snapshot than the leader, begins to write the
+    /// Invokes the next writes of the snapshot that is being written to memory `m`. If no snapshot
+    /// is being written and the leader has a newer snapshot than the memory, begins to write the
     /// leader's snapshot.
     pub(super) fn write_snapshot<R: Rules>(
         &mut self,
@@ -36,8 +35,8 @@ impl LeaderState {
             |state: &State| state.outstanding.at(m).filter(|&purpose| purpose == OpPurpose::Chunk).count();
         let begins = match snapshot_write {
             SnapshotWrite::Idle => newest.index > header.snapshot.index,
-            // A newer snapshot replaces the one being written, but only when no write of the older
-            // snapshot's chunks is outstanding: it could overwrite a chunk of the newer snapshot.
+            // A newer snapshot replaces an older one only when no write of the older snapshot's
+            // chunks is outstanding. Such a write could overwrite a chunk of the newer snapshot.
             SnapshotWrite::Writing { meta, .. } => {
                 meta.index < newest.index && outstanding_chunks(state) == 0
             }

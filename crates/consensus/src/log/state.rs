@@ -4,14 +4,12 @@ use super::outstanding_ops::OutstandingLogOps;
 use super::{CommitOutcome, Config, Delivery, Entry, Header, Payload, Ticket};
 use crate::{ProcessId, ProcessSet};
 
-/// The state of a process that does not depend on its role.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct State {
     pub(super) me: ProcessId,
     pub(super) config: Config,
     /// The processes that may lead, as of the last delivered entry.
     pub(super) leaders: ProcessSet,
-    /// The highest ballot seen.
     pub(super) highest_ballot: u64,
     /// The index of the last delivered entry.
     pub(super) commit: u64,
@@ -27,7 +25,6 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Creates the state of a process that has not read anything yet.
     pub(super) fn new(me: ProcessId, config: Config) -> State {
         State {
             me,
@@ -44,7 +41,6 @@ impl State {
         }
     }
 
-    /// Delivers the next committed entry.
     pub(super) fn deliver(&mut self, payload: Payload) {
         self.commit += 1;
         if let Payload::EligibleLeaders(leaders) = payload {
@@ -53,14 +49,11 @@ impl State {
         self.deliveries.push(Delivery::Entry { index: self.commit, payload });
     }
 
-    /// Updates the highest ballot and the known commit index from an entry.
     pub(super) fn observe_entry(&mut self, entry: &Entry) {
         self.highest_ballot = self.highest_ballot.max(entry.ballot);
         self.known_commit = self.known_commit.max(entry.commit);
     }
 
-    /// Updates the highest ballot, the known commit index and the highest recycling point from a
-    /// header.
     pub(super) fn observe_header(&mut self, header: &Header) {
         self.highest_ballot = self.highest_ballot.max(header.ballot);
         self.known_commit = self.known_commit.max(header.snapshot.index);

@@ -11,7 +11,6 @@ use crate::process::majority;
 use crate::{Action, Op, Permissions, Response};
 use mitra_mutants::Mutant;
 
-/// The phase of the takeover at one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
     /// The process has not taken the permission yet. Operations of an earlier term may be

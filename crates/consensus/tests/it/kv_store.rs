@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The reference model: a map, and the sessions, least recently used first. Each session has the
-/// sequence number of, and the reply to, its last command.
+/// sequence number of its last command, and the reply to this command.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,

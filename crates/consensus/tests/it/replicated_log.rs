@@ -16,7 +16,6 @@ const CONFIG: Config = Config {
 };
 const ME: ProcessId = ProcessId(1);
 
-/// A process and its memory.
 struct Driver {
     log: Log,
     memory: Memory<Cell>,
@@ -170,8 +169,8 @@ fn response_with_unknown_id_is_ignored() {
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));
 }
 
-/// A leader that makes itself ineligible must announce the commit index of that entry at once,
-/// because it begins no later term in which it could announce it.
+/// A leader that makes itself ineligible must announce the commit index of its last entry at once,
+/// because it begins no later term.
 #[test]
 fn leader_that_becomes_ineligible_announces_its_last_entry() {
     let mut driver = Driver::lead();
