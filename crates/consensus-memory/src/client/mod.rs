@@ -23,7 +23,6 @@ use crate::layout::Layout;
 /// The maximum length of a READ, in bytes. A READ of a single larger register may exceed it.
 pub const MAX_READ_BYTES: usize = 64 << 10;
 
-/// The state of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Disconnected,
@@ -48,10 +47,8 @@ struct SeqRequest {
     registers: Range<u16>,
 }
 
-/// The progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Not posted.
     Queued,
     /// Posted as a work request.
     Posted,
@@ -141,7 +138,6 @@ impl<C, K> Client<C, K> {
         self.state == State::Crashed
     }
 
-    /// Removes a pending operation and appends its response.
     fn respond(&mut self, at: usize, response: Response<C>, responses: &mut Vec<(OpId, Response<C>)>) {
         if let Some(pending) = self.pending.remove(at) {
             responses.push((pending.id, response));
