@@ -21,7 +21,8 @@ pub struct MemoryConfig {
     /// Whether a restarted process may connect again. A restarted process has lost its promises and
     /// accepted values, which only few protocols tolerate.
     pub allow_restarts: bool,
-    /// Where the contents are stored, or `None` for a memory whose contents end with the process.
+    /// The storage of the contents, or `None` for a memory whose contents are lost when the process
+    /// ends.
     pub storage: Option<StorageConfig>,
     /// The configuration of the connections. Both ends must use the same configuration.
     pub failover: mitra_failover::Config,
