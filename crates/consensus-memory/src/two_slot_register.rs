@@ -9,8 +9,8 @@
 /// and the CRC-32 of both and of the contents (4).
 const HEADER_BYTES: usize = 16;
 
-/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. It is a multiple
-/// of 8.
+/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. The size is a
+/// multiple of 8.
 pub(crate) const fn slot_bytes(capacity: usize) -> usize {
     (HEADER_BYTES + capacity).next_multiple_of(8)
 }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     /// Three writes are cut off in turn, each after any subset of its 8-byte parts. The last two
-    /// writes have the same contents. No part of a later write completes an earlier one.
+    /// writes have the same contents. No part of a later write completes an earlier write.
     #[test]
     fn later_write_completes_no_earlier_one() {
         let parts = slot_bytes(CAPACITY) / 8;

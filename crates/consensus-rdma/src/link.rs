@@ -142,7 +142,7 @@ impl Link {
         self.dispatch(event);
     }
 
-    /// Passes completions and messages to `event`, without driving a failover. This is faster than
+    /// Passes completions and messages to `event`, without driving a failover. Faster than
     /// [`Link::poll`].
     pub(crate) fn poll_completions(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll_completions(&mut self.completions);

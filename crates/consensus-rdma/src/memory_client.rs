@@ -82,7 +82,6 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         self.connections
     }
 
-    /// Returns the report of the current connection's last failover.
     pub(crate) fn last_failover(&self) -> Option<FailoverReport> {
         let State::Connected(link) = &self.state else { return None };
         link.last_failover()

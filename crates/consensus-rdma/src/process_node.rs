@@ -44,7 +44,7 @@ pub struct ProcessConfig {
 /// A process with its connections to memory nodes and peers.
 ///
 /// The node performs the [`Action`]s of the state machine and passes their outcomes back as
-/// [`Input`]s. It makes progress only inside its methods.
+/// [`Input`]s. The node makes progress only inside its methods.
 #[derive(Debug)]
 pub struct ProcessNode<P: Process> {
     process: P,
@@ -210,7 +210,7 @@ where
         self.handle_inputs() | busy
     }
 
-    /// Polls, and if there was no input, blocks until an event arrives, for at most `max`.
+    /// Polls. If there was no input, blocks until an event arrives, for at most `max`.
     ///
     /// A failover of a connection raises no completion event, and the node takes part in the
     /// failover only in [`ProcessNode::poll`]. `max` should therefore be about a millisecond.

@@ -133,8 +133,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// # Errors
-    /// `TimedOut` after the deadline.
+    /// Returns the error `TimedOut` after the deadline.
     fn remaining(&self) -> io::Result<Duration> {
         let remaining = self.deadline.saturating_duration_since(Instant::now());
         if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }

@@ -81,7 +81,7 @@ pub struct ScheduledFault {
     pub rail: usize,
     /// The fault.
     pub action: FaultAction,
-    /// The delay. It begins when the program opens the device, or when the device's process
+    /// The delay, which begins when the program opens the device, or when the device's process
     /// receives the request of `mitra fault`.
     pub delay: Duration,
 }

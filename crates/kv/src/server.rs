@@ -77,7 +77,6 @@ struct Waiter {
     in_session: bool,
 }
 
-/// The log of a process node.
 struct LogOfNode<'a>(&'a mut ProcessNode<Member>);
 
 impl LogHost for LogOfNode<'_> {

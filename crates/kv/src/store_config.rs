@@ -4,8 +4,8 @@ use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv_store::Limits;
 use mitra_consensus::{Region, log};
 
-/// The capacity of a log register, in bytes. It limits the length of a command, including the key
-/// and the value.
+/// The capacity of a log register, in bytes. The capacity limits the length of a command, including
+/// the key and the value.
 const REGISTER_BYTES: usize = 4 << 10;
 /// The maximum number of log entries in flight. Commands that arrive while this many are in flight
 /// are combined in the next entry. A larger number would lead to smaller entries, and each entry

@@ -98,7 +98,7 @@ impl ClientServer {
         })
     }
 
-    /// Accepts clients, and starts a task for each that reads its requests.
+    /// Accepts clients, and starts a task for each client, which reads the client's requests.
     pub(crate) async fn serve(self: Rc<ClientServer>, listener: TcpListener) -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;

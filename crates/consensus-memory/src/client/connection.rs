@@ -25,7 +25,7 @@ impl<C, K> Client<C, K> {
     }
 
     /// Handles the memory node's answer to a handshake on the unconnected end `link`. The client is
-    /// then connected, or crashed, or, if `link` does not connect, still disconnected.
+    /// then connected or crashed. If `link` does not connect, the client stays disconnected.
     pub fn on_welcome(
         &mut self,
         welcome: &Welcome,

@@ -3,7 +3,7 @@
 //!
 //! An RC NAK from the memory node's NIC breaks the connection. The memory node fences the old
 //! connection before it accepts a new one. The client then responds with `Response::Nak` to each
-//! WRITE that was posted on the old connection and whose outcome is unknown: the WRITE may have
+//! WRITE that was posted on the old connection and whose outcome is unknown. Such a WRITE may have
 //! been executed, but will not be executed later. The client posts reads, write-once operations and
 //! changes of permissions again, because they are repeatable.
 
@@ -69,7 +69,7 @@ struct PendingOp<C> {
     /// The cells that a read operation has read so far.
     cells: Vec<C>,
     /// The sequence number of the whole slot, if the last READ found the other slot of the register
-    /// torn. The register is the one that the operation reads next, after `cells`.
+    /// torn. The operation reads this register next, after `cells`.
     whole_beside_torn: Option<u64>,
     /// The number of READs of the same register so far that found a torn slot.
     torn_reads: u32,
@@ -97,7 +97,7 @@ pub struct Client<C, K> {
 }
 
 impl<C, K> Client<C, K> {
-    /// Creates the client of a memory with these regions. It has no connection.
+    /// Creates the client of a memory with these regions. The client has no connection.
     pub fn new(regions: &[Region], register_capacity: usize) -> Client<C, K> {
         let unknown = |_| RegionState { read: None, write: None, seqs: Vec::new() };
         Client {

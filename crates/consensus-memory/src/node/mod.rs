@@ -49,8 +49,8 @@ pub struct Node<K, F: Files> {
     /// Per process, the incarnations that have connected, oldest first.
     incarnations: Vec<Vec<u64>>,
     storage: Option<Storage<F>>,
-    /// The random number that identifies the contents. It is drawn again at each start at which the
-    /// contents are lost.
+    /// The random number that identifies the contents. A start after a loss of the contents draws a
+    /// new number.
     incarnation: u64,
     /// The write keys whose revocation a NIC has not confirmed, each with its process. The NIC may
     /// still execute writes by these keys.

@@ -33,8 +33,8 @@ pub trait Files: Debug {
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
     /// Replaces the contents of a file, or creates the file. After a crash, the file has its old or
-    /// its new contents. When this returns, the new contents, and all files of the directory, are
-    /// on the disk.
+    /// its new contents. When `replace` returns, the new contents and all files of the directory
+    /// are on the disk.
     ///
     /// # Errors
     /// If the operating system refuses the replacement. The file then has its old or its new

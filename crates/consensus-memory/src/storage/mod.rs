@@ -1,11 +1,11 @@
 //! Persistent storage of a memory node: its contents in files, which outlive the process.
 //!
 //! The NIC writes to a file before it acknowledges a write, so acknowledged writes survive the
-//! process. They survive a reboot only if they are on the disk. With `sync`, every write is on the
-//! disk before it is acknowledged. This corresponds to persistent memory and a NIC with the FLUSH
-//! extension (IBTA annex A19). Without `sync`, a reboot or a failing disk may lose acknowledged
-//! writes. The files do not show whether a reboot lost writes. After a reboot, the node therefore
-//! refuses to open files that were written without `sync`.
+//! process. Acknowledged writes survive a reboot only if they are on the disk. With `sync`, every
+//! write is on the disk before it is acknowledged, which corresponds to persistent memory and a NIC
+//! with the FLUSH extension (IBTA annex A19). Without `sync`, a reboot or a failing disk may lose
+//! acknowledged writes. The files do not show whether a reboot lost writes. After a reboot, the
+//! node therefore refuses to open files that were written without `sync`.
 //!
 //! ```text
 //! DIR/lock        locked while a memory node runs
@@ -103,7 +103,7 @@ pub struct Storage<F: Files> {
     /// The size of the complete records in `incarnation_log`, in bytes.
     logged_bytes: u64,
     /// Whether the last write of a record failed, so that the file may have this record behind the
-    /// complete ones.
+    /// complete records.
     has_failed_record: bool,
     /// Kept open, because it may hold a lock.
     _files: F,
@@ -264,7 +264,7 @@ fn reopened_header(old: &Header, fresh: &Header) -> Result<Header, fn(PathBuf) -
     if old.boot != fresh.boot && !old.sync && !Mutant::RebootIgnored.is_on() {
         return Err(StorageError::PossibleDataLoss);
     }
-    // The files are safe after a reboot only if both the earlier writes and the coming ones are
+    // The files are safe after a reboot only if both the earlier writes and the later writes are
     // synchronous.
     Ok(Header {
         incarnation: old.incarnation,

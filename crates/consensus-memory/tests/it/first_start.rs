@@ -1,4 +1,4 @@
-//! A first start that ends before the files are on the disk does no harm to the next ones.
+//! A first start that ends before the files are on the disk does no harm to the next starts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

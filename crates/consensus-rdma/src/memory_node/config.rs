@@ -40,7 +40,7 @@ pub enum StartError {
     /// The storage directory is not usable.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The number of processes is outside 1 to 64, or, for a process node, the tokens, the
+    /// The number of processes is outside 1 to 64. For a process node, also: the tokens, the
     /// addresses and the id do not match.
     #[error("{0} processes; 1 to 64 can share a memory")]
     ProcessCount(usize),
