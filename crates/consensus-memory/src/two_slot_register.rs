@@ -50,7 +50,6 @@ fn decode_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
     (crc == checksum(seq, contents)).then_some((seq, contents))
 }
 
-/// The result of a READ of both slots.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum RegisterRead<'a> {
     /// Both slots are whole. At some time during the READ, the register held this value with this

@@ -15,7 +15,6 @@ const MESSAGE_SLOTS: u64 = 16;
 /// crashed, or its connection is about to close.
 const MAX_QUEUED: usize = 4096;
 
-/// An event that [`Link::poll`] reports.
 pub(crate) enum LinkEvent {
     /// A work request of [`Link::post`] has completed. `wr_id` is the id that the caller passed to
     /// [`Link::post`].
@@ -47,7 +46,6 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Creates an unconnected end for messages of at most `max_message_bytes` bytes.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         config: mitra_failover::Config,

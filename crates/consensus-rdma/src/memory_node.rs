@@ -65,7 +65,7 @@ impl MemoryNode {
         let storage = config.storage.as_ref().map(open).transpose()?;
         if config.regions.iter().any(|region| region.kind == RegisterKind::WriteOnce) {
             // Processes write these registers by compare-and-swap. After a failover, the
-            // compare-and-swaps of different processes must still be atomic to each other.
+            // compare-and-swaps of different processes must still exclude each other.
             domain.share_atomics()?;
         }
         let nics = Nics::new(&domain, n, config.failover)?;

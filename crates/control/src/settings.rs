@@ -44,8 +44,8 @@ pub struct Settings {
     /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error. By
     /// default, the library explains only the first refused call of each kind.
     pub verbose: bool,
-    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except why it cannot
-    /// open the device. Default: 0.
+    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except the reason why
+    /// the device cannot be opened. Default: 0.
     pub quiet: bool,
     /// `MITRA_FAULTS`: the faults to inject after the program has opened the device. Default: none.
     pub faults: FaultScript,

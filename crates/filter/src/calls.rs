@@ -75,7 +75,6 @@ pub trait SenderCore<B> {
     fn expire_grant(&mut self);
 }
 
-/// The retry timer with its exponential back-off.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct RetryTimer {
     is_set: bool,

@@ -59,7 +59,7 @@ struct Row<B> {
     offers: VecDeque<Offered>,
 }
 
-/// The maximum number of offers of a row. A further offer ends the earliest.
+/// The maximum number of offers of a row. A further offer ends the earliest offer.
 const MAX_OFFERS: usize = 8;
 
 /// A grant that was offered to an incarnation while another incarnation has the row.

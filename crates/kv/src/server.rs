@@ -98,7 +98,6 @@ pub struct Server {
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
-    /// The client connections by id.
     connections: HashMap<usize, ClientConnection>,
     next_connection: usize,
     /// Requests of several commands, by connection id and request number.

@@ -112,8 +112,7 @@ impl Attempt {
         Ok(requests)
     }
 
-    /// Continues with the outcomes of the last requests. After the result, the next attempt may
-    /// begin.
+    /// The next attempt may begin after [`AttemptProgress::Won`] or [`AttemptProgress::Lost`].
     pub(crate) fn on_outcomes(&mut self, outcomes: &[Outcome]) -> AttemptProgress {
         let last = outcomes.last().copied().unwrap_or(Outcome::Unknown);
         match self.stage {

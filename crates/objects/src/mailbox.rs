@@ -142,7 +142,6 @@ pub struct Send {
 }
 
 impl Send {
-    /// Returns the WRITEs that may be missing.
     fn missing(&self, written: usize) -> Requests {
         let Send { writer, payload, .. } = self;
         let number = writer.sent + 1;

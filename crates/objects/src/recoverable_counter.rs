@@ -148,7 +148,6 @@ pub struct CounterClient {
     layout: CounterLayout,
     requester: u8,
     field: u64,
-    /// The sum of the adds.
     contributed: i64,
 }
 
@@ -253,7 +252,6 @@ impl Add {
         (self.client.field + position as u64) & self.client.layout.field_max()
     }
 
-    /// Returns the requests of the adds that are not executed.
     fn remaining(&self) -> Requests {
         let CounterClient { word, layout, requester, .. } = self.client;
         let deltas = self.deltas[self.previous.len()..].iter().enumerate();

@@ -40,7 +40,6 @@ struct RegionState<K> {
     seqs: Vec<Option<u64>>,
 }
 
-/// Registers whose sequence numbers the client has requested.
 #[derive(Debug)]
 struct SeqRequest {
     region: u8,

@@ -144,8 +144,8 @@ impl<F: Files> Storage<F> {
             }
             Err(error) => return Err(failed(incarnation_log::NAME)(error)),
         };
-        // The node records a process after it writes the header. A log without a header therefore
-        // belongs to a memory that lost its header.
+        // The node records a process after it writes the header, and before the process can write.
+        // A log without a header therefore belongs to a memory that lost its header.
         if found.is_none() && !log.is_empty() {
             return Err(damaged(HEADER));
         }

@@ -29,7 +29,6 @@ pub(super) struct Staging {
     used: Vec<UsedSlot>,
 }
 
-/// The slot of an outstanding work request.
 #[derive(Debug)]
 struct UsedSlot {
     wr_id: u64,

@@ -7,7 +7,6 @@ use mitra_verbs::Buffer;
 /// The number of posted receives per queue pair.
 pub(super) const RECVS: u32 = 32;
 
-/// The layout of the registered memory of a queue pair: slots of one length.
 #[derive(Clone, Debug)]
 pub(super) struct Slots {
     memory: Arc<Buffer>,

@@ -9,7 +9,6 @@ use mitra_consensus::replicated_store::Outcome;
 /// The state of a client request that consists of one or more commands (its parts), such as
 /// `DEL a b c`, until each part has an outcome.
 pub(super) struct MultiPart {
-    /// The number of parts without an outcome.
     pending_parts: usize,
     /// The number of changes that were made, or of keys that were found.
     count: i64,
