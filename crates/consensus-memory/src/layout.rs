@@ -34,7 +34,6 @@ impl Layout {
         self.regions.len()
     }
 
-    /// Returns the capacity of a register's contents, in bytes.
     pub(crate) fn register_capacity(&self) -> usize {
         self.register_capacity
     }
@@ -67,7 +66,6 @@ impl Layout {
         usize::from(self.registers(region)) * self.stride(region)
     }
 
-    /// Returns whether the registers of a region are write-once words.
     pub(crate) fn is_write_once(&self, region: u8) -> bool {
         matches!(self.regions.get(usize::from(region)), Some((RegisterKind::WriteOnce, _)))
     }

@@ -21,7 +21,7 @@ pub struct Hello {
     pub token: Token,
     /// A random number that the process draws at each start, so that a restart is recognisable.
     pub incarnation: u64,
-    /// What the acceptor needs to connect its end to the sender's: an encoded
+    /// The data by which the acceptor connects its end to the sender's end: an encoded
     /// [`mitra_failover::ConnectInfo`].
     pub info: Vec<u8>,
 }
@@ -29,7 +29,7 @@ pub struct Hello {
 /// The second frame of a handshake, from the acceptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// What the process needs to connect its end to the acceptor's: an encoded
+    /// The data by which the process connects its end to the acceptor's end: an encoded
     /// [`mitra_failover::ConnectInfo`].
     pub info: Vec<u8>,
     /// A random number that identifies the contents of a memory. A memory with a new incarnation
@@ -66,9 +66,9 @@ pub enum MemoryRequest {
         /// The processes that may write it.
         write: ProcessSet,
     },
-    /// Asks for the sequence numbers of `count` registers from `first`, each of which may be that
-    /// of an incomplete write. A correct process asks only if it alone writes these registers, and
-    /// while none of its writes to them is in progress.
+    /// Asks for the sequence numbers of `count` registers from `first`. A returned number may
+    /// belong to an incomplete write. A correct process asks only for registers that no other
+    /// process writes, and only while none of its own writes to these registers is in progress.
     ReadSeqs {
         /// The region.
         region: u8,
@@ -83,7 +83,7 @@ pub enum MemoryRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MemoryReply {
     /// The request to change permissions was processed. `write` is the key by which the process may
-    /// now write the region, or `None` if it may not write the region.
+    /// now write the region, or `None` if the process may not write the region.
     PermissionsChanged {
         /// The encoded key.
         write: Option<Vec<u8>>,

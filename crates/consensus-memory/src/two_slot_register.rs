@@ -9,8 +9,8 @@
 /// and the CRC-32 of both and of the contents (4).
 const HEADER_BYTES: usize = 16;
 
-/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. It is a multiple
-/// of 8.
+/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. The size is a
+/// multiple of 8.
 pub(crate) const fn slot_bytes(capacity: usize) -> usize {
     (HEADER_BYTES + capacity).next_multiple_of(8)
 }
@@ -20,7 +20,6 @@ pub(crate) fn slot_of(seq: u64) -> usize {
     (seq % 2) as usize
 }
 
-/// Appends the encoding of a slot to `out`.
 pub(crate) fn encode_slot(seq: u64, contents: &[u8], out: &mut Vec<u8>) {
     let len = (contents.len() as u32).to_le_bytes();
     out.extend_from_slice(&seq.to_le_bytes());
@@ -51,13 +50,12 @@ fn decode_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
     (crc == checksum(seq, contents)).then_some((seq, contents))
 }
 
-/// The result of a READ of both slots.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum RegisterRead<'a> {
     /// Both slots are whole. At some time during the READ, the register held this value with this
     /// sequence number.
     Stable(u64, &'a [u8]),
-    /// One slot is torn. This is the sequence number and the value of the other, whole slot. After
+    /// One slot is torn. The fields are the sequence number and the value of the whole slot. After
     /// a single READ, the value may be older than a write that ended before the READ began. If the
     /// next READ finds the same sequence number beside a torn slot, the value was current between
     /// the two READs, and the torn slot belongs to the next write.
@@ -66,7 +64,6 @@ pub(crate) enum RegisterRead<'a> {
     BothTorn,
 }
 
-/// Decodes the two slots of a register.
 pub(crate) fn read_slots(slots: &[u8]) -> RegisterRead<'_> {
     let (first, second) = slots.split_at(slots.len() / 2);
     match (decode_slot(first), decode_slot(second)) {
@@ -79,21 +76,21 @@ pub(crate) fn read_slots(slots: &[u8]) -> RegisterRead<'_> {
     }
 }
 
-/// Returns how a new writer continues after an incomplete write: the slot of that write, and the
-/// sequence number to store in its header, which no write uses. Returns `None` unless one slot is
-/// torn. No process may write the register during the call.
+/// Returns the slot of an incomplete write, and a sequence number that no write uses. A new writer
+/// stores this number in the header of the slot. Returns `None` unless one slot is torn. No process
+/// may write the register during the call.
 ///
-/// The slot may hold any part of the incomplete writes since the last complete one. Each of them is
-/// complete once its missing bytes arrive, and the next write may contain these bytes. It would
-/// complete a write that was refused long ago. The stored number prevents that, because all these
-/// writes have smaller numbers, and the next write has a greater number.
+/// The slot may hold any part of the incomplete writes since the last complete write. The next
+/// write may contain the missing bytes of an incomplete write, and would then complete a write that
+/// was refused long ago. The stored number prevents this completion, because all incomplete writes
+/// have smaller numbers and the next write has a greater number.
 pub(crate) fn unused_seq(slots: &[u8]) -> Option<(usize, u64)> {
     let RegisterRead::OneTorn(last, _) = read_slots(slots) else { return None };
     let slot = slot_of(last.wrapping_add(1));
     let header =
         slots[slot * slots.len() / 2..].first_chunk().map_or(0, |header| u64::from_le_bytes(*header));
-    // The incomplete writes have numbers up to that of the header plus 2, because the header may
-    // not have arrived.
+    // The incomplete writes have numbers up to the header's number plus 2, because the header of
+    // the last write may not have arrived.
     let unused = header.max(last.wrapping_add(1)).wrapping_add(4);
     Some((slot, if slot_of(unused) == slot { unused } else { unused.wrapping_add(1) }))
 }
@@ -167,8 +164,8 @@ mod tests {
         }
     }
 
-    /// Three writes are cut off in turn, each in any parts. The last two have the same contents. No
-    /// part of a later write completes an earlier one.
+    /// Three writes are cut off in turn, each after any subset of its 8-byte parts. The last two
+    /// writes have the same contents. No part of a later write completes an earlier write.
     #[test]
     fn later_write_completes_no_earlier_one() {
         let parts = slot_bytes(CAPACITY) / 8;

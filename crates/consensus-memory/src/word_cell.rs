@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Encodes a cell as a non-zero word. The first byte is the length of the encoded cell plus one;
-/// the encoded cell, of at most seven bytes, follows. Returns `None` if the encoded cell is longer.
+/// Encodes a cell as a non-zero word. The first byte is the length of the encoded cell plus one.
+/// The encoded cell follows, in at most seven bytes. Returns `None` if the encoded cell is longer.
 pub(crate) fn encode_word<C: Serialize>(cell: &C) -> Option<u64> {
     let mut bytes = [0; 8];
     let len = postcard::to_slice(cell, &mut bytes[1..]).ok()?.len();

@@ -8,19 +8,17 @@ use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, OwnedRegio
 use mitra_handshake::ReadyCqs;
 use mitra_verbs::{Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
-/// The number of send buffers, and the number of receive buffers. Work requests with smaller ids
-/// are messages.
+/// The number of send buffers, and the number of receive buffers. Work requests with ids below this
+/// number are messages.
 const MESSAGE_SLOTS: u64 = 16;
-/// The maximum number of messages that wait for a send buffer. A peer that accepts no message for
-/// that long has crashed, or its connection is about to close.
+/// The maximum number of messages that wait for a send buffer. If the queue is full, the peer has
+/// crashed, or its connection is about to close.
 const MAX_QUEUED: usize = 4096;
 
-/// An event that [`Link::poll`] reports.
 pub(crate) enum LinkEvent {
-    /// A work request that [`Link::post`] posted has completed. Its id is the id passed to
+    /// A work request of [`Link::post`] has completed. `wr_id` is the id that the caller passed to
     /// [`Link::post`].
     Completed(Completion),
-    /// A message from the peer has arrived.
     Message(Vec<u8>),
 }
 
@@ -46,7 +44,6 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Creates an unconnected end for messages of at most `max_message_bytes` bytes.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         config: mitra_failover::Config,
@@ -59,12 +56,12 @@ impl Link {
         Ok(Link { vqp, max_message_bytes, slots, free_slots, queued, completions })
     }
 
-    /// Returns the encoded [`ConnectInfo`] that the peer needs to connect.
+    /// Returns an encoded [`ConnectInfo`] for the peer.
     pub(crate) fn info(&self) -> Vec<u8> {
         self.vqp.local_info().encode()
     }
 
-    /// Connects to the peer with the encoded [`ConnectInfo`] `info`.
+    /// `info` is an encoded [`ConnectInfo`] of the peer.
     pub(crate) fn connect(&mut self, info: &[u8]) -> Result<()> {
         self.vqp.connect(&ConnectInfo::decode(info)?)?;
         (0..MESSAGE_SLOTS).try_for_each(|slot| self.post_slot_recv(slot))
@@ -134,7 +131,7 @@ impl Link {
         self.dispatch(event);
     }
 
-    /// Passes completions and messages to `event`, without driving a failover. This is faster than
+    /// Passes completions and messages to `event`, without driving a failover. Faster than
     /// [`Link::poll`].
     pub(crate) fn poll_completions(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll_completions(&mut self.completions);
@@ -170,23 +167,22 @@ impl Link {
         self.vqp.close_reason().is_some() || self.vqp.is_halted()
     }
 
-    /// Returns the report of the last failover.
     pub(crate) fn last_failover(&self) -> Option<FailoverReport> {
         self.vqp.last_failover()
     }
 
-    /// Requests an event on the domain's completion channels for the next completion.
+    /// The next completion then raises an event on the domain's completion channels.
     pub(crate) fn arm(&self) {
         // Arming fails only on a failed NIC, whose failure the next poll detects.
         let _ = self.vqp.arm();
     }
 
-    /// Returns whether a completion queue of this connection is in `ready`.
     pub(crate) fn is_ready(&self, ready: &ReadyCqs) -> bool {
         ready.contains(&self.vqp)
     }
 
-    /// Closes the connection. When this returns, the peer can no longer access memory through it.
+    /// Closes the connection. When `close` returns, the peer can no longer access memory through
+    /// the connection.
     pub(crate) fn close(&mut self) -> Result<()> {
         self.vqp.close()
     }

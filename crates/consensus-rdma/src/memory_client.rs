@@ -1,5 +1,4 @@
-//! The connection of a process to one memory node: dials it, and drives [`Client`] over the
-//! connection.
+//! The connection of a process to one memory node: dials the node, and drives [`Client`].
 
 mod staged_link;
 
@@ -18,7 +17,6 @@ use self::staged_link::{StagedLink, Staging};
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
-/// The state of the connection.
 #[derive(Debug)]
 enum State {
     Connecting(PendingConnect),
@@ -29,12 +27,12 @@ enum State {
     Closed,
 }
 
-/// The connection of a process to one memory node.
 #[derive(Debug)]
 pub(crate) struct MemoryClient<C> {
     address: SocketAddr,
     identity: Identity,
-    /// Declared before `staging`, so that no queue pair uses the staging memory when it is dropped.
+    /// Declared before `staging`, so that no queue pair uses the staging memory when the fields are
+    /// dropped.
     state: State,
     client: Client<C, RemoteRegion>,
     staging: Staging,
@@ -70,7 +68,6 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Returns whether the memory node is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.client.is_connected()
     }
@@ -81,18 +78,15 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         self.client.is_crashed()
     }
 
-    /// Returns how many times a connection was established.
     pub(crate) fn connections(&self) -> u64 {
         self.connections
     }
 
-    /// Returns the report of the current connection's last failover.
     pub(crate) fn last_failover(&self) -> Option<FailoverReport> {
         let State::Connected(link) = &self.state else { return None };
         link.last_failover()
     }
 
-    /// Requests an event for the next completion.
     pub(crate) fn arm(&self) {
         if let State::Connected(link) = &self.state {
             link.arm();
@@ -137,10 +131,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Closes the current connection and dials again.
     fn reconnect(&mut self) {
         self.client.on_disconnect();
-        // This drops the old link, so that its queue pair no longer uses the staging memory.
+        // The assignment drops the old link, so that its queue pair no longer uses the staging
+        // memory.
         self.state = State::Backoff(Instant::now() + RETRY_INTERVAL);
         self.staging.reset();
         if let Ok(link) = self.identity.new_link(MAX_MESSAGE_BYTES) {
@@ -232,7 +226,8 @@ mod tests {
             client.is_connected()
         };
         assert!(until_connected(&mut client));
-        // Take all free queue pairs, break the connection, and take those that it had as well.
+        // Take all free queue pairs, break the connection, and take the queue pairs of that
+        // connection as well.
         let mut all: Vec<Link> = std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES).ok()).collect();
         client.state = State::Closed;
         all.extend(std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES).ok()));

@@ -1,4 +1,4 @@
-//! A memory node: provides regions to processes, which read and write them by one-sided operations.
+//! A memory node: provides regions that processes read and write by one-sided operations.
 //!
 //! The CPU of a memory node does only what the NIC cannot do: it accepts processes, changes
 //! permissions, and reads the sequence numbers of registers for a new writer.
@@ -64,8 +64,8 @@ impl MemoryNode {
         };
         let storage = config.storage.as_ref().map(open).transpose()?;
         if config.regions.iter().any(|region| region.kind == RegisterKind::WriteOnce) {
-            // Processes write these registers by compare-and-swap, which must exclude those of
-            // other processes also after a failover.
+            // Processes write these registers by compare-and-swap. After a failover, the
+            // compare-and-swaps of different processes must still exclude each other.
             domain.share_atomics()?;
         }
         let nics = Nics::new(&domain, n, config.failover)?;
@@ -113,8 +113,8 @@ impl MemoryNode {
         self.answer_requests(requests);
     }
 
-    /// Answers the requests on the connections that have a completion queue in `ready`. To be fast,
-    /// it does nothing else.
+    /// Answers the requests on the connections that have a completion queue in `ready`. Does
+    /// nothing else, to be fast.
     pub fn poll_ready(&mut self, ready: &ReadyCqs) {
         let mut requests = Vec::new();
         for (p, link) in self.nics.links().filter(|(_, link)| link.is_ready(ready)) {
@@ -133,8 +133,8 @@ impl MemoryNode {
         self.poller.wait(timeout)
     }
 
-    /// Polls once, then answers requests as they arrive until `duration` has passed. A process that
-    /// dials meanwhile is accepted by the next poll.
+    /// Polls once, then answers requests as they arrive until `duration` has passed. The next poll
+    /// accepts a process that dials in the meantime.
     pub fn serve_for(&mut self, duration: Duration) {
         let deadline = Instant::now() + duration;
         self.poll();

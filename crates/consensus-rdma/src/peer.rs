@@ -1,5 +1,5 @@
-//! The connection of a process to one other process. It delivers messages in order, and loses none
-//! while both processes run and the connection does not break.
+//! The connection of a process to one other process. The connection delivers messages in order, and
+//! loses no message until a process crashes or the connection breaks.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,11 +14,12 @@ use mitra_verbs::Error;
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
-/// The maximum number of messages that wait for a connection. Beyond it, the oldest messages are
-/// dropped, because to a protocol, a peer that accepts no message for that long has crashed.
+/// The maximum number of messages that wait for a connection. `send` drops the oldest messages
+/// above this number, because the protocols treat a process that accepts no message for so long as
+/// crashed.
 const MAX_QUEUED: usize = 4096;
 
-/// A connection to another process. Of two processes, the one with the higher id dials.
+/// Of two processes, the process with the higher id dials.
 #[derive(Debug)]
 pub(crate) struct Peer {
     identity: Identity,
@@ -26,7 +27,6 @@ pub(crate) struct Peer {
     /// The token that the peer must present.
     token: Token,
     max_message_bytes: usize,
-    /// Whether this process dials the peer.
     dials: bool,
     state: State,
     queued: VecDeque<Vec<u8>>,

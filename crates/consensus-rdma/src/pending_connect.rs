@@ -15,7 +15,6 @@ use mitra_verbs::Error;
 
 use crate::link::Link;
 
-/// The delay before a failed connection attempt is repeated.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The identity that a process presents to peers and memory nodes, and the domain and configuration
@@ -30,8 +29,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Creates an unconnected end of a connection for messages of at most `max_message_bytes`
-    /// bytes.
     pub(crate) fn new_link(&self, max_message_bytes: usize) -> Result<Link, Error> {
         Link::new(&self.domain, self.failover, max_message_bytes)
     }
@@ -55,7 +52,6 @@ impl Identity {
     }
 }
 
-/// A connection attempt that awaits its answer.
 #[derive(Debug)]
 pub(crate) struct PendingConnect {
     pub(crate) link: Link,

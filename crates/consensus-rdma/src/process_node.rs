@@ -44,7 +44,7 @@ pub struct ProcessConfig {
 /// A process with its connections to memory nodes and peers.
 ///
 /// The node performs the [`Action`]s of the state machine and passes their outcomes back as
-/// [`Input`]s. It makes progress only inside its methods.
+/// [`Input`]s. The node makes progress only inside its methods.
 #[derive(Debug)]
 pub struct ProcessNode<P: Process> {
     process: P,
@@ -74,8 +74,8 @@ where
     /// them, completions do not end [`ProcessNode::wait`].
     ///
     /// # Errors
-    /// - [`StartError::ProcessCount`] unless there are 1 to 64 tokens, as many addresses as tokens,
-    ///   and `id` is below their number.
+    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, another number of
+    ///   addresses than of tokens, or an `id` that is not below the number of tokens.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -210,7 +210,7 @@ where
         self.handle_inputs() | busy
     }
 
-    /// Polls, and if there was no input, blocks until an event arrives, for at most `max`.
+    /// Polls. If there was no input, blocks until an event arrives, for at most `max`.
     ///
     /// A failover of a connection raises no completion event, and the node takes part in the
     /// failover only in [`ProcessNode::poll`]. `max` should therefore be about a millisecond.
@@ -222,7 +222,7 @@ where
     }
 
     /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event.
-    /// Callers that also wait for other descriptors then poll once more, wait, and call
+    /// A caller that also waits for other descriptors then polls once more, waits, and calls
     /// [`ProcessNode::drain_events`].
     pub fn arm(&self) {
         self.memories.iter().for_each(MemoryClient::arm);

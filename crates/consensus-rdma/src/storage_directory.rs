@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use mitra_consensus_memory::{Files, StorageError, StoredFile};
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 
-/// Where a memory node stores its contents.
+/// The storage of a memory node's contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageConfig {
     /// The directory, which no other memory may use. The node creates the directory if it does not
@@ -18,7 +18,6 @@ pub struct StorageConfig {
     pub sync: bool,
 }
 
-/// The file that a running memory node locks.
 const LOCK: &str = "lock";
 
 /// A directory that no other memory node uses while this value lives.
@@ -83,7 +82,6 @@ impl Files for StorageDirectory {
     }
 }
 
-/// A file of the directory.
 #[derive(Debug)]
 pub(crate) struct RegularFile(File);
 
@@ -204,7 +202,7 @@ mod tests {
         }
     }
 
-    /// The start after a crash during the first one finds no header, and no process has connected.
+    /// A crash during the first start leaves no header and no record of a process.
     #[test]
     fn memory_whose_first_start_was_cut_off_is_new() {
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -215,8 +213,8 @@ mod tests {
         assert!(storage.process_incarnations().is_empty());
     }
 
-    /// A write that is not synchronous is lost if the machine stops, which no test on a running
-    /// machine shows. This test shows that the system is asked for synchronous writes.
+    /// A test on a running machine cannot show that a write survives a power loss. This test shows
+    /// that the node asks the system for synchronous writes.
     #[test]
     fn file_has_o_dsync_exactly_if_writes_are_synchronous() {
         let dir = tempfile::tempdir().expect("a temporary directory");

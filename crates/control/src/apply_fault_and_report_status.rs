@@ -10,8 +10,8 @@ use crate::{FaultAction, NewAddress, RailState, RailStatus};
 /// Applies a fault to a NIC immediately.
 ///
 /// # Errors
-/// The error of a NIC that cannot have the address of [`FaultAction::Address`]: the address and the
-/// reason, in one line.
+/// If the NIC cannot have the address of [`FaultAction::Address`]: the address and the reason, in
+/// one line.
 pub fn apply_fault(nic: &SoftNic, action: FaultAction) -> Result<(), String> {
     let faults = nic.faults();
     match action {

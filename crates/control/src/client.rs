@@ -12,8 +12,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 
 use crate::{Request, Response};
 
-/// The time within which the whole response must arrive. The server serves one client at a time and
-/// gives each of them 1 s (`server::CLIENT_TIMEOUT`), so this timeout must be longer than that.
+/// The time within which the whole response must arrive. The server serves one client at a time,
+/// for at most 1 s (`server::CLIENT_TIMEOUT`), so this timeout must be longer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest response that the client reads, in bytes. A snapshot with the most vQPs and events
 /// has 600 KB.
@@ -57,7 +57,7 @@ pub enum RequestError {
 /// ID. Removes the sockets of processes that have ended.
 ///
 /// # Errors
-/// The directory exists and cannot be read. A directory that does not exist holds no processes.
+/// If the directory exists and cannot be read. A directory that does not exist holds no processes.
 pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -81,8 +81,8 @@ pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
 }
 
 impl ControlledProcess {
-    /// Returns whether no process has this ID. The kernel can reuse the ID for a process without a
-    /// control socket; `request` detects that.
+    /// The kernel can reuse the ID for a process without a control socket. `request` detects this
+    /// reuse.
     fn has_ended(&self) -> bool {
         !Path::new("/proc").join(self.pid.to_string()).exists()
     }
@@ -115,29 +115,25 @@ impl ControlledProcess {
     }
 }
 
-/// A connection whose calls all end before the deadline.
+/// A connection whose calls end at the deadline.
 struct Connection {
     socket: UnixStream,
     deadline: Instant,
 }
 
 impl Connection {
-    /// Connects. A process that is stopped accepts nothing, so the call waits for room in the
-    /// socket's backlog.
+    /// Waits for room in the socket's backlog, because a stopped process accepts no connection.
     fn open(path: &Path, deadline: Instant) -> io::Result<Connection> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         let connection = Connection { socket: fd.into(), deadline };
-        // The timeout of writes is that of `connect`, too (Linux, net/unix/af_unix.c).
+        // The write timeout also limits `connect` (Linux, net/unix/af_unix.c).
         connection.socket.set_write_timeout(Some(connection.remaining()?))?;
         connect(connection.socket.as_raw_fd(), &UnixAddr::new(path)?)?;
         Ok(connection)
     }
 
-    /// Returns the time until the deadline.
-    ///
-    /// # Errors
-    /// `TimedOut` after the deadline.
+    /// Returns the error `TimedOut` after the deadline.
     fn remaining(&self) -> io::Result<Duration> {
         let remaining = self.deadline.saturating_duration_since(Instant::now());
         if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }

@@ -10,8 +10,8 @@ use mitra_verbs::{Counter, Provider, Time};
 use crate::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, rail_status};
 
 /// The NICs that `mitra fault` controls, and the domain of their queue pairs. A program with NICs
-/// and vQPs of its own passes this to [`ControlServer::start`](crate::ControlServer::start), so
-/// that `mitra watch` and `mitra fault` find it.
+/// and vQPs of its own passes this device to [`ControlServer::start`](crate::ControlServer::start),
+/// so that `mitra watch` and `mitra fault` find the program.
 #[derive(Clone, Debug)]
 pub struct ControlledNics {
     nics: Vec<Arc<SoftNic>>,
@@ -19,7 +19,7 @@ pub struct ControlledNics {
 }
 
 impl ControlledNics {
-    /// Makes the device of these NICs, given in the order of rails, and of a domain over them.
+    /// `nics` has the order of the rails of `domain`.
     pub fn new(nics: Vec<Arc<SoftNic>>, domain: Arc<Domain>) -> ControlledNics {
         ControlledNics { nics, domain }
     }

@@ -17,13 +17,13 @@ pub const MAX_SCRIPT_BYTES: usize = 4096;
 pub enum FaultAction {
     /// Fails the link or the NIC immediately. In text: `down`, or the name of the failure.
     Fail(Failure),
-    /// Brings the link up again and places writes that the NIC has held back. A dead or hung NIC
+    /// Brings the link up again and places the writes that the NIC has delayed. A dead or hung NIC
     /// stays dead or hung. In text: `up`.
     Heal,
     /// Arms a trigger, which fails the link or the NIC when the nth packet reaches a stage. In
     /// text: `FAILURE@STAGE:NTH`.
     Arm(Trigger),
-    /// Sets the noise on transmitted and received packets until the next such action. In text:
+    /// Sets the noise on transmitted and received packets until the next `noise` action. In text:
     /// `noise NOISE`.
     Noise(Noise),
     /// Gives the NIC another address. In text: `address ADDRESS`.
@@ -81,7 +81,7 @@ pub struct ScheduledFault {
     pub rail: usize,
     /// The fault.
     pub action: FaultAction,
-    /// The delay. It begins when the program opens the device, or when the device's process
+    /// The delay, which begins when the program opens the device, or when the device's process
     /// receives the request of `mitra fault`.
     pub delay: Duration,
 }
@@ -149,16 +149,16 @@ fn parse_action(word: &str) -> Result<FaultAction, String> {
     }
 }
 
-/// Scheduled faults in the order in which they were written. In text, semicolons separate them.
-/// [`FaultScript::default`] is empty. A parsed script is not.
+/// Scheduled faults in the order of the text, where semicolons separate them.
+/// [`FaultScript::default`] is empty. A parsed script has at least one fault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultScript(pub Vec<ScheduledFault>);
 
 impl FaultScript {
-    /// Checks that every fault is at a rail that a device with `rails` rails has.
+    /// Checks that a device with `rails` rails has the rail of every fault.
     ///
     /// # Errors
-    /// One line that names the first fault at a rail that the device lacks.
+    /// One line that names the first fault whose rail the device lacks.
     pub fn check_rails(&self, rails: usize) -> Result<(), String> {
         let Some(fault) = self.0.iter().find(|fault| fault.rail >= rails) else { return Ok(()) };
         let (last, needed) = (rails.saturating_sub(1), fault.rail + 1);

@@ -34,7 +34,7 @@ pub struct DeviceStatus {
     pub rails: Vec<RailStatus>,
     /// The number of open queue pairs.
     pub queue_pairs: usize,
-    /// How many times a queue pair has moved to another rail since the device was opened.
+    /// The number of moves of queue pairs to another rail since the device was opened.
     pub failovers: u64,
 }
 
@@ -75,7 +75,7 @@ impl FromStr for Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Response {
-    /// The server accepted the faults, and has applied those without a delay.
+    /// The server accepted the faults, and has applied the faults whose delay is zero.
     Done,
     /// The state of the process and its device.
     Status {
@@ -100,7 +100,7 @@ pub enum Response {
     /// The server rejected the request and applied nothing. The text says why, and which requests
     /// are valid.
     Refused(String),
-    /// The server applied the faults without a delay, except for those that the text names with
-    /// their reasons.
+    /// The server applied the faults whose delay is zero, except for the faults that the text names
+    /// with their reasons.
     Failed(String),
 }

@@ -9,11 +9,11 @@ use mitra_failover::MAX_RAILS;
 /// The rails of a device: at least one, and at most [`MAX_RAILS`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RailsConfig {
-    /// This number of rails. Each process takes free loopback addresses for them, so only processes
-    /// of the same machine can connect.
+    /// This number of rails. Each process takes a free loopback address for each rail, so only
+    /// processes of the same machine can connect.
     Count(usize),
-    /// One rail at each of these addresses, in this order. One NIC can bind an address, so only one
-    /// process at a time can use this configuration.
+    /// One rail at each of these addresses, in this order. Only one NIC can bind an address, so
+    /// only one process at a time can use this configuration.
     Addresses(Vec<IpAddr>),
 }
 

@@ -1,4 +1,4 @@
-//! The directory of the control sockets. Each user has one, and only that user can access it.
+//! The directory of the control sockets. Each user has a directory that no other user can access.
 
 use std::env;
 use std::fs::DirBuilder;

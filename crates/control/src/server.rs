@@ -20,8 +20,8 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest command line in a status response, in bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 256;
 
-/// A running control server. Dropping it stops the server's thread and removes the socket. After a
-/// fork, dropping it in the child does nothing.
+/// A running control server. Dropping the server stops its thread and removes the socket. After a
+/// fork, the drop in the child does nothing.
 #[derive(Debug)]
 pub struct ControlServer {
     thread: Option<JoinHandle<()>>,
@@ -34,12 +34,12 @@ pub struct ControlServer {
 impl ControlServer {
     /// Starts a thread that serves a device.
     ///
-    /// The thread applies `settings.faults`; their delays count from this call. If
-    /// `settings.run_dir` is set, the thread also serves clients on the socket `RUN_DIR/PID.sock`.
-    /// A process runs at most one server, because a second server replaces the socket of the first.
+    /// The thread applies `settings.faults`, whose delays begin at this call. If `settings.run_dir`
+    /// is set, the thread also serves clients on the socket `RUN_DIR/PID.sock`. A process runs at
+    /// most one server, because a second server replaces the socket of the first.
     ///
     /// # Errors
-    /// The run directory is not private to this user ([`run_dir::ensure`]), or the socket or the
+    /// If the run directory is not private to this user ([`run_dir::ensure`]), or the socket or the
     /// thread cannot be created.
     pub fn start(settings: &Settings, device: impl ControlledDevice) -> io::Result<ControlServer> {
         let listener = match &settings.run_dir {
@@ -85,7 +85,6 @@ impl Drop for ControlServer {
     }
 }
 
-/// The state of the server's thread.
 struct ServerThread<D> {
     device: D,
     rails: usize,
@@ -98,8 +97,8 @@ struct ServerThread<D> {
 }
 
 impl<D: ControlledDevice> ServerThread<D> {
-    /// Schedules faults, counting their delays from now, and applies those that are due. Returns
-    /// the errors of these.
+    /// Schedules faults, whose delays begin now, and applies the due faults. Returns the errors of
+    /// the applied faults.
     fn schedule(&mut self, faults: &[ScheduledFault]) -> Vec<String> {
         let now = Instant::now();
         // A fault whose due time exceeds the range of `Instant` never becomes due.
@@ -110,7 +109,6 @@ impl<D: ControlledDevice> ServerThread<D> {
         self.apply_due(now)
     }
 
-    /// Applies the faults that are due, and returns their errors.
     fn apply_due(&mut self, now: Instant) -> Vec<String> {
         let due = self.pending.partition_point(|(due, ..)| *due <= now);
         let mut errors = Vec::new();
@@ -131,13 +129,12 @@ impl<D: ControlledDevice> ServerThread<D> {
         }
     }
 
-    /// Waits until a fault is due or a client connects. Returns false if the server is to stop.
+    /// Waits until a fault is due or a client connects. Returns false if the server must stop.
     fn wait(&self) -> bool {
         let timeout = match self.pending.first() {
             Some((due, ..)) => {
-                // The timeout is rounded up, because rounding down would busy-wait during the last
-                // millisecond. A timeout beyond the range of `poll` ends early, and the caller
-                // waits again.
+                // Rounding the timeout down would busy-wait during the last millisecond. A timeout
+                // beyond the range of `poll` ends early, and the caller waits again.
                 let millis = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
                 PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
             }
@@ -151,7 +148,6 @@ impl<D: ControlledDevice> ServerThread<D> {
         !fds[0].any().unwrap_or(false)
     }
 
-    /// Reads a client's request and writes the response.
     fn respond(&mut self, client: &mut UnixStream) -> io::Result<()> {
         client.set_nonblocking(false)?;
         client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
@@ -201,7 +197,6 @@ fn read_line(client: &mut UnixStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(line).into_owned())
 }
 
-/// Returns the command line of this process, cut at [`MAX_COMMAND_LINE_BYTES`].
 fn command_line() -> String {
     let args: Vec<_> = env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut line = args.join(" ");

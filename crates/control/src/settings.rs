@@ -33,7 +33,7 @@ pub struct Settings {
     /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail.
     /// Default: `exact`.
     pub policy: Policy,
-    /// `MITRA_WRITES`: how failover treats a WRITE if it cannot tell whether the responder executed
+    /// `MITRA_WRITES`: how failover treats a WRITE without evidence whether the responder executed
     /// it. Default: `strict`.
     pub writes: WritePolicy,
     /// `MITRA_PREFER`: the rail to which virtual queue pairs move back when it works again.
@@ -41,11 +41,11 @@ pub struct Settings {
     pub prefer: Option<u8>,
     /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
     pub completion_log: bool,
-    /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error, not only
-    /// the first of each kind. Default: 0.
+    /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error. By
+    /// default, the library explains only the first refused call of each kind.
     pub verbose: bool,
-    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except that the device
-    /// cannot be opened. Default: 0.
+    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except the reason why
+    /// the device cannot be opened. Default: 0.
     pub quiet: bool,
     /// `MITRA_FAULTS`: the faults to inject after the program has opened the device. Default: none.
     pub faults: FaultScript,
@@ -91,8 +91,9 @@ impl Settings {
         ]
     }
 
-    /// Parses the settings from the environment of this process, each by itself: the command line
-    /// may replace some of them. See [`Settings::checked`].
+    /// Parses each setting from the environment of this process. Does not check the settings
+    /// against one another ([`Settings::checked`]), because the command line may replace some of
+    /// them.
     ///
     /// # Errors
     /// [`SettingsError`] for the first variable with an invalid value.
@@ -139,7 +140,7 @@ impl Settings {
     /// Checks the preferred rail against the number of rails and the policy.
     ///
     /// # Errors
-    /// Why virtual queue pairs cannot move back to the rail, and what to change.
+    /// The reason why virtual queue pairs cannot move back to the rail, and the way out.
     pub fn check_prefer(&self) -> Result<(), String> {
         let Some(rail) = self.prefer else { return Ok(()) };
         let rails = self.rails.count();
@@ -158,7 +159,6 @@ impl Settings {
     }
 }
 
-/// A Boolean variable: 1 or 0.
 #[derive(Default)]
 struct Flag(bool);
 

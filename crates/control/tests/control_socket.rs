@@ -20,13 +20,12 @@ use mitra_transport::fault::Failure;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-/// The timeout of each wait. It exceeds the duration of every operation in these tests by far.
+/// The timeout of each wait. The timeout is much longer than any operation in these tests.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A fault that the device applied: when, to which rail, and which fault.
+/// The time, the rail and the action.
 type AppliedFault = (Instant, usize, FaultAction);
 
-/// A device that records the faults that it applies.
 struct RecordingDevice(Sender<AppliedFault>);
 
 impl ControlledDevice for RecordingDevice {
@@ -64,8 +63,7 @@ fn start(dir: Option<&Path>, faults: &str) -> (ControlServer, Receiver<AppliedFa
     (ControlServer::start(&settings, RecordingDevice(sender)).unwrap(), receiver)
 }
 
-/// Returns the path of a run directory that does not exist yet, and the temporary directory around
-/// it.
+/// Returns the path of a run directory that does not exist yet, and its parent directory.
 fn run_dir() -> (tempfile::TempDir, std::path::PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("mitra");
@@ -189,8 +187,7 @@ fn malformed_requests_are_rejected_and_do_not_block_server() {
     assert!(applied.try_recv().is_err());
 }
 
-/// Requests the status of this process, whose socket in `dir` is not that of a server. Fails if the
-/// request does not end.
+/// Requests the status of this process, whose socket in `dir` has no server.
 fn request_without_server(dir: &Path) -> RequestError {
     let (sender, result) = channel();
     let process = only_process(dir);

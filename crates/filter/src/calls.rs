@@ -1,4 +1,4 @@
-//! What both kinds of senders share: the interface, idempotent calls, and the retry timer.
+//! The common parts of both kinds of senders: the interface, idempotent calls, and the retry timer.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,18 +8,18 @@ use crate::message::Message;
 /// The number of times that the retry interval doubles.
 pub const MAX_DOUBLINGS: u8 = 10;
 
-/// What a sender asks of its driver.
+/// A request of a sender to its driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action<B> {
     /// Send a message to the filter.
     Send(Message<B>),
     /// Call [`SenderCore::timeout`] after the retry interval, doubled this number of times, at most
-    /// [`MAX_DOUBLINGS`]. Replaces the time that was set before.
+    /// [`MAX_DOUBLINGS`]. Replaces the timer that was set before.
     SetTimer {
         /// The number of doublings.
         doublings: u8,
     },
-    /// Nothing is outstanding: forget the time that was set.
+    /// Nothing is outstanding: remove the timer.
     StopTimer,
     /// A call has ended.
     Done {
@@ -33,10 +33,10 @@ pub enum Action<B> {
 /// The result of a call.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Outcome<B> {
-    /// The call was executed, exactly once unless it is idempotent. This is its reply.
+    /// The reply to the call. The call was executed, exactly once unless it is idempotent.
     Answered(B),
     /// The filter lost its state while the call was outstanding, or the connection ended. The call
-    /// was executed at most once; whether it was cannot be known.
+    /// was executed once or not at all, and no evidence shows which.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ pub enum Outcome<B> {
 pub enum Submit {
     /// The call has this number.
     Accepted(u64),
-    /// As many calls are outstanding as the sender has room for. None was added.
+    /// The sender has no room for another outstanding call, and added none.
     Full,
 }
 
@@ -59,23 +59,22 @@ pub trait SenderCore<B> {
     fn submit_idempotent(&mut self, body: B, out: &mut Vec<Action<B>>) -> Submit;
     /// Handles a message from the filter.
     fn receive(&mut self, message: Message<B>, out: &mut Vec<Action<B>>);
-    /// Sends what is outstanding again. The driver calls this function when the time of
-    /// [`Action::SetTimer`] has come.
+    /// Sends the outstanding calls again. The driver calls this function when the timer of
+    /// [`Action::SetTimer`] expires.
     fn timeout(&mut self, out: &mut Vec<Action<B>>);
     /// Ends all outstanding calls as [`Outcome::Unknown`].
     fn abandon(&mut self, out: &mut Vec<Action<B>>);
     /// Returns the number of outstanding calls.
     fn outstanding(&self) -> usize;
-    /// Returns the time for which the filter keeps this sender's state although it hears nothing,
-    /// or `None` if it has no limit.
+    /// Returns the time for which the filter keeps the state of a silent sender, or `None` if the
+    /// filter sets no limit.
     fn lease(&self) -> Option<Duration>;
     /// Makes the sender arbitrate again before its next call, if no call is outstanding. The driver
-    /// calls this function when the filter may have evicted the sender, because it may have heard
-    /// nothing for a good part of the lease.
+    /// calls this function when the filter may have received nothing from the sender for a large
+    /// part of the lease, and may therefore have evicted the sender.
     fn expire_grant(&mut self);
 }
 
-/// The retry timer with its exponential back-off.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct RetryTimer {
     is_set: bool,
@@ -83,7 +82,7 @@ pub(crate) struct RetryTimer {
 }
 
 impl RetryTimer {
-    /// Something is outstanding.
+    /// A call is outstanding.
     pub(crate) fn start<B>(&mut self, out: &mut Vec<Action<B>>) {
         if !self.is_set {
             self.restart(true, out);
@@ -98,7 +97,7 @@ impl RetryTimer {
         out.push(if outstanding { Action::SetTimer { doublings: 0 } } else { Action::StopTimer });
     }
 
-    /// The time has come, and everything was sent again.
+    /// The timer has expired, and everything was sent again.
     pub(crate) fn expired<B>(&mut self, outstanding: bool, out: &mut Vec<Action<B>>) {
         self.is_set = outstanding;
         self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
@@ -126,8 +125,8 @@ impl<B: Clone> Calls<B> {
         self.idempotent.len()
     }
 
-    /// Returns the number of the next call, or `None` if there is no room for it. `queued` calls
-    /// are outstanding that are not idempotent.
+    /// Returns the number of the next call, or `None` if there is no room for it. `queued` is the
+    /// number of outstanding calls that are not idempotent.
     pub(crate) fn next_id(&mut self, queued: usize) -> Option<u64> {
         if queued + self.idempotent.len() >= self.max_calls {
             return None;

@@ -1,4 +1,4 @@
-//! What both kinds of filters share.
+//! The common parts of both kinds of filters.
 
 use mitra_verbs::Time;
 
@@ -9,7 +9,7 @@ use crate::message::{Grant, Message};
 pub enum Ticket<N> {
     /// A request under a grant.
     Request {
-        /// The node that sent it.
+        /// The node that sent the request.
         node: N,
         /// The node's grant.
         grant: Grant,
@@ -18,7 +18,7 @@ pub enum Ticket<N> {
     },
     /// An idempotent call.
     Call {
-        /// The node that sent it.
+        /// The node that sent the request.
         node: N,
         /// The sender's incarnation.
         incarnation: u64,
@@ -27,7 +27,7 @@ pub enum Ticket<N> {
     },
     /// A request with one bit.
     Bit {
-        /// The node that sent it.
+        /// The node that sent the request.
         node: N,
         /// The number of the node's connection.
         connection: u64,
@@ -43,35 +43,35 @@ impl<N: Copy> Ticket<N> {
     }
 }
 
-/// What a filter asks of its driver.
+/// A request of a filter to its driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum FilterAction<N, B> {
     /// Send a message to a node.
     Send(N, Message<B>),
-    /// Execute a request, and pass the reply to [`FilterCore::complete`]. Requests are to be
-    /// executed in this order.
+    /// Execute a request, and pass the reply to [`FilterCore::complete`]. The driver executes
+    /// requests in the order of these actions.
     Execute(Ticket<N>, B),
 }
 
-/// What a filter did with a message.
+/// The reaction of a filter to a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// It is a new request, or an idempotent call.
+    /// The message is a new request, or an idempotent call.
     Executed,
-    /// It is a copy, which was answered like the original.
+    /// The message is a copy, which the filter answers like the original.
     Copy,
-    /// It is an arbitration, and the node has a fresh grant.
+    /// The message is an arbitration, and the node has a fresh grant.
     Granted,
-    /// It was refused by a message.
+    /// The filter refused the message, and told the node.
     Refused,
-    /// It changes nothing, or is not a message to this filter.
+    /// The message changes nothing, or is not for this filter.
     Ignored,
 }
 
 /// A filter: a state machine without I/O.
 pub trait FilterCore<N, B> {
-    /// Handles a message from a node. The carrier must know the node; a node never changes the
-    /// state of another.
+    /// Handles a message from a node. The carrier must identify the node, because a node may change
+    /// only its own state.
     fn receive(
         &mut self,
         now: Time,

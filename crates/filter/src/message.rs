@@ -5,8 +5,8 @@
 //!         version  kind  reserved  CRC-32  fields of the kind, little endian; then the body
 //! ```
 //!
-//! The checksum covers the whole message, with 0 in its own place. It is end to end: it also
-//! detects what a NIC's ICRC does not cover, such as a bit that flips in host memory.
+//! The checksum covers the whole message, with 0 in its own place. Unlike a NIC's ICRC, the
+//! checksum is end to end: it also detects a bit that flips in host memory.
 
 use core::fmt;
 
@@ -23,7 +23,7 @@ const COMMON: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Attempt {
     /// A number that orders the incarnations of a node: at first the incarnation. A sender whose
-    /// attempt is refused because of a greater one takes the next number above that.
+    /// attempt is refused because of a greater era takes the next number above this greater era.
     pub era: u64,
     /// The incarnation of the sender, which no other sender with the same node has.
     pub incarnation: u64,
@@ -46,7 +46,7 @@ pub struct Grant {
 pub struct Terms {
     /// The maximum number of requests whose replies the sender does not yet have. At least 1.
     pub window: u16,
-    /// The last sequence number; the first is 1. After it, the sender arbitrates again.
+    /// The last sequence number, after which the sender arbitrates again. The first is 1.
     pub last_seq: u32,
     /// The time in milliseconds for which the filter keeps the row although the sender is silent.
     pub lease_ms: u32,
@@ -61,8 +61,8 @@ pub enum Message<B> {
     Offer(Attempt, Grant, Terms),
     /// The filter's refusal of an `Open`: no row is free.
     Full(Attempt),
-    /// The filter's refusal of an `Open`: another incarnation of the node has a row, with the era
-    /// given here, which is not below that of the attempt.
+    /// The filter's refusal of an `Open`: another incarnation of the node has a row. The number is
+    /// the era of this incarnation, which is not below the era of the attempt.
     Superseded(Attempt, u64),
     /// A request that must be executed exactly once.
     Request {
@@ -84,11 +84,11 @@ pub enum Message<B> {
         /// The content.
         body: B,
     },
-    /// The filter's refusal of a request: it has no row with this grant, and never will.
+    /// The filter's refusal of a request: the filter has no row with this grant, and never will.
     NoGrant(Grant),
     /// The filter asks an idle sender to give its row back.
     Reclaim(Grant),
-    /// The sender gives its row back. It sends nothing under this grant any more.
+    /// The sender gives its row back. The sender sends nothing under this grant any more.
     Release(Grant),
     /// An idempotent request, which no filter sees.
     Call {
@@ -226,7 +226,7 @@ codec! {
 
 codec! { struct Attempt { era, incarnation, number } }
 codec! { struct Grant { receiver, number } }
-// The last sequence number has a successor.
+// `last_seq` is below `u32::MAX`, because the sender computes the number after it.
 codec! { struct Terms { window, last_seq, lease_ms } if window != 0 && (1..u32::MAX).contains(&last_seq) }
 
 impl fmt::Display for Grant {
@@ -304,7 +304,6 @@ mod tests {
         }
     }
 
-    /// Returns the bytes with the checksum that matches them.
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
         let checksum = checksum(&bytes);
         bytes[4..8].copy_from_slice(&checksum.to_le_bytes());

@@ -1,10 +1,10 @@
 //! The filter with one bit per node, for ordered connections with one message outstanding: the
 //! alternating bit protocol.
 //!
-//! On a connection that delivers messages in order, perhaps several times in a row, and with one
-//! message outstanding, two requests that arrive one after the other are either copies or
-//! consecutive. One bit tells which. The connection takes the place of the arbitration: a node that
-//! restarts makes another connection, and no message of the earlier one arrives on it.
+//! A connection delivers messages in order, perhaps several times in a row. With one message
+//! outstanding, a request that arrives is either a copy of the request before or the next request.
+//! One bit distinguishes the two. The connection replaces the arbitration: a node that restarts
+//! makes another connection, which delivers no message of the earlier connection.
 
 use core::marker::PhantomData;
 use core::time::Duration;
@@ -24,7 +24,7 @@ use crate::rules::{AllRules, Rules};
 pub struct BitSender<B, R = AllRules> {
     /// The bit of the first call.
     bit: bool,
-    /// The outstanding calls with their numbers. Only the first is sent.
+    /// The outstanding calls with their numbers. Only the first call is sent.
     queue: VecDeque<(u64, B)>,
     calls: Calls<B>,
     timer: RetryTimer,
@@ -43,7 +43,8 @@ impl<B: Clone, R: Rules> BitSender<B, R> {
         }
     }
 
-    /// Sends the outstanding requests: the first, by the rules.
+    /// Sends the requests from position `from`. By the rules, only the first queued request is
+    /// sent.
     fn send(&self, from: usize, out: &mut Vec<Action<B>>) {
         let window = if R::ONE_OUTSTANDING { 1 } else { 2 };
         for (i, (_, body)) in self.queue.iter().enumerate().take(window).skip(from) {
@@ -73,7 +74,7 @@ impl<B: Clone, R: Rules> SenderCore<B> for BitSender<B, R> {
     }
 
     fn submit_idempotent(&mut self, body: B, out: &mut Vec<Action<B>>) -> Submit {
-        // A connection serves one incarnation, so its number is not needed.
+        // A connection serves one incarnation, so the incarnation may be 0.
         let Some(id) = self.calls.submit(self.queue.len(), 0, body, out) else { return Submit::Full };
         self.timer.start(out);
         Submit::Accepted(id)
@@ -121,16 +122,17 @@ impl<B: Clone, R: Rules> SenderCore<B> for BitSender<B, R> {
 pub struct BitFilter<B, R = AllRules> {
     /// The bit of the last request of node n is bit n % 64 of word n / 64.
     bits: Vec<u64>,
-    /// The reply to the last request of each node. `None` before the first and during the execution
-    /// of a request.
+    /// The reply to the last request of each node. `None` before the first request, and while a
+    /// request is being executed.
     replies: Vec<Option<B>>,
-    /// The number of connections that each node has had.
+    /// The number of connections so far of each node.
     connections: Vec<u64>,
     rules: PhantomData<R>,
 }
 
 impl<B: Clone, R: Rules> BitFilter<B, R> {
-    /// Creates a filter for nodes 0 to `nodes` − 1. Each node's state is that of a new connection.
+    /// Creates a filter for nodes 0 to `nodes` − 1. Each node begins with the state of a new
+    /// connection.
     pub fn new(nodes: usize) -> BitFilter<B, R> {
         BitFilter {
             bits: vec![u64::MAX; nodes.div_ceil(64)],
@@ -146,7 +148,7 @@ impl<B: Clone, R: Rules> BitFilter<B, R> {
         if let (Some(connections), true) = (self.connections.get_mut(node), R::RESETS_BIT) {
             *connections += 1;
             self.replies[node] = None;
-            // The first request of a connection has the other bit.
+            // The first request of a connection has bit 0.
             self.set_last_bit(node, true);
         }
     }

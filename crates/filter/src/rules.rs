@@ -3,26 +3,27 @@
 use core::fmt::Debug;
 use core::hash::Hash;
 
-/// The rules that the correctness of the filter depends on. A checker disables one at a time and
-/// verifies that it then finds a violation.
+/// The rules that the correctness of the filter depends on. A checker disables one rule at a time,
+/// and verifies that it then finds a violation.
 pub trait Rules: Clone + Eq + Hash + Debug {
     /// The filter refuses a request of a node without a row, so an evicted node must arbitrate.
     /// Otherwise, it makes a row for the request.
     const REFUSES_WITHOUT_GRANT: bool = true;
-    /// The filter keeps the reply to a request until the sender has it, and answers a copy with it.
+    /// The filter keeps the reply to a request until the sender has the reply, and answers a copy
+    /// of the request with the reply.
     const KEEPS_REPLIES: bool = true;
-    /// A request is a copy if its sequence number is at most the last one. Otherwise, only if it is
-    /// less.
+    /// A request is a copy if its sequence number is at most the last sequence number. Otherwise,
+    /// only if its number is less.
     const RECOGNIZES_LAST: bool = true;
     /// The filter executes requests in the order of their sequence numbers, without gaps.
     const EXECUTES_IN_ORDER: bool = true;
     /// The filter answers a copy of an `Open` with the grant that it made for the original.
     const RECOGNIZES_OPEN: bool = true;
-    /// The filter ignores an `Open` of an attempt before that of the node's row.
+    /// The filter ignores an `Open` of an attempt before the attempt of the node's row.
     const IGNORES_EARLIER_ATTEMPTS: bool = true;
     /// The filter gives each grant a number of its own.
     const NUMBERS_GRANTS: bool = true;
-    /// A grant of an earlier incarnation of the filter is not a grant of this one.
+    /// A grant of an earlier incarnation of the filter is not valid.
     const CHECKS_INCARNATION: bool = true;
     /// The filter evicts a row only when its sender gave it back or was silent for the lease.
     const EVICTS_ONLY_UNUSED: bool = true;
@@ -38,12 +39,12 @@ pub trait Rules: Clone + Eq + Hash + Debug {
     /// A sender arbitrates again when the sequence numbers of its grant are used up. Otherwise, it
     /// begins again with 1.
     const ARBITRATES_AT_WRAP: bool = true;
-    /// A sender takes a reply only if its sequence number is that of an outstanding request.
+    /// A sender takes a reply only if an outstanding request has its sequence number.
     const MATCHES_REPLIES: bool = true;
     /// A one-bit sender has one message outstanding. Otherwise, two.
     const ONE_OUTSTANDING: bool = true;
-    /// A one-bit filter compares the bit of a request with that of the node's last one. Otherwise,
-    /// it executes every request.
+    /// A one-bit filter compares the bit of a request with the bit of the node's last request.
+    /// Otherwise, the filter executes every request.
     const COMPARES_BIT: bool = true;
     /// A one-bit filter begins again with a new connection of its node.
     const RESETS_BIT: bool = true;

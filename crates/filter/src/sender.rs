@@ -12,11 +12,9 @@ use mitra_mutants::Mutant;
 /// The state of a sender's arbitration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Link {
-    /// The sender has no grant and does not need one.
+    /// The sender has no grant and does not need a grant.
     Closed,
-    /// The sender has asked for a grant.
     Opening,
-    /// The sender has a grant.
     Open(OpenLink),
 }
 
@@ -30,7 +28,8 @@ struct OpenLink {
     sent: usize,
 }
 
-/// A call that needs the filter. It leaves the queue when it and all calls before it have ended.
+/// A call that needs the filter. A call leaves the queue when it and all calls before it have
+/// ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Call<B> {
     id: u64,
@@ -38,16 +37,16 @@ struct Call<B> {
     ended: bool,
 }
 
-/// A sender: a state machine without I/O. It retries each call until the call is answered, or until
-/// it cannot be known whether the call was executed.
+/// A sender: a state machine without I/O. The sender retries each call until the filter answers, or
+/// until no evidence can show whether the call was executed.
 ///
-/// A sender talks to one filter. It first *arbitrates*: it asks for a grant, which names a fresh
-/// sequence. Calls of one sender are executed in the order of submission, except idempotent ones,
-/// which have no order. Several calls may be outstanding, as many as the window of the grant.
+/// A sender has one filter. The sender first *arbitrates*: it asks for a grant, which names a fresh
+/// sequence. The filter executes the calls of one sender in the order of submission, except
+/// idempotent calls. Several calls may be outstanding, as many as the window of the grant.
 ///
-/// The incarnation must differ from those of all earlier senders with the same node. It should be
-/// greater, for example the time of the start: then a late message of an earlier incarnation
-/// disturbs nothing.
+/// The incarnation must differ from the incarnations of all earlier senders with the same node.
+/// With a greater incarnation, for example the time of the start, a late message of an earlier
+/// incarnation has no effect.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender<B, R = AllRules> {
     attempt: Attempt,
@@ -71,9 +70,8 @@ impl<B: Clone, R: Rules> Sender<B, R> {
         }
     }
 
-    /// Begins another attempt to arbitrate.
     fn open(&mut self, out: &mut Vec<Action<B>>) {
-        // After 2^32 attempts the number would repeat; the next era begins again.
+        // After 2^32 attempts the number would repeat, so the next era begins.
         match self.attempt.number.checked_add(1) {
             Some(number) => self.attempt.number = number,
             None => {
@@ -85,7 +83,8 @@ impl<B: Clone, R: Rules> Sender<B, R> {
         out.push(Action::Send(Message::Open(self.attempt)));
     }
 
-    /// Sends what the window allows and was not sent, or arbitrates if that needs a grant.
+    /// Sends the calls that the window allows and that were not sent, or arbitrates if these calls
+    /// need a grant.
     fn advance(&mut self, out: &mut Vec<Action<B>>) {
         if self.queue.is_empty() {
             return;
@@ -152,8 +151,8 @@ impl<B: Clone, R: Rules> Sender<B, R> {
         true
     }
 
-    /// The filter has no row for the grant. A request that was sent under it may have been
-    /// executed; no evidence tells.
+    /// The filter has no row for the grant. No evidence shows whether a request that was sent under
+    /// the grant was executed.
     fn lose_grant(&mut self, grant: Grant, out: &mut Vec<Action<B>>) -> bool {
         let Link::Open(open) = &self.link else { return false };
         if open.grant != grant {
@@ -171,7 +170,7 @@ impl<B: Clone, R: Rules> Sender<B, R> {
 
     fn release(&mut self, grant: Grant, out: &mut Vec<Action<B>>) {
         match &self.link {
-            // The grant may be the one that is on its way.
+            // The grant may be in the offer that the sender waits for.
             Link::Opening => return,
             Link::Open(open) if open.grant == grant => {
                 if R::RELEASES_ONLY_IDLE && open.sent > 0 {
@@ -220,7 +219,7 @@ impl<B: Clone, R: Rules> SenderCore<B> for Sender<B, R> {
                 refused
             }
             Message::CallReply { incarnation, id, body } => self.calls.take_reply(incarnation, id, body, out),
-            // The timer sends `Open` again, after a longer and longer time.
+            // The timer sends `Open` again, with back-off.
             Message::Full(_) => false,
             // These are messages to a filter.
             Message::Open(_)

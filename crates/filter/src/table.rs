@@ -16,19 +16,19 @@ use crate::rules::{AllRules, Rules};
 pub struct TableConfig {
     /// The maximum number of nodes with a grant. The table never has more rows.
     pub rows: usize,
-    /// The maximum number of requests of one node whose replies the node does not yet have, and so
-    /// of replies in a row.
+    /// The maximum number of requests of one node whose replies the node does not yet have. A row
+    /// keeps at most this number of replies.
     pub window: u16,
     /// The number of requests after which a node must arbitrate again.
     pub requests_per_grant: u32,
     /// The time after which the row of a silent node may be evicted. A request that this node had
-    /// outstanding then ends as [`Outcome::Unknown`](crate::Outcome::Unknown). It should be many
-    /// times the longest time for which a message is delayed or retried.
+    /// outstanding then ends as [`Outcome::Unknown`](crate::Outcome::Unknown). The lease should be
+    /// many times the longest time for which a message is delayed or retried.
     pub lease: Duration,
 }
 
 impl Default for TableConfig {
-    /// Returns a table of 1024 nodes with 16 outstanding requests each, and a lease of 10 s.
+    /// A table of 1024 nodes with 16 outstanding requests each, and a lease of 10 s.
     fn default() -> TableConfig {
         TableConfig {
             rows: 1024,
@@ -43,7 +43,6 @@ impl Default for TableConfig {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Row<B> {
     attempt: Attempt,
-    /// The number of the grant.
     number: u64,
     /// The sequence number of the last request that was executed or is being executed.
     last: u32,
@@ -53,17 +52,17 @@ struct Row<B> {
     heard: Time,
     /// The grants that were offered to other incarnations of the node and have no request yet, the
     /// earliest first: at most one for each incarnation, and at most [`MAX_OFFERS`]. The first
-    /// request under one of them replaces this row.
+    /// request under an offered grant replaces this row.
     ///
-    /// The row and the other offers stay until then, because the attempt may be a late message of
-    /// an incarnation that has ended and had a greater number.
+    /// The row and the other offers stay until this request, because an attempt may be a late
+    /// message of an incarnation that has ended and had a greater number.
     offers: VecDeque<Offered>,
 }
 
-/// The maximum number of offers of a row. A further offer ends the earliest.
+/// The maximum number of offers of a row. A further offer ends the earliest offer.
 const MAX_OFFERS: usize = 8;
 
-/// A grant that was offered to an incarnation while another one has the row.
+/// A grant that was offered to an incarnation while another incarnation has the row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Offered {
     attempt: Attempt,
@@ -98,7 +97,7 @@ impl<B> Row<B> {
         self.offers.push_back(offer);
     }
 
-    /// Accepts the offer with this index and ends the earlier ones.
+    /// Accepts the offer with this index and ends the earlier offers.
     fn accept_offer(&mut self, index: usize, now: Time) {
         let accepted = self.offers.drain(..=index).next_back();
         if let Some(offer) = accepted {
@@ -106,20 +105,21 @@ impl<B> Row<B> {
         }
     }
 
-    /// Replaces the row by one of another grant. The offers stay.
+    /// Replaces the row by a row of another grant. The offers stay.
     fn replace(&mut self, grant: Offered, now: Time) {
         let offers = core::mem::take(&mut self.offers);
         *self = Row { offers, ..Row::new(grant.attempt, grant.number, now) };
     }
 }
 
-/// A filter table: a state machine without I/O. It has one row ⟨node, last sequence number,
+/// A filter table: a state machine without I/O. The table has one row ⟨node, last sequence number,
 /// replies⟩ for each node with a grant, and passes on each request of such a node exactly once.
 ///
-/// Nothing is accepted without state that would recognize its copy: a request needs a grant that is
-/// in the table. When a row is evicted, its grant ends for good, and so do all copies of requests
-/// under it. A full table refuses further nodes and asks the least recently heard node to give its
-/// row back. A node that does not answer loses its row after the lease.
+/// The table accepts no request without state that recognizes a copy of it: a request needs a grant
+/// that is in the table. After a row is evicted, its grant is never valid again, so the table
+/// refuses all copies of requests under it. A full table refuses further nodes and asks the least
+/// recently heard node to give its row back. A node that does not answer loses its row after the
+/// lease.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FilterTable<N: Ord, B, R = AllRules> {
     incarnation: u64,
@@ -131,13 +131,13 @@ pub struct FilterTable<N: Ord, B, R = AllRules> {
 }
 
 impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
-    /// Creates an empty table. The incarnation must differ from those of all earlier filters with
-    /// the same address; a random number serves. Dimensions of 0 are taken as 1.
+    /// Creates an empty table. The incarnation must differ from the incarnations of all earlier
+    /// filters with the same address. A random number is sufficient. Dimensions of 0 become 1.
     pub fn new(incarnation: u64, config: TableConfig) -> FilterTable<N, B, R> {
         let config = TableConfig {
             rows: config.rows.max(1),
             window: config.window.max(1),
-            // The last sequence number must have a successor.
+            // A message with `last_seq` = `u32::MAX` is not valid.
             requests_per_grant: config.requests_per_grant.clamp(1, u32::MAX - 1),
             lease: config.lease,
         };
@@ -191,8 +191,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
                 out.push(self.offer(node, attempt, own.number));
                 return Verdict::Copy;
             }
-            // A sender opens again when it has ended everything. Another copy of a request may
-            // still be executed.
+            // All calls of a sender that opens again have ended. The row must stay while a copy of
+            // a request is being executed.
             if row.attempt.incarnation == attempt.incarnation && row.is_executing() {
                 return Verdict::Ignored;
             }
@@ -212,8 +212,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         Verdict::Granted
     }
 
-    /// Returns whether a row is free. If none is, asks the least recently heard node for its row
-    /// and refuses the other.
+    /// Returns whether a row is free. If no row is free, asks the least recently heard node for its
+    /// row and refuses `node`.
     fn make_room(&mut self, now: Time, node: N, attempt: Attempt, out: &mut Vec<FilterAction<N, B>>) -> bool {
         if self.rows.len() < self.config.rows {
             return true;
@@ -234,8 +234,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         false
     }
 
-    /// Removes the row of a grant that its sender gives back. The incarnation with the earliest
-    /// offer gets the row instead, if there is one.
+    /// Removes the row of a grant that its sender gives back. If the row has offers, the
+    /// incarnation with the earliest offer gets the row.
     fn release(&mut self, now: Time, node: N, grant: Grant) {
         let Some(row) = self.rows.get_mut(&node).filter(|row| !row.is_executing()) else { return };
         if grant.receiver != self.incarnation {
@@ -285,7 +285,7 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         if !Mutant::LeaseNotRenewed.is_on() {
             row.heard = now;
         }
-        // The sequence number before that of the first reply in the row.
+        // The sequence number before the first reply in the row.
         let before = row.last - row.replies.len() as u32;
         let confirmed =
             confirmed.saturating_sub(before) as usize + usize::from(Mutant::ReplyForgottenEarly.is_on());

@@ -1,4 +1,4 @@
-//! A filter table among nodes that do not keep to the protocol.
+//! A filter table whose nodes violate the protocol.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ type Table = FilterTable<u8, u32>;
 type Sent = Vec<(u8, Message<u32>)>;
 type Out = Vec<FilterAction<u8, u32>>;
 
-/// Passes a message to the table, and returns the verdict with the messages that it sends and the
+/// Passes a message to the table. Returns the verdict, the messages that the table sends, and the
 /// tickets of the requests to execute.
 fn receive(
     table: &mut Table,
@@ -61,7 +61,6 @@ fn foreign_node_changes_no_other_row() {
     let ticket = receive(&mut table, Time::ZERO, 0, request(victim, 1, 0)).2[0];
     table.complete(ticket, 5, &mut Out::new());
     let before = table.clone();
-    // The victim's grant is of no use to another node.
     for message in [request(victim, 1, 0), request(victim, 2, 1), Message::Release(victim)] {
         let (verdict, sent, executed) = receive(&mut table, Time::ZERO, 1, message);
         assert!(executed.is_empty() && verdict != Verdict::Executed);
@@ -124,7 +123,7 @@ fn copy_of_a_request_that_is_being_executed_is_not_executed() {
     let (_, _, executed) = receive(&mut table, Time::ZERO, 0, request(grant, 1, 0));
     let (verdict, sent, again) = receive(&mut table, Time::ZERO, 0, request(grant, 1, 0));
     assert_eq!((verdict, sent.len(), again.len()), (Verdict::Copy, 0, 0));
-    // Neither a restart of the node nor its release ends the row meanwhile.
+    // During the execution, neither a restart of the node nor its release ends the row.
     let restarted = Attempt { era: 2, incarnation: 2, number: 1 };
     let next = open_as(&mut table, Time::ZERO, 0, restarted);
     assert_eq!(receive(&mut table, Time::ZERO, 0, request(next, 1, 0)).0, Verdict::Ignored);
@@ -132,7 +131,7 @@ fn copy_of_a_request_that_is_being_executed_is_not_executed() {
     assert_eq!(table.len(), 1);
     table.complete(executed[0], 1, &mut Out::new());
     assert_eq!(receive(&mut table, Time::ZERO, 0, request(next, 1, 0)).0, Verdict::Executed);
-    // The reply of a row that is gone is not recorded for another.
+    // The table does not record the reply of a replaced row for the new row.
     let mut out = Out::new();
     table.complete(executed[0], 1, &mut out);
     assert_eq!(out, []);
@@ -179,8 +178,8 @@ fn offered_grant_outlives_the_release_of_the_row() {
     assert_eq!(table.len(), 1);
 }
 
-/// The `Open` of the first life of a node, with the greater clock, arrives when the second life has
-/// its grant and its requests are on their way.
+/// The `Open` of the first life of a node, with the greater clock, arrives after the second life
+/// has its grant and has sent requests.
 #[test]
 fn clock_that_was_set_back_makes_no_call_unknown() {
     let mut table = Table::new(7, TableConfig { rows: 4, ..CONFIG });
@@ -220,7 +219,7 @@ fn clock_that_was_set_back_makes_no_call_unknown() {
     panic!("the call does not end; late Open {late_open:?}");
 }
 
-/// Returns a random message with fields that are often those of other messages.
+/// Returns a random message whose fields often match other messages.
 fn random_message(rng: &mut Prng) -> Message<u32> {
     let attempt = Attempt { era: rng.below(3), incarnation: rng.below(3), number: rng.below(3) as u32 };
     let grant = Grant { receiver: 6 + rng.below(3), number: rng.below(8) };
@@ -261,8 +260,8 @@ fn random_messages_leave_an_honest_node_exactly_once() {
             while sender.outstanding() > 0 {
                 turns += 1;
                 assert!(turns < 200, "seed {seed}: the call does not end");
-                // Node 1 sends random messages. The honest node is heard meanwhile, so its row is
-                // never silent for the lease.
+                // Node 1 sends random messages. The honest node sends, too, so its row is never
+                // silent for the lease.
                 for _ in 0..rng.below(4) {
                     let (_, _, tickets) = receive(&mut table, Time::ZERO, 1, random_message(rng));
                     for ticket in tickets {
@@ -330,8 +329,8 @@ fn random_messages_break_no_sender_and_no_bit_filter() {
     }
 }
 
-/// Returns a sender of an incarnation that has a grant and the answer to one call, whose body is
-/// the incarnation.
+/// Runs a sender with this incarnation, and returns the outcome of its only call, whose body is the
+/// incarnation.
 fn restarted(table: &mut Table, incarnation: u32) -> Option<Outcome<u32>> {
     let mut sender: Sender<u32> = Sender::new(incarnation.into(), 1);
     let mut actions = Vec::new();
@@ -360,8 +359,8 @@ fn restarted(table: &mut Table, incarnation: u32) -> Option<Outcome<u32>> {
     None
 }
 
-/// An incarnation that had to exceed an earlier one does not take the identity of a later one,
-/// whose calls would get its replies.
+/// An incarnation whose era had to exceed an earlier era does not take the identity of a later
+/// incarnation. Otherwise, the later incarnation would get its replies.
 #[test]
 fn incarnations_in_any_order_get_their_own_replies() {
     let mut table = Table::new(7, CONFIG);
@@ -384,7 +383,7 @@ fn late_attempts_of_ended_incarnations_leave_the_offer() {
             open_as(&mut table, Time::ZERO, 0, attempt(9)),
             open_as(&mut table, Time::ZERO, 0, attempt(9))
         );
-        // At most eight offers are kept.
+        // A row keeps at most eight offers.
         assert_eq!(receive(&mut table, Time::ZERO, 0, request(offered, 1, 0)).0, expected, "{late} attempts");
         assert_eq!(table.len(), 1);
     }

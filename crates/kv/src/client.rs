@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use crate::resp::{Reply, RespError};
 use crate::resp_client::RespConnection;
 
-/// The delay before a request is repeated at another server, unless the server redirected the
-/// client.
+/// The delay before the client repeats a request at another server. After a redirection, the delay
+/// is 1 ms.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reasons for which a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No leader answered within the time limit. The outcome of a change is unknown: it may have
-    /// been made, or may still be made.
+    /// No leader answered within the time limit. The outcome of a change is unknown: the store may
+    /// have made the change, or may still make it.
     #[error(
         "no leader was reached in {0:?}; start the store's processes, or name their client addresses: {1}"
     )]
@@ -36,13 +36,13 @@ pub enum ClientError {
     /// The server's reply is not valid RESP2, or not of the kind that the request expects.
     #[error("unexpected reply from the server: {0}")]
     Protocol(#[from] RespError),
-    /// The connection of a [`Watch`] closed.
+    /// The connection of a [`Watch`] closed, or failed.
     #[error("the connection closed; watch the key again")]
     ConnectionClosed(#[from] io::Error),
 }
 
-/// A client of a store. It finds the leader, and repeats each request until it is answered. The
-/// session ensures that a repeated change is made at most once.
+/// A client of a store. The client finds the leader, and repeats each request until a server
+/// answers. The session ensures that the store makes a repeated change at most once.
 #[derive(Debug)]
 pub struct Client {
     servers: Vec<SocketAddr>,
@@ -56,7 +56,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of the store that these processes serve. Each request fails after
+    /// `servers` are the client addresses of the store's processes. Each request fails after
     /// `request_timeout`.
     pub fn new(servers: Vec<SocketAddr>, request_timeout: Duration) -> Client {
         Client { servers, current: 0, request_timeout, connection: None, session: None, sequence: 0 }
@@ -98,8 +98,8 @@ impl Client {
         self.change(&[b"DELETE", key])
     }
 
-    /// Replaces the value of a key by `value` if it is `expected`, and returns whether it was
-    /// replaced. `None` stands for a key without a value.
+    /// Replaces the value of a key by `value` if the old value is `expected`, and returns whether
+    /// the value was replaced. `None` stands for a key without a value.
     ///
     /// # Errors
     /// See [`Client::put`].
@@ -200,7 +200,6 @@ impl Client {
     }
 }
 
-/// Returns the error for a reply that is not the expected result.
 fn error_of(reply: Reply) -> ClientError {
     match reply {
         Reply::Error(text) if text.starts_with("EXPIRED") => ClientError::SessionExpired,

@@ -5,7 +5,6 @@ use mitra_consensus::kv_store::{Change, Request, Session};
 
 use crate::resp::Reply;
 
-/// A command of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
     /// The reply of a command that needs no access to the store.
@@ -16,7 +15,7 @@ pub(crate) enum Command {
     Get(Vec<u8>),
     /// EXISTS: the number of the keys that have a value.
     Exists(Vec<Vec<u8>>),
-    /// Changes outside a client's session. The server makes each of them at most once.
+    /// Changes outside a client's session. The server makes each change at most once.
     Change(Vec<Change>, ReplyStyle),
     /// A request in the client's own session.
     InSession(Request),
@@ -29,7 +28,6 @@ pub(crate) enum Command {
 /// The form of the reply to a request that consists of several commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplyStyle {
-    /// `OK`.
     Ok,
     /// `OK`, or nil if no change was made.
     OkOrNil,

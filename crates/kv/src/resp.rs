@@ -25,8 +25,8 @@ pub type ParsedRequest<'a> = (Vec<&'a [u8]>, usize);
 /// Parses the first request in `bytes`. Returns `None` if the request is incomplete.
 ///
 /// # Errors
-/// [`RespError`] if the bytes are not a valid request. In this case the start of the next request
-/// is unknown, so the connection must be closed.
+/// [`RespError`] if the bytes are not a valid request. The start of the next request is then
+/// unknown, so the caller must close the connection.
 pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespError> {
     if bytes.first().is_some_and(|&first| first != b'*') {
         let Some(end) = bytes.iter().take(MAX_LINE_BYTES).position(|&byte| byte == b'\n') else {
@@ -137,8 +137,8 @@ impl Reply {
     /// Parses a reply that may contain `depth` levels of arrays.
     fn parse_nested(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, RespError> {
         let Some(&kind) = bytes.first() else { return Ok(None) };
-        // A line has at most MAX_LINE_BYTES bytes with its end, so whether it is too long does not
-        // depend on how much of it has arrived.
+        // MAX_LINE_BYTES includes the end of the line. The parser therefore rejects the same lines,
+        // however many bytes have arrived.
         let Some(end) = bytes.windows(2).take(MAX_LINE_BYTES - 1).position(|two| two == b"\r\n") else {
             return if bytes.len() < MAX_LINE_BYTES { Ok(None) } else { Err(RespError::TooLarge) };
         };

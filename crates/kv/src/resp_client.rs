@@ -9,12 +9,12 @@ use crate::resp::{Reply, encode_request};
 /// The time limit for connecting, and for each read from and write to the socket.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A blocking connection to any RESP server. It neither follows redirections nor repeats requests;
-/// see [`Client`](crate::Client) for that.
+/// A blocking connection to any RESP server. The connection neither follows redirections nor
+/// repeats requests, unlike [`Client`](crate::Client).
 #[derive(Debug)]
 pub struct RespConnection {
     stream: TcpStream,
-    /// Bytes that are received but not parsed yet.
+    /// Bytes that the connection has received and not parsed.
     input: Vec<u8>,
 }
 
@@ -50,7 +50,6 @@ impl RespConnection {
         requests.iter().map(|_| self.reply()).collect()
     }
 
-    /// Removes the time limit for replies.
     pub(crate) fn wait_without_timeout(&self) -> io::Result<()> {
         self.stream.set_read_timeout(None)
     }
@@ -61,7 +60,6 @@ impl RespConnection {
         self.stream.write_all(&bytes)
     }
 
-    /// Waits for the next reply.
     pub(crate) fn reply(&mut self) -> io::Result<Reply> {
         loop {
             let read =

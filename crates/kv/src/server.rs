@@ -30,7 +30,7 @@ const LISTENER: Token = Token(usize::MAX);
 const NODE: Token = Token(usize::MAX - 1);
 /// The maximum number of client connections. The server closes further connections at once.
 const MAX_CLIENTS: usize = 4096;
-/// The time for which the server polls without sleeping after its last work.
+/// The duration for which the server polls without sleeping after its last work.
 const SPIN_DURATION: Duration = Duration::from_micros(50);
 /// The maximum duration of a sleep. The process node takes part in a failover only when it is
 /// polled, so the sleep delays failovers by at most this time.
@@ -55,7 +55,7 @@ pub struct ServerConfig {
     /// redirects clients to the leader's address.
     pub client_addresses: Vec<SocketAddr>,
     /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals
-    /// without one.
+    /// without a heartbeat.
     pub heartbeat_interval: Duration,
     /// The configuration of the RDMA connections. Both ends of a connection must use the same
     /// configuration.
@@ -72,12 +72,11 @@ struct Waiter {
     connection: usize,
     /// The number of the request on the connection.
     request: u64,
-    /// Whether the request is one of the client's own session (`MITRA.*`). The reply to a read then
-    /// contains the index of the log entry.
+    /// Whether the request belongs to the client's own session (`MITRA.*`). The reply to a read
+    /// then contains the index of the log entry.
     in_session: bool,
 }
 
-/// The log of a process node.
 struct LogOfNode<'a>(&'a mut ProcessNode<Member>);
 
 impl LogHost for LogOfNode<'_> {
@@ -95,18 +94,14 @@ pub struct Server {
     config: ServerConfig,
     node: ProcessNode<Member>,
     store: ReplicatedStore<Waiter>,
-    /// The leader that this process knows of.
     leader: Option<ProcessId>,
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
-    /// The client connections by id.
     connections: HashMap<usize, ClientConnection>,
-    /// The id of the next connection.
     next_connection: usize,
     /// Requests of several commands, by connection id and request number.
     multi_parts: HashMap<(usize, u64), MultiPart>,
-    /// The time at which the server last had work.
     last_activity: Instant,
     /// The number of client commands since the server started, for `INFO`.
     commands: u64,
@@ -223,7 +218,7 @@ impl Server {
         Ok(())
     }
 
-    /// Handles pending work, and returns whether there was any.
+    /// Returns whether there was work.
     fn step(&mut self) -> bool {
         let mut busy = self.node.poll();
         self.drive_store();
@@ -245,7 +240,7 @@ impl Server {
             self.connections.iter().filter(|(_, c)| c.is_finished()).map(|(&id, _)| id).collect();
         for id in finished {
             if let Some(mut connection) = self.connections.remove(&id) {
-                // An error has no consequence: dropping the connection closes its descriptor.
+                // The server ignores an error: dropping the connection closes its descriptor.
                 let _ = self.poll.registry().deregister(connection.stream());
             }
             self.multi_parts.retain(|&(connection, _), _| connection != id);
@@ -256,7 +251,6 @@ impl Server {
         busy
     }
 
-    /// Tells the log who leads, and drives the store.
     fn drive_store(&mut self) {
         let Member { first: log, second: heartbeat, .. } = self.node.process();
         let leader = heartbeat.leader(log.eligible_leaders());
@@ -275,7 +269,7 @@ impl Server {
                 continue;
             }
             let (id, interest) = (self.next_connection, Interest::READABLE | Interest::WRITABLE);
-            // An error has no consequence but delay: without TCP_NODELAY, replies may arrive later.
+            // The server ignores an error: without TCP_NODELAY, replies may only arrive later.
             let _ = stream.set_nodelay(true);
             if self.poll.registry().register(&mut stream, Token(id), interest).is_ok() {
                 self.next_connection += 1;
@@ -284,7 +278,7 @@ impl Server {
         }
     }
 
-    /// Reads and executes the requests of a client. Returns whether there were any.
+    /// Returns whether there were requests.
     fn serve_client(&mut self, id: usize) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         connection.read();

@@ -4,14 +4,14 @@ use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv_store::Limits;
 use mitra_consensus::{Region, log};
 
-/// The capacity of a log register, in bytes. It limits the length of a command, including the key
-/// and the value.
+/// The capacity of a log register, in bytes. The capacity limits the length of a command, including
+/// the key and the value.
 const REGISTER_BYTES: usize = 4 << 10;
 /// The maximum number of log entries in flight. Commands that arrive while this many are in flight
 /// are combined in the next entry. A larger number would lead to smaller entries, and each entry
 /// costs one WRITE to every memory.
 const PIPELINE_DEPTH: u16 = 2;
-/// The number of registers that one READ covers: a window.
+/// The number of registers in a window, which one READ fetches.
 const WINDOW: u16 = 16;
 /// The number of windows in the ring. When the ring is half full, the leader writes a snapshot to
 /// each memory, so a long ring makes snapshots rare.
@@ -19,10 +19,10 @@ const WINDOWS: u16 = 128;
 /// The maximum number of commands that wait at a leader.
 const QUEUED_COMMANDS: u16 = 4096;
 /// The maximum number of client sessions. To open another session, the store expires the least
-/// recently used one.
+/// recently used session.
 const SESSIONS: u16 = 1024;
 /// The largest store capacity, in MiB. A region has at most 65,535 registers, and a snapshot of the
-/// store must fit into one.
+/// store must fit into one region.
 pub const MAX_CAPACITY_MIB: u8 = 122;
 
 /// The dimensions of a store.
@@ -48,7 +48,7 @@ impl StoreConfig {
             window: WINDOW,
             ring_windows: WINDOWS,
             register_bytes: REGISTER_BYTES as u32,
-            // At most 64 bytes of each register are its header.
+            // The header of a register takes at most 64 bytes.
             snapshot_registers: (bytes / (REGISTER_BYTES - 64)) as u16 + 1,
             queue_capacity: QUEUED_COMMANDS,
         }

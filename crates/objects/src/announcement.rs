@@ -6,11 +6,11 @@ use crate::cell_error::CellError;
 use crate::operation::{Operation, Progress, Requests};
 use crate::request::{Outcome, Request, Word};
 
-/// The last sequence number that an announcement holds.
+/// The highest sequence number that fits into an announcement.
 pub(crate) const MAX_SEQUENCE: u64 = u64::MAX >> 1;
 
 /// The array of announcements in the peer's memory: one 8-byte word for each owner, zero at first.
-/// It must have the same home NIC as the cells.
+/// The array must have the same home NIC as the cells.
 ///
 /// An announcement is ⟨sequence: 63 bits, overwritten: 1 bit⟩: the number of the owner's last
 /// operation on any cell, and whether another owner is about to overwrite the word that this
@@ -50,7 +50,6 @@ impl Announcements {
     }
 }
 
-/// Packs an announcement.
 pub(crate) const fn pack(sequence: u64, overwritten: bool) -> u64 {
     sequence << 1 | overwritten as u64
 }
@@ -58,13 +57,13 @@ pub(crate) const fn pack(sequence: u64, overwritten: bool) -> u64 {
 /// How an owner publishes the sequence number of an operation in its announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Publication {
-    /// By two compare-and-swaps, one for each value of the bit `overwritten`. This is right on
-    /// every NIC: IBTA guarantees atomicity only among atomics (volume 1, 9.4.5), and a WRITE
-    /// between the load and the store of another owner's compare-and-swap would be lost.
+    /// By two compare-and-swaps, one for each value of the bit `overwritten`. Correct on every NIC:
+    /// IBTA guarantees atomicity only among atomics (volume 1, 9.4.5), and a WRITE between the load
+    /// and the store of another owner's compare-and-swap would be lost.
     #[default]
     CompareSwap,
-    /// By one WRITE. Only for a peer whose NIC executes atomics atomically with respect to WRITEs
-    /// too.
+    /// By one WRITE. Only for a peer whose NIC executes atomics atomically also with respect to
+    /// WRITEs.
     Write,
 }
 
@@ -112,19 +111,18 @@ impl Owner {
         &self.announcements
     }
 
-    /// The owner's announcement.
     pub(crate) fn announcement(&self) -> Word {
         self.own
     }
 
-    /// Records the content of the announcement, which only this owner advances. Returns whether it
-    /// says that the word that operation `sequence` stored was overwritten.
+    /// Records the content of the announcement, which only this owner advances. Returns whether the
+    /// announcement marks the word of operation `sequence` as overwritten.
     pub(crate) fn on_announcement(&mut self, announcement: u64, sequence: u64) -> bool {
         self.published = announcement >> 1;
         announcement == pack(sequence, true)
     }
 
-    /// Returns the requests that announce the operation `sequence`, and records it.
+    /// Records `sequence` as announced, and returns the requests that announce it.
     pub(crate) fn publish(&mut self, sequence: u64) -> Requests {
         let (new, last) = (pack(sequence, false), self.published);
         self.published = sequence;

@@ -2,7 +2,7 @@
 //! indirect cell share.
 //!
 //! The algorithm is a recoverable compare-and-swap (Attiya, Ben-Baruch and Hendler, PODC 2018;
-//! Ben-David, Blelloch, Friedman and Wei, SPAA 2019) whose shared memory is the peer's. An attempt
+//! Ben-David, Blelloch, Friedman and Wei, SPAA 2019) on words in the peer's memory. An attempt
 //! posts, in this order on one queue pair:
 //!
 //! 1. requests of the caller, if any,
@@ -11,10 +11,11 @@
 //!    1⟩),
 //! 4. CAS(word, the whole word that was read → ⟨payload, owner, s⟩).
 //!
-//! If the result of 4 is lost, the attempt reads the word and *then* the announcement. If the word
-//! has the tag ⟨owner, s⟩, or the announcement is ⟨s, 1⟩, the change happened: a word with the tag
-//! leaves only after step 3 of its overwriter. In the other order, an overwriter could act between
-//! the two READs. Otherwise it did not happen, and never will, because the path was fenced.
+//! If the result of step 4 is lost, the attempt reads the word and *then* the announcement. If the
+//! word has the tag ⟨owner, s⟩, or the announcement is ⟨s, 1⟩, the change happened, because another
+//! owner replaces the tag only after its step 3. If the READs were in the other order, another
+//! owner could act between them. In all other cases, the change did not happen, and never will,
+//! because the path was fenced.
 
 use mitra_mutants::Mutant;
 use smallvec::smallvec;
@@ -32,8 +33,8 @@ pub(crate) struct Attempt {
     word: Word,
     pub(crate) owner: Owner,
     stage: Stage,
-    /// The sequence number of the operation's announcement, if the last attempt left it unused: no
-    /// word ever had it as a tag.
+    /// The announced sequence number, if the last attempt failed: no word ever had this number in
+    /// its tag.
     unused: Option<u64>,
 }
 
@@ -45,24 +46,21 @@ enum Stage {
         current: u64,
         sequence: u64,
     },
-    /// The READ of the word is posted.
     ReadingWord {
         sequence: u64,
     },
-    /// The READ of the announcement is posted.
     ReadingAnnouncement {
         sequence: u64,
         word: u64,
     },
 }
 
-/// What an attempt needs, or its result.
+/// The next requests of an attempt, or its result.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum AttemptProgress {
     Post(Requests),
-    /// The word was changed.
     Won,
-    /// The word was not changed; its content at some time during the attempt.
+    /// The word was not changed. `word` is its content at some time during the attempt.
     Lost {
         word: u64,
     },
@@ -73,8 +71,8 @@ impl Attempt {
         Attempt { layout, word, owner, stage: Stage::Idle, unused: None }
     }
 
-    /// Begins an attempt to change the word from `current`, its whole content, to the payload with
-    /// the owner's tag. The requests `first` are posted before the others.
+    /// Begins an attempt to replace `current`, the whole content of the word, by `payload` with the
+    /// owner's tag. The requests in `first` precede all others.
     ///
     /// # Errors
     /// [`CellError`]; nothing was posted.
@@ -114,8 +112,7 @@ impl Attempt {
         Ok(requests)
     }
 
-    /// Continues with the outcomes of the last requests. After the result, the next attempt may
-    /// begin.
+    /// The next attempt may begin after [`AttemptProgress::Won`] or [`AttemptProgress::Lost`].
     pub(crate) fn on_outcomes(&mut self, outcomes: &[Outcome]) -> AttemptProgress {
         let last = outcomes.last().copied().unwrap_or(Outcome::Unknown);
         match self.stage {
@@ -146,7 +143,8 @@ impl Attempt {
                     let happened = is_in_word || overwritten && !Mutant::AnnouncementIgnored.is_on();
                     self.end(if happened { AttemptProgress::Won } else { AttemptProgress::Lost { word } })
                 }
-                // The word that was read is as good as before: the announcement is read after it.
+                // The content of the word needs no new READ, because the announcement is read after
+                // the word.
                 None => AttemptProgress::Post(smallvec![Request::read(self.owner.announcement())]),
             },
         }

@@ -1,9 +1,9 @@
 /// The error of an operation on a cell. The operation did not change the cell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum CellError {
-    /// The owner has used all sequence numbers that the cell's words can hold. Using a number again
-    /// while a word or a slow client still has it would turn an operation that did not happen into
-    /// one that did.
+    /// The owner has used all sequence numbers that the cell's words can hold. If a word or a slow
+    /// client still had a number that is used again, an operation that did not happen would count
+    /// as executed.
     #[error(
         "owner {owner} has used all {max} sequence numbers of this kind of cell; go on with a new owner number, or set cells and announcements back while no client uses them"
     )]

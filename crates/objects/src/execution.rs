@@ -21,9 +21,8 @@ pub struct Execution<O: Operation> {
 enum State<T> {
     /// The operation has to be started or continued.
     Ready(Progress<T>),
-    /// The requests are posted; their outcomes as far as they are known.
+    /// The requests are posted. The outcomes that are known so far.
     Posted(SmallVec<[Option<Outcome>; 4]>),
-    /// The result was returned.
     Ended,
 }
 
@@ -34,9 +33,8 @@ impl<O: Operation> Execution<O> {
         Execution { operation, state }
     }
 
-    /// Drives the operation: posts what it needs, and takes what has ended. Returns the result
-    /// once; `None` before and afterwards. The path must be the same one in every call, unless
-    /// [`Execution::fenced`] was called in between.
+    /// Posts the operation's requests, and takes their outcomes. Returns the result once, and
+    /// `None` in every other call. The path may change only after [`Execution::fenced`].
     ///
     /// # Errors
     /// A [`PathError`]. The operation has then neither succeeded nor failed. After
@@ -67,9 +65,10 @@ impl<O: Operation> Execution<O> {
         }
     }
 
-    /// States that the peer executes nothing more of what was posted: the queue pair was destroyed
-    /// at both ends, or the NIC was reset. The requests without an outcome become
-    /// [`Outcome::Unknown`], and the operation goes on over the path of the next call.
+    /// States that the peer executes no posted request any more: the queue pair was destroyed at
+    /// both ends, or the NIC was reset. The requests without an outcome become
+    /// [`Outcome::Unknown`], and the operation continues over the path of the next
+    /// [`Execution::poll`].
     pub fn fenced(&mut self) {
         if let State::Posted(outcomes) = &mut self.state {
             outcomes.iter_mut().filter(|outcome| outcome.is_none()).for_each(|o| *o = Some(Outcome::Unknown));
@@ -77,7 +76,6 @@ impl<O: Operation> Execution<O> {
         }
     }
 
-    /// Continues the operation with the outcomes of all requests.
     fn advance(&mut self) {
         if let State::Posted(outcomes) = &self.state {
             let known: SmallVec<[Outcome; 4]> =

@@ -12,16 +12,16 @@ use crate::recoverable_cell::{Change, Changed, Finished};
 use crate::request::{Outcome, Request, Word};
 use crate::tag::{TagLayout, Tagged};
 
-/// The layout of a cell's word: which of the owner's two records has the value (1 bit), the owner
-/// (8 bits), the sequence number (55 bits).
+/// The layout of a cell's word: the index of the owner's record that has the value (1 bit), the
+/// owner (8 bits), the sequence number (55 bits).
 const LAYOUT: TagLayout = TagLayout::new(55);
 
-/// A 64-bit value that clients read, compare-and-swap and fetch-and-add, each exactly once and with
-/// its result, even if the responder's NIC is lost.
+/// A 64-bit value that clients read, compare-and-swap and fetch-and-add. Each operation happens
+/// exactly once and returns its result, even if the responder's NIC is lost.
 ///
-/// After Varuna's extended status: the word has no value but a tag, which names a record. The
-/// record's state is the owner's announcement. An owner has two records in each cell, and writes
-/// the one that the word does not name.
+/// The design follows Varuna's extended status: the word has a tag, which names the record that has
+/// the value. The owner's announcement is the state of the record. An owner has two records in each
+/// cell, and writes the record that the word does not name.
 ///
 /// | word of the cell | content |
 /// |---|---|
@@ -38,8 +38,7 @@ pub struct IndirectCell {
 }
 
 impl IndirectCell {
-    /// Names the cell that begins at this word, for owners 1 to `owners`: the number of its
-    /// announcements.
+    /// Names the cell that begins at `first`. `owners` is the number of its announcements.
     pub fn new(first: Word, owners: u8) -> IndirectCell {
         IndirectCell { first, owners }
     }
@@ -53,8 +52,8 @@ impl IndirectCell {
     /// All other words are zero at first.
     pub const INITIAL_VALUE_OFFSET: usize = 8;
 
-    /// Returns the value of a cell with this content, or `None` if it is not a cell's. This is for
-    /// the peer, which reads its own memory while no client changes the cell.
+    /// Returns the value of a cell with this content, or `None` if the content is not valid. The
+    /// peer calls this function on its own memory while no client changes the cell.
     pub fn value_of(words: &[u64]) -> Option<u64> {
         let Tagged { payload, owner, .. } = LAYOUT.unpack(*words.first()?);
         words.get(if owner == 0 { 1 } else { 2 * usize::from(owner) + payload as usize }).copied()
@@ -66,12 +65,12 @@ impl IndirectCell {
         ReadIndirect(Snapshot::new(*self))
     }
 
-    /// Returns the operation that changes the cell. Cost without a failure: a READ of the tag, a
-    /// READ of the record, then pipelined a WRITE of the own record, the announcement, a
-    /// compare-and-swap of another owner's announcement if that owner changed the cell last, and
-    /// the compare-and-swap of the tag: three round trips, and two more for each other owner that
-    /// changed the cell in between. A compare-and-swap of another than the expected value is three
-    /// READs. The operation is lock-free, not wait-free.
+    /// Returns the operation that changes the cell. Cost without a failure: three round trips, and
+    /// two more for each other owner that changed the cell in between. The first two are READs of
+    /// the tag and of the record. The third has a WRITE of the owner's record, the announcement,
+    /// and the compare-and-swap of the tag. If another owner changed the cell last, the third also
+    /// has a compare-and-swap of that owner's announcement. A compare-and-swap that finds another
+    /// value costs three READs. The operation is lock-free, not wait-free.
     pub fn change(&self, owner: Owner, change: Change<u64>) -> ChangeIndirect {
         let attempt = Attempt::new(LAYOUT, self.first, owner);
         ChangeIndirect { attempt, change, snapshot: Snapshot::new(*self), stage: Stage::Reading }
@@ -91,7 +90,7 @@ impl IndirectCell {
     }
 }
 
-/// The reader of a cell: the tag, the record that the tag names, and on request the tag again.
+/// Reads the tag, the record that the tag names, and on request the tag again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Snapshot {
     cell: IndirectCell,
@@ -108,10 +107,10 @@ enum ReadStage {
     Check { tag: u64, value: u64 },
 }
 
-/// What a snapshot needs, or what it has read.
+/// The next requests of a snapshot, or its result.
 enum SnapshotProgress {
     Post(Requests),
-    /// The tag and the value of its record. Unless it is checked, the record may have had another
+    /// The tag and the value of its record. Unless `is_checked`, the record may have had another
     /// value while the word had the tag.
     Read {
         tag: u64,
@@ -125,7 +124,6 @@ impl Snapshot {
         Snapshot { cell, stage: ReadStage::Tag }
     }
 
-    /// Returns the request of the current stage.
     fn requests(&self) -> Result<Requests, CellError> {
         let word = match self.stage {
             ReadStage::Tag | ReadStage::Check { .. } => self.cell.first,
@@ -134,7 +132,6 @@ impl Snapshot {
         Ok(smallvec![Request::read(word)])
     }
 
-    /// Goes on to a stage.
     fn go_to(&mut self, stage: ReadStage) -> Result<Requests, CellError> {
         self.stage = stage;
         self.requests()
@@ -158,9 +155,9 @@ impl Snapshot {
 
 /// The operation of [`IndirectCell::read`].
 ///
-/// It reads the tag, the record that the tag names, and the tag again. If the tag is the same, the
-/// record had the cell's value when it was read: its owner writes it again only after the word has
-/// another tag, and no tag is used twice.
+/// The operation reads the tag, the record that the tag names, and the tag again. If the tag is the
+/// same, the value of the record was the value of the cell: the owner writes a record again only
+/// after the word has another tag, and no tag is used twice.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadIndirect(Snapshot);
 
@@ -181,7 +178,6 @@ impl ReadIndirect {
 }
 
 impl Operation for ReadIndirect {
-    /// The value.
     type Output = Result<u64, CellError>;
 
     fn start(&mut self) -> Progress<Self::Output> {
@@ -204,7 +200,7 @@ pub struct ChangeIndirect {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
-    /// The snapshot is read.
+    /// Reads the snapshot.
     Reading,
     /// The attempt to change the cell from this value is under way.
     Attempting { old: u64 },
@@ -242,13 +238,12 @@ impl ChangeIndirect {
         Ok(Progress::Post(requests))
     }
 
-    /// Begins an attempt to replace the tag and its value `old`. The value needs no check: if the
-    /// tag is still in the word when the compare-and-swap is executed, its record was not written
-    /// before.
+    /// Begins an attempt to replace the tag and its value `old`. The value needs no check: the
+    /// compare-and-swap succeeds only if the word still has the tag, and then the record has not
+    /// changed.
     fn attempt(&mut self, tag: u64, old: u64, new: u64) -> Result<Requests, CellError> {
         let (named, number) = (LAYOUT.unpack(tag), self.attempt.owner.number());
-        // The word cannot come to name the other record: only this owner's compare-and-swap makes
-        // it.
+        // Only this owner's compare-and-swap can make the word name the other record.
         let other = u64::from(!Mutant::NamedRecordOverwritten.is_on());
         let free = if named.owner == number { named.payload ^ other } else { 0 };
         let own_tag = LAYOUT.pack(Tagged { payload: free, owner: number, sequence: 0 });

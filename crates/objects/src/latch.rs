@@ -9,14 +9,14 @@
 //!   ⟨i, bits⟩ ── p arrives: CAS ──▶ ⟨i, bits + 2^p⟩      ⟨i, all⟩ ── reset: CAS ──▶ ⟨i+1, none⟩
 //! ```
 //!
-//! A set bit is idempotent where a counter is not (Eslick, DeHon and Knight, 1994, fetch-and-op),
-//! and a stale arrival names an old identity. The word only grows, so no content comes back: a
-//! compare-and-swap that was executed once, or that was overtaken, never succeeds again. An arrival
-//! whose outcome is unknown is therefore posted again as it was.
+//! Setting a bit is idempotent, unlike incrementing a counter (Eslick, DeHon and Knight, 1994,
+//! fetch-and-op). A stale arrival names an old identity. The word only grows, so no content recurs:
+//! a compare-and-swap that was executed or overtaken never succeeds again. An arrival whose outcome
+//! is unknown is therefore posted again unchanged.
 //!
 //! # Limits
 //! 1 to 48 participants; 2^(64−n) identities, then [`LatchError::IdentitiesUsedUp`]. An arrival is
-//! wait-free: without failures it posts at most one CAS per participant, because each one that
+//! wait-free: without failures it posts at most one CAS per participant, because each CAS that
 //! fails shows a new bit.
 
 use mitra_mutants::Mutant;
@@ -61,7 +61,7 @@ pub enum LatchError {
 /// The content of a latch's word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LatchState {
-    /// The number of resets before.
+    /// The number of resets so far.
     pub identity: u64,
     /// The number of participants that have arrived.
     pub arrived: u32,
@@ -125,8 +125,8 @@ impl Latch {
     }
 
     /// Resets the latch with this identity, if it is open, to the next identity. A retry changes
-    /// nothing. Any participant may do it. Over a path without a fence, reset only a latch that was
-    /// seen open: a copy of a refused reset may be executed later.
+    /// nothing. Any participant may reset the latch. Over a path without a fence, reset only a
+    /// latch that was seen open: a copy of a refused reset may be executed later.
     ///
     /// Cost: one CAS, one round trip; one more for each failure in between.
     ///
@@ -206,8 +206,8 @@ impl Operation for Arrive {
     }
 }
 
-/// A reset under way. Its result is the state of the latch: the next identity, or a later one if
-/// others were faster.
+/// A reset under way. Its result is the state of the latch: the next identity, or a later identity
+/// if other participants were faster.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reset {
     latch: Latch,

@@ -1,5 +1,5 @@
-//! A mailbox for one message at a time: the flag that announces a message contains its number, so
-//! that a flag that is written twice announces nothing twice.
+//! A mailbox for one message at a time. The flag that announces a message contains the message's
+//! number, so a repeated WRITE of the flag announces no message twice.
 //!
 //! ```text
 //! word 0  flag      ⟨length in words: 8 bits | number of the message: 56 bits⟩    written by the writer, behind the payload
@@ -7,22 +7,21 @@
 //! word 2…           payload, 1 to 7 words                                         written by the writer
 //! ```
 //!
-//! A WRITE is idempotent, and a failover may repeat it. A flag is not: if its reader consumed and
-//! reset it before the WRITE is repeated, a flag of one bit announces the old message again. Here a
-//! flag with a number up to *consumed* announces nothing, so the writer repeats WRITEs whose
-//! outcome is unknown, whether or not they were executed. The writer begins the next message when
-//! the reader has consumed the last one. At this time no copy of an earlier WRITE is under way:
-//! each has ended, and the fence ended those that were lost.
+//! A failover may repeat a WRITE. A flag of one bit, which the reader resets, would then announce
+//! the old message again. A flag with a number up to *consumed* announces nothing, so the writer
+//! repeats each WRITE whose outcome is unknown. The writer begins the next message when the reader
+//! has consumed the last message. At this time no copy of an earlier WRITE is under way: each WRITE
+//! has completed, or the fence has ended it.
 //!
 //! # Conditions
 //! The reader's device places WRITEs of one queue pair in order (no relaxed ordering), as the
 //! completion log requires. The fence is necessary: a WRITE of an old payload that is executed
-//! later overwrites the new one, which no flag can detect.
+//! later would overwrite the new payload, and no flag can show the overwrite.
 //!
 //! # Limits
 //! One writer, one reader; messages of 1 to 7 words; 2⁵⁶ − 1 messages, then
-//! [`MailboxError::NumbersUsedUp`]. Larger data is written to memory that a message names, before
-//! the message is sent.
+//! [`MailboxError::NumbersUsedUp`]. For larger data, the writer first writes other memory, and then
+//! sends a message that names this memory.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Buffer;
@@ -31,7 +30,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::operation::{Operation, Progress, Requests};
 use crate::request::{Outcome, Request, Word};
 
-/// The words of a mailbox: the flag, *consumed*, and the payload.
+/// The number of words of a mailbox: the flag, *consumed*, and the payload.
 pub const MAILBOX_WORDS: usize = 2 + MAX_PAYLOAD_WORDS;
 /// The longest payload, in words: with the flag, the highest number of requests that an operation
 /// posts at once.
@@ -68,18 +67,18 @@ pub enum MailboxError {
         /// The number of messages that were sent.
         sent: u64,
     },
-    /// The flag is not one that the writer can have written.
+    /// The writer cannot have written this flag.
     #[error("the flag {flag:#x} does not announce message {expected}; only one writer may use a mailbox")]
     Flag {
         /// The flag.
         flag: u64,
-        /// The number of the message after the last consumed one.
+        /// The number of the message after the last consumed message.
         expected: u64,
     },
 }
 
-/// The writing end of a mailbox, with no message under way. Sending takes the writer, and its
-/// result returns it.
+/// The writing end of a mailbox, with no message under way. A send takes the writer, and its result
+/// returns the writer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxWriter {
     base: Word,
@@ -104,10 +103,10 @@ impl MailboxWriter {
         self.sent
     }
 
-    /// Sends a message, if the reader has consumed the last one.
+    /// Sends a message, if the reader has consumed the last message.
     ///
     /// Cost: one READ, then one WRITE per word and one for the flag, two round trips. After a
-    /// failure, the WRITEs that may be missing are repeated.
+    /// failure, the operation repeats the WRITEs that may be missing.
     ///
     /// # Errors
     /// [`MailboxError::Length`] and [`MailboxError::NumbersUsedUp`], with the writer. Nothing is
@@ -137,12 +136,12 @@ pub enum Sent {
 pub struct Send {
     writer: MailboxWriter,
     payload: Payload,
-    /// The number of WRITEs that were certainly executed. `None`: the reader's word is being read.
+    /// The number of WRITEs that were certainly executed. `None` while the reader's word is being
+    /// read.
     written: Option<usize>,
 }
 
 impl Send {
-    /// Returns the WRITEs that may be missing.
     fn missing(&self, written: usize) -> Requests {
         let Send { writer, payload, .. } = self;
         let number = writer.sent + 1;
@@ -203,8 +202,8 @@ impl MailboxReader {
         MailboxReader { consumed }
     }
 
-    /// Takes the message from the mailbox at `offset` bytes of a buffer, if there is a new one, and
-    /// frees the mailbox for the next.
+    /// Takes the message from the mailbox at `offset` bytes of a buffer, if there is a new message,
+    /// and frees the mailbox for the next message.
     ///
     /// # Errors
     /// [`MailboxError::Flag`].

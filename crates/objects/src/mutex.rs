@@ -1,5 +1,5 @@
 //! A mutex whose word holds the owner and the number of the lock, so that a retry of a lock is
-//! recognized and a copy of it changes nothing.
+//! recognized and a copy of a request changes nothing.
 //!
 //! ```text
 //!  63        48 47                                   0
@@ -10,14 +10,14 @@
 //! ```
 //!
 //! The number only grows, and a word with a number is first held and then free. So no content of
-//! the word comes back: a compare-and-swap that was executed once, or that was overtaken, never
-//! succeeds again. A lock whose outcome is unknown is therefore posted again as it was. The old
-//! value that the copy returns tells whether the lock is held by this owner with this number
-//! (Eslick, DeHon and Knight, 1994, test-and-set). A lock never ends while its outcome is unknown,
-//! and only its result [`Held`] can be unlocked.
+//! the word recurs: a compare-and-swap that was executed or overtaken never succeeds again. A lock
+//! whose outcome is unknown is therefore posted again unchanged. The old value that the copy
+//! returns tells whether the lock is held by this owner with this number (Eslick, DeHon and Knight,
+//! 1994, test-and-set). A lock never ends while its outcome is unknown, and only its result
+//! [`Held`] can be unlocked.
 //!
-//! A client that has not seen the word reads it first, so its lock has a higher number than those
-//! of its earlier lives, and an unlock of an earlier life that is delayed changes nothing.
+//! A client that has not seen the word reads the word first. Its lock therefore has a higher number
+//! than the locks of its earlier lives, and a delayed unlock of an earlier life changes nothing.
 //!
 //! # Limits
 //! 65,535 owners; 2⁴⁸ − 1 locks, then [`MutexError::NumbersUsedUp`]. Lock-free, not fair. The mutex
@@ -31,7 +31,6 @@ use smallvec::smallvec;
 use crate::operation::{Operation, Progress};
 use crate::request::{Outcome, Request, Word};
 
-/// The bits of the number of a lock.
 const NUMBER_BITS: u32 = 48;
 /// The highest number of a lock.
 pub const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
@@ -69,8 +68,8 @@ pub struct MutexState {
 }
 
 impl MutexState {
-    /// Returns the state that a word contains. Every content of the word is one; 0 is a mutex that
-    /// was never locked.
+    /// Returns the state that a word contains. Every content is valid. 0 is a mutex that was never
+    /// locked.
     pub fn from_word(content: u64) -> MutexState {
         MutexState { owner: NonZeroU16::new((content >> NUMBER_BITS) as u16), number: content & MAX_NUMBER }
     }
@@ -80,10 +79,10 @@ impl MutexState {
     }
 }
 
-/// A client of a mutex that does not hold it.
+/// A client that does not hold the mutex.
 ///
 /// A client has at most one operation under way: the operation takes the client, and its result
-/// returns it.
+/// returns the client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MutexClient {
     word: Word,
@@ -112,8 +111,8 @@ impl MutexClient {
     }
 
     /// Takes over a lock that an earlier life of this owner took. `holder` was read from the word,
-    /// after everything that the earlier life had posted was fenced. A lock that ended as
-    /// [`LockResult::Busy`] after the fence has read it, too.
+    /// after everything that the earlier life had posted was fenced. A lock that ends as
+    /// [`LockResult::Busy`] after the fence returns the holder, too.
     ///
     /// # Errors
     /// [`MutexError::NotHeld`] if the holder is not this owner.
@@ -138,8 +137,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns the number of the lock. It is higher than that of every earlier lock of the mutex,
-    /// so it can order what the owner does elsewhere (a fencing token).
+    /// Returns the number of the lock. The number is higher than the number of every earlier lock
+    /// of the mutex, so it can order the owner's accesses to other resources (a fencing token).
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -166,7 +165,7 @@ impl Held {
 pub enum LockResult {
     /// This client holds the mutex.
     Locked(Held),
-    /// Another owner holds the mutex, or an earlier life of this one.
+    /// Another owner holds the mutex, or an earlier life of this owner does.
     Busy {
         /// The client, for another attempt.
         client: MutexClient,
@@ -180,13 +179,13 @@ pub enum LockResult {
 pub struct Lock(MutexClient);
 
 impl Lock {
-    /// Reads the word, without which the client could not tell its own lock from one of an earlier
-    /// life.
+    /// Without the content of the word, the client could not tell its own lock from a lock of an
+    /// earlier life.
     fn read_word(&self) -> Progress<<Lock as Operation>::Output> {
         Progress::Post(smallvec![Request::read(self.0.word)])
     }
 
-    /// Goes on with a word that this operation has not locked.
+    /// `found` is not the lock of this operation.
     fn on_word(&mut self, found: MutexState) -> Progress<<Lock as Operation>::Output> {
         self.0.number = Some(found.number);
         if found.owner.is_none() {

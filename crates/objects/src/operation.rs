@@ -2,8 +2,8 @@ use smallvec::SmallVec;
 
 use crate::request::{Outcome, Request};
 
-/// Requests that are posted in this order on one queue pair, without waiting in between. They are
-/// executed in this order: where the path fails, those that were executed are the first ones.
+/// Requests that are posted in this order on one queue pair, without waiting in between. The peer
+/// executes the requests in this order, so after a failure the executed requests are a prefix.
 pub type Requests = SmallVec<[Request; 4]>;
 
 /// The next thing that an operation needs.
@@ -28,10 +28,10 @@ impl<T> Progress<T> {
 
 /// An operation on an object, as a state machine without I/O.
 ///
-/// The driver calls [`Operation::start`] once, executes the requests, calls
-/// [`Operation::on_outcomes`] with their outcomes, and so on until [`Progress::Done`]. The machine
-/// learns of a failure only by outcomes other than [`Outcome::Executed`]; the path was fenced
-/// before.
+/// The driver calls [`Operation::start`] once, executes the requests, and calls
+/// [`Operation::on_outcomes`] with their outcomes. The driver repeats the last two steps until
+/// [`Progress::Done`]. The machine learns of a failure only by outcomes other than
+/// [`Outcome::Executed`]. The path is fenced before the machine gets such an outcome.
 pub trait Operation {
     /// The result.
     type Output;

@@ -19,7 +19,7 @@ pub enum PathError {
         "the virtual queue pair closed: {0}; make sure that its peer executes nothing more from it, then call fenced() and go on over a new path"
     )]
     Closed(CloseReason),
-    /// The peer's NIC, or this end's, refused a request.
+    /// The peer's NIC or the local NIC refused a request.
     #[error(
         "a request was refused ({0}); correct the object's address, its key and the peer's access rights"
     )]
@@ -31,7 +31,7 @@ pub enum PathError {
 
 /// A queue pair that executes the requests of one operation at a time.
 pub trait Path {
-    /// Posts requests in order. The requests before must have ended.
+    /// Posts requests in order. All earlier requests must have ended.
     ///
     /// # Errors
     /// A [`PathError`]. None of the requests was posted then.
@@ -44,9 +44,9 @@ pub trait Path {
     /// A [`PathError`]. The outcomes that are still `None` stay unknown until the path is fenced.
     fn poll(&mut self, outcomes: &mut [Option<Outcome>]) -> Result<bool, PathError>;
 
-    /// Runs one operation to its end, and returns its result. The thread polls meanwhile, and
-    /// yields in between. To run several operations side by side, or to go on over another path
-    /// after this one has ended, use an [`Execution`].
+    /// Runs one operation to its end, and returns its result. The thread polls, and yields between
+    /// polls. To run several operations side by side, or to continue over another path after this
+    /// path has ended, use an [`Execution`].
     ///
     /// # Errors
     /// A [`PathError`]. The operation has then neither succeeded nor failed.
@@ -71,7 +71,7 @@ mod tests {
     use crate::request::Word;
     use mitra_verbs::{Key, RemoteAddr};
 
-    /// What a path answers to its polls, last first.
+    /// The results of `poll`, last first.
     struct Scripted(Vec<Result<Option<Outcome>, PathError>>);
 
     impl Path for Scripted {

@@ -9,9 +9,9 @@ use crate::scratch::{SCRATCH_BYTES, Scratch};
 /// The resources with which operations run over an RC queue pair of one NIC, one operation at a
 /// time.
 ///
-/// When the queue pair fails, nothing tells which requests the peer executed, and it may still
-/// execute them. The path then ends as [`PathError::Lost`]. The caller fences: it destroys the
-/// queue pair at the *peer*, whose NIC executes the requests, or resets that NIC.
+/// When the queue pair fails, nothing tells which requests the peer executed, and the peer may
+/// still execute requests. The path then ends as [`PathError::Lost`]. The caller fences: it
+/// destroys the queue pair at the *peer*, whose NIC executes the requests, or resets that NIC.
 #[derive(Debug)]
 pub struct RcSession {
     nic: Arc<dyn Provider>,
@@ -74,8 +74,8 @@ impl Path for RcPath<'_> {
                     let returns_value = wc.opcode != WcOpcode::Write;
                     outcomes[index] = Some(self.session.scratch.executed(index, returns_value));
                 }
-                // Behind the first failed request, the rest is flushed whether or not the peer
-                // executed it.
+                // The NIC flushes the requests behind the first failed request, whether or not the
+                // peer executed them.
                 WcStatus::RetryExceeded | WcStatus::Flushed => {
                     error = error.or(Some(PathError::Lost(wc.status)));
                 }

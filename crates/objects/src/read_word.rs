@@ -11,7 +11,6 @@ pub struct ReadWord(
 );
 
 impl Operation for ReadWord {
-    /// The value of the word.
     type Output = u64;
 
     fn start(&mut self) -> Progress<u64> {

@@ -29,16 +29,16 @@ pub enum Change<V> {
 /// The result of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Changed<V> {
-    /// The change happened exactly once. The value before it.
+    /// The change happened exactly once. The field is the value before the change.
     From(V),
-    /// The cell did not have the expected value and was not changed. The value that it had at some
-    /// time during the operation.
+    /// The cell did not have the expected value and was not changed. The field is the cell's value
+    /// at some time during the operation.
     Not(V),
 }
 
 impl<V: Copy> Changed<V> {
-    /// The value before the change, or instead of the expected one: what a compare-and-swap or
-    /// fetch-and-add returns.
+    /// The value that a compare-and-swap or a fetch-and-add returns: the value before the change,
+    /// or the value found instead of the expected value.
     pub fn value(self) -> V {
         match self {
             Changed::From(value) | Changed::Not(value) => value,
@@ -55,8 +55,8 @@ pub struct Finished<T> {
     pub result: Result<T, CellError>,
 }
 
-/// A 32-bit value in one 8-byte word that clients read, compare-and-swap and fetch-and-add, each
-/// exactly once and with its result, even if the responder's NIC is lost.
+/// A 32-bit value in one 8-byte word that clients read, compare-and-swap and fetch-and-add. Each
+/// operation happens exactly once and returns its result, even if the responder's NIC is lost.
 ///
 /// An owner makes at most 2²⁴ − 1 operations that change 32-bit cells
 /// ([`CellError::SequencesUsedUp`]). All atomics on a cell and on its
@@ -79,7 +79,7 @@ impl RecoverableCell {
         LAYOUT.pack(Tagged { payload: value as u64, owner: 0, sequence: 0 })
     }
 
-    /// Returns the value in the content of a cell's word. This is for the peer, which reads its own
+    /// Returns the value in the content of a cell's word. The peer calls this function on its own
     /// memory.
     pub const fn value_of(word: u64) -> u32 {
         LAYOUT.unpack(word).payload as u32
@@ -90,11 +90,12 @@ impl RecoverableCell {
         ReadCell(ReadWord(self.word))
     }
 
-    /// Returns the operation that changes the cell. Cost without a failure: a READ, then pipelined
-    /// the announcement, a compare-and-swap of another owner's announcement if that owner changed
-    /// the cell last, and the compare-and-swap of the word: two round trips, and one more for each
-    /// other owner that changed the cell in between. A compare-and-swap of another than the
-    /// expected value is one READ. The operation is lock-free, not wait-free.
+    /// Returns the operation that changes the cell. Cost without a failure: two round trips, and
+    /// one more for each other owner that changed the cell in between. The first is a READ of the
+    /// word. The second has the announcement and the compare-and-swap of the word. If another owner
+    /// changed the cell last, the second also has a compare-and-swap of that owner's announcement.
+    /// A compare-and-swap that finds another value costs one READ. The operation is lock-free, not
+    /// wait-free.
     pub fn change(&self, owner: Owner, change: Change<u32>) -> ChangeCell {
         let read = ReadWord(self.word);
         ChangeCell { attempt: Attempt::new(LAYOUT, self.word, owner), change, stage: Stage::Reading(read) }
@@ -106,7 +107,6 @@ impl RecoverableCell {
 pub struct ReadCell(ReadWord);
 
 impl Operation for ReadCell {
-    /// The value.
     type Output = u32;
 
     fn start(&mut self) -> Progress<u32> {
@@ -140,7 +140,6 @@ impl ChangeCell {
         Progress::Done(Finished { owner: self.attempt.owner.clone(), result })
     }
 
-    /// Continues with the content of the word.
     fn on_word(&mut self, word: u64) -> Progress<Finished<Changed<u32>>> {
         let old = RecoverableCell::value_of(word);
         let new = match self.change {

@@ -1,5 +1,5 @@
-//! A counter in one word, whose adds count exactly once: next to the value, each requester has a
-//! field that each of its adds steps.
+//! A counter in one word, whose adds count exactly once. Next to the value, the word has one field
+//! per requester, which counts the adds of this requester.
 //!
 //! ```text
 //!  63                   n·m n·m-1                        0
@@ -8,18 +8,19 @@
 //! └────────────────────────┴───────┴─────┴───────┴───────┘
 //! ```
 //!
-//! An add of δ to a field f is one FAA of δ·2^(n·m) + (f′ − f)·2^(i·m), where f′ = (f + 1) mod 2^m
-//! (the single-bit sequence number of Eslick, DeHon and Knight, 1994; m = 1 is that bit). Only
-//! requester i changes field i, and its adds are executed in order. So f is the field's content
-//! when the add is executed, the field takes the value f′ between 0 and 2^m − 1, and nothing is
-//! carried into the next field or into the value. After a failure and the fence, the field tells
-//! how many of the undecided adds were executed, as long as there are at most 2^m − 1.
+//! An add of δ by requester i, whose field contains f, is one FAA of δ·2^(n·m) + (f′ − f)·2^(i·m),
+//! where f′ = (f + 1) mod 2^m (the single-bit sequence number of Eslick, DeHon and Knight, 1994; m
+//! = 1 is that bit). Only requester i changes field i, and its adds are executed in order. So f is
+//! the field's content when the add is executed, the field takes the value f′ between 0 and 2^m −
+//! 1, and nothing is carried into the next field or into the value. After a failure and the fence,
+//! the field tells how many of the undecided adds were executed, as long as at most 2^m − 1 adds
+//! are undecided.
 //!
 //! # Limits
 //! n requesters with fields of m bits, 1 ≤ m ≤ 3 and n·m ≤ 48; 2^m − 1 adds under way per
 //! requester. The value is signed and has v = 64 − n·m bits. Each requester may add up to ±(2^(v−1)
-//! − 1)/n in total, so the sum of all never wraps; an add beyond is refused
-//! ([`CounterError::ShareUsedUp`]).
+//! − 1)/n in total, so the sum of all adds never wraps. The counter refuses an add beyond this
+//! share ([`CounterError::ShareUsedUp`]).
 
 use mitra_mutants::Mutant;
 use smallvec::SmallVec;
@@ -62,7 +63,7 @@ pub enum CounterError {
         /// The share.
         share: i64,
     },
-    /// The field does not fit what is known about the adds.
+    /// The field contradicts the known outcomes of the adds.
     #[error(
         "the requester's field contains {found}, which contradicts what is known of its adds; give each requester a field of its own"
     )]
@@ -139,22 +140,20 @@ impl CounterLayout {
 
 /// A requester of a counter that has no add under way.
 ///
-/// An add takes the requester, and its result returns it. Never use a copy of a requester beside
-/// it: both would step one field.
+/// An add takes the requester, and its result returns the requester. Never use a copy of a
+/// requester as well, because both would step the same field.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CounterClient {
     word: Word,
     layout: CounterLayout,
     requester: u8,
-    /// The content of the field.
     field: u64,
-    /// The sum of the adds.
     contributed: i64,
 }
 
 impl CounterClient {
-    /// Creates a requester that has not added anything yet. The word is 0 before its first use.
-    /// Requesters count from 0.
+    /// Creates a requester that has not added anything yet. The word is 0 before its first use. The
+    /// first requester has number 0.
     ///
     /// # Errors
     /// [`CounterError::NoSuchRequester`].
@@ -207,7 +206,7 @@ impl CounterClient {
         }
     }
 
-    /// Returns the sum of all adds after these.
+    /// Returns the sum of all adds after `deltas`.
     fn check(&self, deltas: &[i64]) -> Result<i64, CounterError> {
         let max = self.layout.max_adds();
         if !(1..=usize::from(max)).contains(&deltas.len()) {
@@ -240,20 +239,19 @@ pub struct Added {
 pub struct Add {
     client: CounterClient,
     deltas: SmallVec<[i64; 4]>,
-    /// The value before each executed add. The adds behind are not executed, or undecided.
+    /// The value before each executed add. The later adds are not executed, or undecided.
     previous: SmallVec<[Option<i64>; 4]>,
-    /// What is known about the adds behind the executed ones, while the READ that decides them is
-    /// under way. Otherwise empty.
+    /// The outcomes of the adds behind the executed adds, while the READ that decides them is under
+    /// way. Otherwise empty.
     outcomes: SmallVec<[Outcome; 4]>,
 }
 
 impl Add {
-    /// Returns the field before the add at this position behind the executed ones.
+    /// Returns the field before the add at this position behind the executed adds.
     fn field_before(&self, position: usize) -> u64 {
         (self.client.field + position as u64) & self.client.layout.field_max()
     }
 
-    /// Returns the requests of the adds that are not executed.
     fn remaining(&self) -> Requests {
         let CounterClient { word, layout, requester, .. } = self.client;
         let deltas = self.deltas[self.previous.len()..].iter().enumerate();
@@ -264,7 +262,7 @@ impl Add {
             .collect()
     }
 
-    /// Takes the first `executed` of `outcomes` as executed, and goes on with the rest.
+    /// Records the first `executed` adds of `outcomes` as executed, and posts the remaining adds.
     fn take(&mut self, outcomes: &[Outcome], executed: usize) -> Progress<Result<Added, CounterError>> {
         let layout = self.client.layout;
         for (position, outcome) in outcomes[..executed].iter().enumerate() {
@@ -318,8 +316,8 @@ impl Operation for Add {
         if rest_not_executed {
             return self.take(outcomes, executed);
         }
-        // An add that was executed behind one that is unknown also needs the field, which then must
-        // show both.
+        // An executed add behind an add with unknown outcome also needs the READ: the field must
+        // show both adds.
         self.outcomes = SmallVec::from_slice(outcomes);
         read
     }

@@ -1,9 +1,9 @@
-//! The requests of an operation, and what is known about each of them afterwards.
+//! The requests of an operation, and their outcomes.
 
 use mitra_verbs::RemoteAddr;
 
-/// The address of an 8-byte word in the peer's memory. It is a multiple of 8, as atomics require
-/// (IBTA volume 1, 9.4.5).
+/// The address of an 8-byte word in the peer's memory. The address is a multiple of 8, as atomics
+/// require (IBTA volume 1, 9.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Word(RemoteAddr);
 
@@ -26,7 +26,7 @@ impl Word {
         self.0
     }
 
-    /// Returns the word that lies `words` words behind this one. The address wraps around at 2⁶⁴.
+    /// Returns the word that lies `words` words behind this word. The address wraps around at 2⁶⁴.
     #[must_use]
     pub fn nth(self, words: u64) -> Word {
         Word(RemoteAddr { addr: self.0.addr.wrapping_add(words.wrapping_mul(8)), ..self.0 })
@@ -82,9 +82,8 @@ impl Request {
     }
 }
 
-/// What is known about a request when it has ended. A request that has ended is never executed
-/// later: where the path failed, it was fenced before any other outcome than [`Outcome::Executed`]
-/// was given.
+/// The known result of a request that has ended. Such a request is never executed later: the path
+/// is fenced before any outcome other than [`Outcome::Executed`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// The request was executed exactly once.

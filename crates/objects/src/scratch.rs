@@ -17,7 +17,7 @@ const INDEX_BITS: u32 = 3;
 const _: () = assert!(MAX_REQUESTS == 1 << INDEX_BITS);
 
 /// The memory of a session, and the `wr_id`s of its requests: the caller's base, plus the number of
-/// the batch, plus the position in it.
+/// the batch, plus the position in the batch.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     memory: Arc<Buffer>,
@@ -66,7 +66,7 @@ impl Scratch {
         self.base + u64::from(self.batch << INDEX_BITS)
     }
 
-    /// Whether the `wr_id` is one of the session's, of this batch or an earlier one.
+    /// Whether the `wr_id` belongs to the session, in this or an earlier batch.
     pub(crate) fn owns(&self, wr_id: u64) -> bool {
         wr_id.checked_sub(self.base).is_some_and(|offset| offset <= u64::from(u32::MAX))
     }
@@ -77,7 +77,6 @@ impl Scratch {
         (index < MAX_REQUESTS).then_some(index)
     }
 
-    /// Returns the outcome of a request that has succeeded.
     pub(crate) fn executed(&self, index: usize, returns_value: bool) -> Outcome {
         Outcome::Executed { value: if returns_value { self.memory.load(8 * index) } else { 0 } }
     }

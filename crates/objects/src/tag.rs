@@ -2,7 +2,6 @@
 
 use crate::announcement::MAX_SEQUENCE;
 
-/// The bits of a tag's owner number.
 const OWNER_BITS: u32 = 8;
 
 /// The layout of the words of one kind of cell: from the most significant bit, the payload, the
@@ -13,7 +12,6 @@ pub(crate) struct TagLayout {
     sequence_bits: u32,
 }
 
-/// The parts of a tagged word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Tagged {
     pub(crate) payload: u64,
@@ -28,7 +26,6 @@ impl TagLayout {
         TagLayout { sequence_bits }
     }
 
-    /// The last sequence number that fits.
     pub(crate) const fn max_sequence(self) -> u64 {
         (1 << self.sequence_bits) - 1
     }

@@ -11,9 +11,10 @@ use crate::scratch::{SCRATCH_BYTES, Scratch};
 ///
 /// The vQP's completions have the outcomes: success, value lost, executed behind an error, flushed
 /// (not executed), or indeterminate. After an outcome other than success the vQP is halted. The
-/// session calls [`VirtualQp::resume`] when all requests of the operation have ended, since the
-/// operation decides what the vQP could not. The application must therefore post no other sends
-/// while an operation is under way: they would be flushed or, worse, pass the operation.
+/// session calls [`VirtualQp::resume`] when all requests of the operation have ended, because the
+/// operation decides the requests that the vQP could not decide. The application must therefore
+/// post no other sends while an operation is under way: the vQP would flush these sends, or execute
+/// them before repeated requests of the operation.
 #[derive(Debug)]
 pub struct VqpSession {
     scratch: Scratch,
@@ -46,13 +47,13 @@ impl VqpSession {
         Ok(VqpSession { scratch, mr, completions: Vec::new(), others: Vec::new() })
     }
 
-    /// Returns the path over this virtual queue pair, whose domain is the one of
+    /// Returns the path over this virtual queue pair, which must belong to the domain of
     /// [`VqpSession::new`].
     pub fn over<'a>(&'a mut self, vqp: &'a mut VirtualQp) -> VqpPath<'a> {
         VqpPath { session: self, vqp }
     }
 
-    /// Returns the completions that the session polled and that are not its own, in their order.
+    /// Returns the polled completions of other work requests, in their order.
     pub fn take_other_completions(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.others)
     }
@@ -65,7 +66,6 @@ impl VqpSession {
         domain.deregister(&self.mr)
     }
 
-    /// Returns the outcome of one of the session's requests.
     fn outcome(&self, index: usize, completion: &Completion) -> Result<Outcome, PathError> {
         Ok(match completion.outcome {
             VqpOutcome::Success => self.scratch.executed(index, completion.opcode != WcOpcode::Write),
@@ -78,7 +78,7 @@ impl VqpSession {
             VqpOutcome::Unresolved(UnresolvedError::Undecided(reason)) => {
                 return Err(PathError::Closed(reason));
             }
-            // A new kind of unresolved error says nothing that this version can use.
+            // This version has no rule for a new kind of unresolved error.
             VqpOutcome::Unresolved(_) => Outcome::Unknown,
         })
     }

@@ -98,7 +98,7 @@ impl ClientServer {
         })
     }
 
-    /// Accepts clients, and starts a task for each that reads its requests.
+    /// Accepts clients, and starts a task for each client, which reads the client's requests.
     pub(crate) async fn serve(self: Rc<ClientServer>, listener: TcpListener) -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
@@ -132,7 +132,6 @@ impl ClientServer {
         Ok(())
     }
 
-    /// Adds a request to the next batch.
     fn queue(&self, client: &Rc<Client>, arguments: &[&[u8]]) {
         let mut pending = self.pending.borrow_mut();
         let is = |name: &str| {
@@ -192,9 +191,9 @@ impl ClientServer {
     }
 
     /// Executes a batch, and returns the values that its reads found. A batch with writes is
-    /// appended to the log, including its reads. A batch of reads is not: after the reads have
-    /// arrived, a majority confirms that this process is still the leader (read index, Raft
-    /// dissertation 6.4). This does not rely on clocks.
+    /// appended to the log, including its reads. A batch of reads is not appended: after the reads
+    /// have arrived, a majority confirms that this process is still the leader (read index, Raft
+    /// dissertation 6.4). Reads therefore do not rely on clocks.
     async fn execute(&self, commands: Vec<u8>, writes: bool) -> Result<Vec<Option<Vec<u8>>>, Reply> {
         if writes {
             let batch = Batch(Arc::from(commands));
@@ -221,7 +220,6 @@ impl ClientServer {
         }
     }
 
-    /// Returns the reply that redirects a client to the leader.
     fn redirect(&self, forward: &ForwardToLeader<u64, Node>) -> Reply {
         let address = forward.leader_id.and_then(|leader| self.addresses.get(leader as usize));
         // The redirection of Redis Cluster.

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A command of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Command<'a> {
     Get { key: &'a [u8] },
     Set { key: &'a [u8], value: &'a [u8] },
 }
 
-/// Appends an encoded command to `out`.
 pub(crate) fn encode(command: Command<'_>, out: &mut Vec<u8>) {
     let mut field = |field: &[u8]| {
         out.extend_from_slice(&(field.len() as u32).to_le_bytes());

@@ -48,7 +48,6 @@ fn encode_frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a frame, and returns its message.
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let len = reader.read_u32_le().await?;
     if len > MAX_FRAME_BYTES {
@@ -59,7 +58,6 @@ async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Accepts peers and answers their requests.
 pub(crate) async fn serve(listener: TcpListener, raft: Raft) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
@@ -69,7 +67,6 @@ pub(crate) async fn serve(listener: TcpListener, raft: Raft) -> io::Result<()> {
     }
 }
 
-/// Answers the requests that arrive on a connection.
 async fn answer_requests(stream: TcpStream, raft: Raft) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
@@ -171,7 +168,6 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// The client of one peer.
 pub(crate) struct PeerClient {
     id: u64,
     peer: Rc<Peer>,

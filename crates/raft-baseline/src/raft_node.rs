@@ -25,7 +25,7 @@ pub(crate) type Raft = openraft::Raft<Types>;
 pub(crate) type Entry = openraft::Entry<Types>;
 pub(crate) type Node = openraft::BasicNode;
 
-/// Starts process `id`. Process 0 also initializes the cluster.
+/// Process 0 also initializes the cluster.
 pub(crate) async fn start(id: u64, processes: &[SocketAddr]) -> anyhow::Result<(Raft, Values)> {
     let config = Config {
         cluster_name: "mitra-raft-baseline".into(),

@@ -15,7 +15,7 @@ use crate::raft_node::{Entry, Node, Types};
 
 type StorageResult<T> = Result<T, StorageError<u64>>;
 
-/// The map. The client server reads it directly.
+/// The client server reads this map directly.
 pub(crate) type Values = Rc<RefCell<HashMap<Vec<u8>, Vec<u8>>>>;
 
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl StateMachine {
         Rc::clone(&self.values)
     }
 
-    /// Executes encoded commands, and returns the values that its reads found.
+    /// Executes encoded commands, and returns the values that the reads found.
     fn execute(&self, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
         let mut values = self.values.borrow_mut();
         let mut read = Vec::new();

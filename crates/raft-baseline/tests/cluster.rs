@@ -16,12 +16,11 @@ fn start(id: usize, processes: &[SocketAddr], clients: &[SocketAddr]) -> TestPro
     TestProcess::start(&mut command)
 }
 
-/// Sends requests to one process. Returns `None` if it does not answer.
+/// Returns `None` if the process does not answer.
 fn request(address: SocketAddr, requests: &[&[&[u8]]]) -> Option<Vec<Reply>> {
     RespConnection::connect(address).and_then(|mut connection| connection.pipeline(requests)).ok()
 }
 
-/// Repeats `attempt` until it returns a value.
 fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -34,7 +33,7 @@ fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Returns the process that executes these requests, and its replies. An earlier attempt may have
-/// executed them already.
+/// executed the requests already.
 fn served_by(clients: &[SocketAddr], requests: &[&[&[u8]]]) -> (usize, Vec<Reply>) {
     wait_until(|| {
         clients.iter().enumerate().find_map(|(p, &address)| {

@@ -99,8 +99,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         self.respond(at, Response::Cells(vec![held]), responses);
     }
 
-    /// Decodes the registers that a READ has fetched. A torn register and those after it are read
-    /// again.
+    /// Decodes the registers that a READ has fetched. The next READ fetches a torn register and the
+    /// registers after it again.
     fn finish_read(&mut self, at: usize, data: &[u8], responses: &mut Vec<(OpId, Response<C>)>) {
         let Op::Read { region, count, .. } = self.pending[at].op else { return };
         let pending = &mut self.pending[at];

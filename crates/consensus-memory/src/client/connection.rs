@@ -1,5 +1,5 @@
-//! The client's connection: importing the keys of the regions that the process may use, and what a
-//! broken connection means for operations.
+//! The client's connection: the import of the keys of the regions that the process may use, and the
+//! effect of a broken connection on operations.
 
 use mitra_consensus::{Op, OpId, Response};
 use mitra_mutants::Mutant;
@@ -25,7 +25,7 @@ impl<C, K> Client<C, K> {
     }
 
     /// Handles the memory node's answer to a handshake on the unconnected end `link`. The client is
-    /// then connected, or crashed, or, if `link` does not connect, still disconnected.
+    /// then connected or crashed. If `link` does not connect, the client stays disconnected.
     pub fn on_welcome(
         &mut self,
         welcome: &Welcome,
@@ -62,8 +62,6 @@ impl<C, K> Client<C, K> {
         }
     }
 
-    /// Imports the encoded key of a region. Returns `None` if there is no key, or if the link
-    /// refuses it.
     fn import(
         &self,
         region: usize,
@@ -88,9 +86,9 @@ impl<C, K> Client<C, K> {
     }
 
     /// Requests the sequence numbers of register `first` and of the registers after it, which the
-    /// process probably writes next. Does nothing if it is already requested. Requests no other
-    /// number that is known or requested, because the process may then write that register while
-    /// the memory node reads it.
+    /// process probably writes next. Does nothing if the number of `first` is already requested.
+    /// The range ends before the first register whose number is known or requested, because the
+    /// process may write such a register while the memory node reads it.
     pub(super) fn request_seqs(&mut self, region: u8, first: u16, link: &mut impl ClientLink<Key = K>) {
         let covers = |request: &SeqRequest| request.region == region && request.registers.contains(&first);
         if self.seq_requests.iter().any(covers) {

@@ -2,15 +2,15 @@
 
 /// A process's end of one connection to a memory node.
 ///
-/// Work requests complete in any order, and [`Client::on_completion`](crate::Client::on_completion)
-/// is told their outcomes. The memory node's NIC may write the bytes of a WRITE in any order, and
-/// more than once before the WRITE completes.
+/// Work requests complete in any order. The driver passes each outcome to
+/// [`Client::on_completion`](crate::Client::on_completion). The memory node's NIC may write the
+/// bytes of a WRITE in any order, and more than once before the WRITE completes.
 pub trait ClientLink {
     /// A remote key of the memory, imported into this connection.
     type Key;
 
-    /// Connects this end to the memory node's, whose [`Welcome::info`](crate::Welcome::info) is
-    /// `info`. Returns whether it succeeded.
+    /// Connects this end to the memory node's end. `info` is
+    /// [`Welcome::info`](crate::Welcome::info). Returns false if this end does not connect.
     fn connect(&mut self, info: &[u8]) -> bool;
 
     /// Imports the encoded key of a region of `len` bytes. Returns `None` if the key is malformed

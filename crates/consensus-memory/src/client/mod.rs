@@ -3,7 +3,7 @@
 //!
 //! An RC NAK from the memory node's NIC breaks the connection. The memory node fences the old
 //! connection before it accepts a new one. The client then responds with `Response::Nak` to each
-//! WRITE that was posted on the old connection and whose outcome is unknown: the WRITE may have
+//! WRITE that was posted on the old connection and whose outcome is unknown. Such a WRITE may have
 //! been executed, but will not be executed later. The client posts reads, write-once operations and
 //! changes of permissions again, because they are repeatable.
 
@@ -23,7 +23,6 @@ use crate::layout::Layout;
 /// The maximum length of a READ, in bytes. A READ of a single larger register may exceed it.
 pub const MAX_READ_BYTES: usize = 64 << 10;
 
-/// The state of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Disconnected,
@@ -41,17 +40,14 @@ struct RegionState<K> {
     seqs: Vec<Option<u64>>,
 }
 
-/// Registers whose sequence numbers the client has requested.
 #[derive(Debug)]
 struct SeqRequest {
     region: u8,
     registers: Range<u16>,
 }
 
-/// The progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Not posted.
     Queued,
     /// Posted as a work request.
     Posted,
@@ -72,7 +68,7 @@ struct PendingOp<C> {
     /// The cells that a read operation has read so far.
     cells: Vec<C>,
     /// The sequence number of the whole slot, if the last READ found the other slot of the register
-    /// torn. The register is the one that the operation reads next, after `cells`.
+    /// torn. The operation reads this register next, after `cells`.
     whole_beside_torn: Option<u64>,
     /// The number of READs of the same register so far that found a torn slot.
     torn_reads: u32,
@@ -100,7 +96,7 @@ pub struct Client<C, K> {
 }
 
 impl<C, K> Client<C, K> {
-    /// Creates the client of a memory with these regions. It has no connection.
+    /// Creates the client of a memory with these regions. The client has no connection.
     pub fn new(regions: &[Region], register_capacity: usize) -> Client<C, K> {
         let unknown = |_| RegionState { read: None, write: None, seqs: Vec::new() };
         Client {
@@ -141,7 +137,6 @@ impl<C, K> Client<C, K> {
         self.state == State::Crashed
     }
 
-    /// Removes a pending operation and appends its response.
     fn respond(&mut self, at: usize, response: Response<C>, responses: &mut Vec<(OpId, Response<C>)>) {
         if let Some(pending) = self.pending.remove(at) {
             responses.push((pending.id, response));

@@ -73,7 +73,6 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Posts a READ of the next registers of a read operation.
     fn post_read(&mut self, at: usize, link: &mut impl ClientLink<Key = K>) {
         let pending = &mut self.pending[at];
         let Op::Read { region, first, count } = pending.op else { return };

@@ -1,5 +1,5 @@
 //! A memory node: accepts processes, changes their permissions, and reads the sequence numbers of
-//! registers for a new writer. The NIC does the rest.
+//! registers for a new writer. The NIC executes every other operation.
 
 mod nic;
 mod permissions;
@@ -49,8 +49,8 @@ pub struct Node<K, F: Files> {
     /// Per process, the incarnations that have connected, oldest first.
     incarnations: Vec<Vec<u64>>,
     storage: Option<Storage<F>>,
-    /// The random number that identifies the contents. It is drawn again at each start at which the
-    /// contents are lost.
+    /// The random number that identifies the contents. A start after a loss of the contents draws a
+    /// new number.
     incarnation: u64,
     /// The write keys whose revocation a NIC has not confirmed, each with its process. The NIC may
     /// still execute writes by these keys.
@@ -93,16 +93,16 @@ impl<K, F: Files> Node<K, F> {
     }
 
     /// Connects a process, after fencing the process's earlier connection: no request on the
-    /// earlier connection is executed any more. Leaves the process unconnected, and returns no
-    /// answer, if the process or its incarnation is refused, if a revocation is not confirmed, or
-    /// if the NIC or the storage fails. The process dials again.
+    /// earlier connection is executed any more. Leaves the process unconnected and returns `None`
+    /// if the node refuses the process or its incarnation, if a NIC does not confirm a revocation,
+    /// or if the NIC or the storage fails. The process dials again.
     ///
     /// A reconnecting process must take an exclusive write permission again, because it may be a
-    /// second process with the same id that was started while the first process was suspended. From
-    /// then on, the memory node treats the earlier incarnation as crashed and refuses it, because
-    /// neither incarnation knows the other's ballots. After the node has reopened its storage,
-    /// every process must take the permission again, because the storage does not record the
-    /// permissions.
+    /// second process with the same id that was started while the first process was suspended.
+    /// After the reconnection, the memory node treats the earlier incarnation as crashed and
+    /// refuses its handshakes, because neither incarnation knows the ballots of the other
+    /// incarnation. After the node has reopened its storage, every process must take the permission
+    /// again, because the storage does not record the permissions.
     pub fn accept(&mut self, hello: &Hello, nic: &mut impl NodeNic<Key = K>) -> Option<Welcome> {
         let p = hello.from;
         if hello.version != VERSION || self.config.tokens.get(usize::from(p.0)) != Some(&hello.token) {
@@ -120,7 +120,8 @@ impl<K, F: Files> Node<K, F> {
                 return None;
             }
         }
-        // A failed record of another incarnation must not supersede this one at the next start.
+        // A failed record of another incarnation must not supersede this incarnation at the next
+        // start.
         if let Some(storage) = &mut self.storage
             && (!is_known || storage.has_failed_record())
             && !Mutant::IncarnationNotRecorded.is_on()
@@ -198,8 +199,9 @@ impl<K, F: Files> Node<K, F> {
     }
 
     /// Returns the sequence numbers of at most [`MAX_SEQS`] registers from `first`. Registers that
-    /// do not exist and write-once words have none. If the process is the only writer, ends
-    /// incomplete writes of these registers for good.
+    /// do not exist and write-once words have no sequence number. If the process is the only
+    /// writer, the node also makes sure that incomplete writes of these registers can never
+    /// complete.
     fn read_seqs(&self, p: ProcessId, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
         let registers = first..first.saturating_add(count.min(MAX_SEQS)).min(self.layout.registers(region));
         if self.layout.is_write_once(region) {

@@ -11,9 +11,8 @@ pub trait NodeNic {
     /// A memory region with a remote key.
     type Key;
 
-    /// Connects to the end of process `p` whose [`Hello::info`](crate::Hello::info) is `info`.
-    /// Returns what the process needs to connect to this end, or `None` if the NIC refuses a
-    /// resource.
+    /// Connects to the end of process `p`. `info` is [`Hello::info`](crate::Hello::info). Returns
+    /// [`Welcome::info`](crate::Welcome::info), or `None` if the NIC refuses a resource.
     fn connect(&mut self, p: ProcessId, info: &[u8]) -> Option<Vec<u8>>;
 
     /// Closes the connection of process `p`, if there is one. A NIC that does not confirm the close
@@ -26,8 +25,8 @@ pub trait NodeNic {
     /// Encodes a key for the process.
     fn encode(&self, key: &Self::Key) -> Vec<u8>;
 
-    /// Revokes a key of process `p`. Returns whether the NICs have confirmed it: from then on, no
-    /// access by this key is in progress, and later accesses are refused. May be called again until
-    /// it is confirmed.
+    /// Revokes a key of process `p`. Returns true after all NICs have confirmed the revocation: no
+    /// access by this key is in progress, and the NICs refuse later accesses. Otherwise, the caller
+    /// calls again.
     fn deregister(&mut self, p: ProcessId, key: &Self::Key) -> bool;
 }

@@ -13,14 +13,13 @@ use super::{Node, NodeNic};
 use crate::messages::MemoryReply;
 use crate::storage::Files;
 
-/// The memory regions whose keys one process has for one region of the memory.
+/// The keys of one process to one region of the memory.
 #[derive(Debug)]
 pub(super) struct RegionKeys<K> {
     pub(super) read: Option<K>,
     pub(super) write: Option<K>,
 }
 
-/// The access that a key permits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyAccess {
     Read,
@@ -28,7 +27,6 @@ pub(super) enum KeyAccess {
 }
 
 impl<K, F: Files> Node<K, F> {
-    /// Registers a region of the memory for access by a process.
     pub(super) fn register(
         &self,
         p: ProcessId,

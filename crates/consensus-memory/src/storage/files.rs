@@ -15,14 +15,14 @@ pub trait Files: Debug {
     /// Returns a string that changes at each boot of the machine.
     ///
     /// # Errors
-    /// If the operating system does not tell it.
+    /// If the operating system does not report a boot id.
     fn boot_id(&self) -> io::Result<String>;
 
     /// Opens a file, or creates it empty. With `sync`, a write to the file is on the disk before it
     /// returns.
     ///
     /// # Errors
-    /// If the operating system refuses it.
+    /// If the operating system does not open the file.
     fn open(&self, name: &str, sync: bool) -> io::Result<Self::File>;
 
     /// Returns the contents of a file.
@@ -33,11 +33,12 @@ pub trait Files: Debug {
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
     /// Replaces the contents of a file, or creates the file. After a crash, the file has its old or
-    /// its new contents. When this returns, the new contents, and all files of the directory, are
-    /// on the disk.
+    /// its new contents. When `replace` returns, the new contents and all files of the directory
+    /// are on the disk.
     ///
     /// # Errors
-    /// If the operating system refuses it. The file then has its old or its new contents.
+    /// If the operating system refuses the replacement. The file then has its old or its new
+    /// contents.
     fn replace(&self, name: &str, contents: &[u8]) -> io::Result<()>;
 }
 
@@ -48,13 +49,13 @@ pub trait StoredFile: Debug + Send + Sync {
     /// [`StoredFile::sync`] returns.
     ///
     /// # Errors
-    /// If the operating system refuses it, for example because the disk is full.
+    /// If the operating system refuses the space, for example because the disk is full.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
-    /// Returns when the length and the contents of the file are on the disk.
+    /// Waits until the length and the contents of the file are on the disk.
     ///
     /// # Errors
-    /// If the operating system cannot write them.
+    /// If the operating system cannot write the length or the contents.
     fn sync(&self) -> io::Result<()>;
 
     /// Reads `out.len()` bytes at an offset.

@@ -3,13 +3,11 @@
 use mitra_consensus::ProcessId;
 use mitra_mutants::Mutant;
 
-/// The name of the file.
 pub(super) const NAME: &str = "lives";
 /// The size of a record, in bytes: the process (1), its incarnation (8), and the CRC-32 of both
 /// (4).
 pub(super) const RECORD_BYTES: usize = 13;
 
-/// Encodes a record.
 pub(super) fn encode_record(p: ProcessId, incarnation: u64) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     record[0] = p.0;
@@ -19,7 +17,7 @@ pub(super) fn encode_record(p: ProcessId, incarnation: u64) -> [u8; RECORD_BYTES
     record
 }
 
-/// Returns the records of a log, or `None` if one before the last is damaged.
+/// Returns the records of a log, or `None` if a record before the last record is damaged.
 ///
 /// A crash may leave a torn record at the end. The process of that record was not accepted, and the
 /// next record overwrites it.
@@ -30,7 +28,7 @@ pub(super) fn decode(log: &[u8]) -> Option<Vec<(ProcessId, u64)>> {
     is_whole.then_some(decoded)
 }
 
-/// Decodes a record. Returns `None` if it is torn.
+/// Returns `None` for a torn record.
 fn decode_record(record: &[u8; RECORD_BYTES]) -> Option<(ProcessId, u64)> {
     let incarnation = record[1..9].try_into().expect("a record has 8 bytes after the process");
     let (p, incarnation) = (ProcessId(record[0]), u64::from_le_bytes(incarnation));

@@ -1,10 +1,11 @@
 //! Persistent storage of a memory node: its contents in files, which outlive the process.
 //!
 //! The NIC writes to a file before it acknowledges a write, so acknowledged writes survive the
-//! process. They survive a reboot only if they are on the disk. With `sync`, every write is on the
-//! disk before it is acknowledged. This corresponds to persistent memory and a NIC with the FLUSH
-//! extension (IBTA annex A19). Without `sync`, a reboot or a failing disk may lose acknowledged
-//! writes. The files do not show whether a reboot did, so the node refuses to open them after it.
+//! process. Acknowledged writes survive a reboot only if they are on the disk. With `sync`, every
+//! write is on the disk before it is acknowledged, which corresponds to persistent memory and a NIC
+//! with the FLUSH extension (IBTA annex A19). Without `sync`, a reboot or a failing disk may lose
+//! acknowledged writes. The files do not show whether a reboot lost writes. After a reboot, the
+//! node therefore refuses to open files that were written without `sync`.
 //!
 //! ```text
 //! DIR/lock        locked while a memory node runs
@@ -70,7 +71,7 @@ pub enum StorageError {
 /// The version of the file format.
 const VERSION: u32 = 2;
 
-/// The size of the writes by which the contents of a file are written again, in bytes.
+/// The size in bytes of one write of [`write_again`].
 const REWRITE_BYTES: usize = 1 << 20;
 
 /// The contents of `DIR/memory`.
@@ -89,7 +90,6 @@ struct Header {
     shape: Vec<(u16, bool, usize)>,
 }
 
-/// The header's file.
 const HEADER: &str = "memory";
 
 /// The open files of a memory node.
@@ -103,7 +103,7 @@ pub struct Storage<F: Files> {
     /// The size of the complete records in `incarnation_log`, in bytes.
     logged_bytes: u64,
     /// Whether the last write of a record failed, so that the file may have this record behind the
-    /// complete ones.
+    /// complete records.
     has_failed_record: bool,
     /// Kept open, because it may hold a lock.
     _files: F,
@@ -144,8 +144,8 @@ impl<F: Files> Storage<F> {
             }
             Err(error) => return Err(failed(incarnation_log::NAME)(error)),
         };
-        // A process is recorded before it can write, and after the header. Contents without a
-        // header are those of a memory that lost it.
+        // The node records a process after it writes the header, and before the process can write.
+        // A log without a header therefore belongs to a memory that lost its header.
         if found.is_none() && !log.is_empty() {
             return Err(damaged(HEADER));
         }
@@ -164,8 +164,8 @@ impl<F: Files> Storage<F> {
             let (name, len) = (format!("region-{region}"), layout.len(region));
             let file =
                 files.open(&name, sync && !Mutant::RegionsNotSynchronous.is_on()).map_err(failed(&name))?;
-            // The header is written after the regions have their lengths, so beside a header no
-            // region is shorter.
+            // The header is written after the regions have their lengths, so no region of a
+            // directory with a header is shorter.
             if found.is_some() && len > 0 {
                 file.read_at(len as u64 - 1, &mut [0]).map_err(|error| match error.kind() {
                     io::ErrorKind::UnexpectedEof => damaged(&name),
@@ -174,8 +174,8 @@ impl<F: Files> Storage<F> {
             }
             file.allocate(len as u64).map_err(failed(&name))?;
             if found.is_none() {
-                // Even if the file has its length already: an earlier start may have ended before
-                // the length was on the disk.
+                // Also necessary if the file already has its length: an earlier start may have
+                // ended before the length was on the disk.
                 file.sync().map_err(failed(&name))?;
             }
             write_again(&file, len).map_err(failed(&name))?;
@@ -215,7 +215,6 @@ impl<F: Files> Storage<F> {
         if Mutant::LogNotRead.is_on() { &[] } else { &self.process_incarnations }
     }
 
-    /// Returns the incarnation of the memory.
     pub(crate) fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -244,11 +243,9 @@ impl<F: Files> Storage<F> {
     }
 }
 
-/// Writes the contents of a file again.
-///
 /// After a failed write, the page cache may show bytes that are not on the disk, and Linux does not
-/// write them later by itself (fsync(2), Rebello et al., USENIX ATC 2020). Processes would read
-/// them now, and no longer after a reboot.
+/// write them later by itself (fsync(2), Rebello et al., USENIX ATC 2020). Without the second
+/// write, processes would read these bytes now, but not after a reboot.
 fn write_again(file: &impl StoredFile, len: usize) -> io::Result<()> {
     let mut chunk = vec![0; len.min(REWRITE_BYTES)];
     for offset in (0..len).step_by(REWRITE_BYTES) {
@@ -267,7 +264,7 @@ fn reopened_header(old: &Header, fresh: &Header) -> Result<Header, fn(PathBuf) -
     if old.boot != fresh.boot && !old.sync && !Mutant::RebootIgnored.is_on() {
         return Err(StorageError::PossibleDataLoss);
     }
-    // The files are safe after a reboot only if both the earlier writes and the coming ones are
+    // The files are safe after a reboot only if both the earlier writes and the later writes are
     // synchronous.
     Ok(Header {
         incarnation: old.incarnation,
@@ -281,7 +278,6 @@ fn reopened_header(old: &Header, fresh: &Header) -> Result<Header, fn(PathBuf) -
 mod tests {
     use super::*;
 
-    /// A reboot may lose data that was not yet on the disk.
     #[test]
     fn files_written_without_sync_are_refused_after_reboot() {
         let header = |boot: &str, sync| Header {

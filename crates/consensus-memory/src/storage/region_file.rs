@@ -14,7 +14,7 @@ use super::StoredFile;
 /// reaches the disk.
 pub(super) struct RegionFile<F> {
     file: F,
-    /// Whether no write has failed. A writer holds the lock exclusively, because a READ by another
+    /// False after a failed write. A writer holds the lock exclusively, because a READ by another
     /// NIC must not return data whose write is still in progress and may fail.
     healthy: RwLock<bool>,
 }

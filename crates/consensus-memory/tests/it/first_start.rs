@@ -1,4 +1,4 @@
-//! A first start that ends before the files are on the disk does no harm to the next ones.
+//! A first start that ends before the files are on the disk does no harm to the next starts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ struct Contents {
     durable: Vec<u8>,
 }
 
-/// A disk of which the process dies at a call of [`StoredFile::sync`].
+/// A disk whose process dies at a call of [`StoredFile::sync`].
 #[derive(Clone, Debug, Default)]
 struct Disk {
     files: Arc<Mutex<BTreeMap<String, Contents>>>,
@@ -33,7 +33,7 @@ impl Disk {
         self.syncs_left.lock().unwrap().replace(syncs);
     }
 
-    /// The power is lost: what is in the page cache only is lost.
+    /// Discards everything that is only in the page cache.
     fn lose_power(&self) {
         self.files().values_mut().for_each(|file| file.cached = file.durable.clone());
     }

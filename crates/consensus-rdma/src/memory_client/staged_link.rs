@@ -15,8 +15,8 @@ const READ_SLOTS: usize = 4;
 /// of these requests in flight.
 const WRITE_SLOTS: usize = 16;
 
-/// The memory to which READs fetch and from which long WRITEs are sent: the read slots, followed by
-/// the write slots.
+/// The local memory of READs, compare-and-swaps and long WRITEs: the read slots, followed by the
+/// write slots.
 #[derive(Debug)]
 pub(super) struct Staging {
     region: OwnedRegion,
@@ -24,11 +24,9 @@ pub(super) struct Staging {
     write_slot_bytes: usize,
     free_reads: Vec<usize>,
     free_writes: Vec<usize>,
-    /// The slots in use.
     used: Vec<UsedSlot>,
 }
 
-/// The slot of an outstanding work request.
 #[derive(Debug)]
 struct UsedSlot {
     wr_id: u64,
@@ -62,13 +60,14 @@ impl Staging {
         })
     }
 
-    /// Frees all slots. No queue pair may use the memory any more.
+    /// Frees all slots. The caller has ended all queue pairs that used the memory.
     pub(super) fn reset(&mut self) {
         (self.free_reads, self.free_writes) = ((0..READ_SLOTS).collect(), (0..WRITE_SLOTS).collect());
         self.used.clear();
     }
 
-    /// Frees the slot of a completed work request, and returns the bytes that it fetched.
+    /// Frees the slot of a completed work request, and returns the bytes that the work request
+    /// fetched.
     pub(super) fn complete(&mut self, wr_id: u64) -> Vec<u8> {
         let Some(at) = self.used.iter().position(|used| used.wr_id == wr_id) else { return Vec::new() };
         match self.used.swap_remove(at).slot {

@@ -21,7 +21,8 @@ pub struct MemoryConfig {
     /// Whether a restarted process may connect again. A restarted process has lost its promises and
     /// accepted values, which only few protocols tolerate.
     pub allow_restarts: bool,
-    /// Where the contents are stored, or `None` for a memory whose contents end with the process.
+    /// The storage of the contents, or `None` for a memory whose contents are lost when the process
+    /// ends.
     pub storage: Option<StorageConfig>,
     /// The configuration of the connections. Both ends must use the same configuration.
     pub failover: mitra_failover::Config,
@@ -39,7 +40,7 @@ pub enum StartError {
     /// The storage directory is not usable.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The number of processes is outside 1 to 64, or, for a process node, the tokens, the
+    /// The number of processes is outside 1 to 64. For a process node, also: the tokens, the
     /// addresses and the id do not match.
     #[error("{0} processes; 1 to 64 can share a memory")]
     ProcessCount(usize),

@@ -9,13 +9,11 @@ use mitra_verbs::{Access, Buffer, Result};
 
 use crate::link::Link;
 
-/// The domains and the connections of a memory node.
 #[derive(Debug)]
 pub(super) struct Nics {
     failover: mitra_failover::Config,
     /// Per process, a domain with protection domains of its own.
     domains: Vec<Arc<Domain>>,
-    /// Per process, its connection.
     links: Vec<Option<Link>>,
 }
 
@@ -25,14 +23,13 @@ impl Nics {
         Ok(Nics { failover, domains, links: (0..processes).map(|_| None).collect() })
     }
 
-    /// Returns the connected processes.
     pub(super) fn links(&mut self) -> impl Iterator<Item = (ProcessId, &mut Link)> {
         let links = (0..).map(ProcessId).zip(&mut self.links);
         links.filter_map(|(p, link)| link.as_mut().map(|link| (p, link)))
     }
 
-    /// Sends a message to a process. A process that has disconnected connects again and repeats its
-    /// request.
+    /// Sends a message to a process. The message is dropped if the process has disconnected,
+    /// because the process then connects again and repeats its request.
     pub(super) fn send(&mut self, p: ProcessId, message: Vec<u8>) {
         if let Some(link) = &mut self.links[usize::from(p.0)] {
             link.send(message);

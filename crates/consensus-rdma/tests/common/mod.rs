@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 pub const REGISTER_CAPACITY: usize = 16 << 10;
 /// The time after which a wait counts as a hang. A correct test on a busy machine takes a small
-/// part of it.
+/// part of this time.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn nics(rails: usize) -> (Arc<Domain>, Vec<Arc<SoftNic>>) {
@@ -35,7 +35,6 @@ fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// Returns the token of each process.
 pub fn tokens(n: u8) -> Vec<Token> {
     (0..n).map(|p| [p + 1; 16]).collect()
 }
@@ -105,7 +104,6 @@ where
         Cluster::start_without(ProcessSet::NONE, processes, memories, rails)
     }
 
-    /// Like [`Cluster::start`], without the processes in `absent`.
     pub fn start_without(
         absent: ProcessSet,
         processes: Vec<P>,
@@ -162,7 +160,7 @@ where
     /// Polls all processes until `holds` returns true.
     ///
     /// # Panics
-    /// Panics if that takes longer than `TIMEOUT`.
+    /// Panics if `holds` returns false for longer than `TIMEOUT`.
     pub fn wait_until(&mut self, condition: &str, holds: impl Fn(&Self) -> bool) {
         let end = Instant::now() + TIMEOUT;
         while !holds(self) {
@@ -206,14 +204,14 @@ where
         first
     }
 
-    /// Returns the decisions of the running processes so far, without the `faulty` ones.
+    /// Returns the decisions so far of the running processes that are not `faulty`.
     pub fn decisions(&self, faulty: ProcessSet) -> impl Iterator<Item = Option<&P::Value>> {
         let processes = (0..).map(ProcessId).zip(&self.nodes).filter(move |(p, _)| !faulty.contains(*p));
         processes.filter_map(|(_, node)| Some(node.as_ref()?.process().decision()))
     }
 }
 
-/// Returns the Ed25519 signers of three processes.
+/// Returns the signers of three processes.
 pub fn keys() -> Vec<Ed25519> {
     let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
     let public_keys: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();

@@ -25,15 +25,13 @@ const ROUNDS: u16 = 24;
 /// The number of polls after which a process of Cheap Quorum panics.
 const PANIC_POLLS: u8 = 30;
 
-/// Returns the behaviours of a Byzantine process that equivocates and follows only some rules.
-/// Without a seed, this is all that it does. With a seed, it also omits, replays and forges
-/// messages, stops, and panics.
+/// Returns the behaviours of a Byzantine process that equivocates and follows only some rules. With
+/// a seed, the process also omits, replays and forges messages, stops, and panics.
 fn behaviours(byzantine: u8) -> Vec<ByzantineSet> {
     let processes = ProcessSet::only(ProcessId(byzantine));
     [None, Some(1), Some(2), Some(3)].map(|adversary_seed| ByzantineSet { processes, adversary_seed }).into()
 }
 
-/// Returns a Byzantine process that sends nothing.
 fn silence<F: Process<Cell: Forge>>() -> ByzantineProcess<F> {
     ByzantineProcess::new(3, Vec::new(), None)
 }
@@ -69,7 +67,6 @@ where
 
 type Sender<R> = SingleBroadcast<u8, Ed25519, R>;
 
-/// The process that broadcasts.
 const SENDER: ProcessId = ProcessId(0);
 
 fn broadcasters(set: ByzantineSet) -> Vec<Actor<Sender<AllRules>, Sender<RelaxedRules>>> {
@@ -91,7 +88,7 @@ fn broadcast_of_correct_sender_is_delivered_despite_byzantine_reader() {
 }
 
 /// If the sender equivocates, no process needs to deliver. If one correct process delivers, the
-/// other delivers the same message.
+/// other correct process delivers the same message.
 #[test]
 fn equivocating_sender_causes_no_two_deliveries() {
     for set in behaviours(SENDER.0) {

@@ -1,6 +1,6 @@
-//! A hostile client that speaks the wire formats itself. The NIC refuses every access for which the
-//! client has no key, and neither garbage in its registers nor garbage messages stop the correct
-//! processes.
+//! A hostile client with its own implementation of the wire formats. The NIC refuses every access
+//! for which the client has no key. Neither garbage in the client's registers nor garbage messages
+//! stop the correct processes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ use mitra_failover::{ConnectInfo, Domain, Outcome, RemoteRegion, VirtualMr, Virt
 use mitra_verbs::{Access, Buffer, Data, Key, RemoteAddr, SendOp, SendWr, WcStatus};
 use serde::{Deserialize, Serialize};
 
-/// The first frame of the handshake. The frames are defined here again to test the format.
+/// The first frame of the handshake. The test defines the frames again to check their format.
 #[derive(Serialize)]
 struct Hello {
     version: u32,
@@ -43,10 +43,9 @@ struct RegionGrant {
 
 /// The hostile process, one of three.
 const HOSTILE: ProcessId = ProcessId(2);
-/// The size of each of a register's two slots, in bytes.
+/// The size of a slot of a register, in bytes.
 const SLOT_BYTES: usize = (16 + REGISTER_CAPACITY).next_multiple_of(8);
 
-/// A connection of the hostile client.
 struct RawClient {
     vqp: VirtualQp,
     regions: Vec<RegionGrant>,
@@ -60,7 +59,6 @@ impl RawClient {
         RawClient::connect_as(HOSTILE, domain, address)
     }
 
-    /// Connects with the id and token of `p`.
     fn connect_as(p: ProcessId, domain: &Arc<Domain>, address: SocketAddr) -> RawClient {
         let mut vqp = VirtualQp::builder(domain).build().expect("a free queue pair");
         let info = vqp.local_info().encode();
@@ -80,7 +78,6 @@ impl RawClient {
         RawClient { vqp, regions: welcome.regions, memory, mr }
     }
 
-    /// Posts a request and returns its outcome.
     fn post(&mut self, op: SendOp, bytes: &[u8]) -> Outcome {
         self.memory.write_at(0, bytes);
         let data = Data::sge(self.mr.sge(0, bytes.len() as u32));
@@ -93,7 +90,7 @@ impl RawClient {
         done[0].outcome
     }
 
-    /// Writes to an address that was never granted.
+    /// Writes to an address for which the client has no key.
     fn write_at(&mut self, to: RemoteAddr, bytes: &[u8]) -> Outcome {
         self.vqp.import(&RemoteRegion::with_unknown_key(to.rkey, 1)).expect("the queue pair is connected");
         self.post(SendOp::Write(to), bytes)
@@ -136,8 +133,8 @@ fn nic_refuses_accesses_without_key() {
         let to = to(&client);
         assert_eq!(client.write_at(to, b"not mine"), REFUSED, "{to:?}");
     };
-    // The attempts: with a read key; beyond the end of the client's own region; with a key of a
-    // closed connection; with guessed keys.
+    // The hostile client writes with a read key, beyond the end of its own region, with a key of a
+    // closed connection, and with guessed keys.
     refused(&|client| client.read_key(0).at(0));
     refused(&|client| {
         client.write_key(2).expect("the hostile process may write its own region").at(own_region.len())
@@ -149,7 +146,7 @@ fn nic_refuses_accesses_without_key() {
             RemoteAddr { rkey: Key(own_region.rkey.0 ^ 1 << (4 * guess)), ..own_region }
         });
     }
-    // With the current key of another process.
+    // The hostile client writes with the current key of another process.
     let other = RawClient::connect_as(ProcessId(0), &domain, memory.address);
     let stolen = other.write_key(0).expect("process 0 may write its own region");
     refused(&|_| stolen.at(0));

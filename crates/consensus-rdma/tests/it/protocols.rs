@@ -72,8 +72,8 @@ fn hbo_decides() {
     cluster.wait_for_decision();
 }
 
-/// Processes write the registers of HBO by compare-and-swap, which is atomic per NIC. So all leave
-/// a rail of the memory if one does.
+/// Processes write the registers of HBO by compare-and-swap, which is atomic per NIC. All processes
+/// therefore leave a rail of the memory if one process leaves the rail.
 #[test]
 fn users_of_write_once_registers_change_rails_together() {
     let neighbours = ProcessSet::first(3);
@@ -156,7 +156,7 @@ fn deposed_leader_is_refused_by_nic() {
 }
 
 /// The link of the leader's rail 0 is down when the leader starts to write. Failover moves the
-/// connections to the other rail, and none is established again.
+/// connections to the other rail, and no process connects again.
 #[test]
 fn leader_decides_after_rail_failure() {
     let mut cluster = protected_memory_paxos(2);
@@ -172,7 +172,6 @@ fn leader_decides_after_rail_failure() {
     assert_eq!((0..3).map(|m| leader.connection_count(MemoryId(m))).collect::<Vec<_>>(), [1; 3]);
 }
 
-/// One of a memory's two NICs dies, and another memory has crashed.
 #[test]
 fn leader_decides_after_memory_nic_failure() {
     let mut cluster = protected_memory_paxos(2);

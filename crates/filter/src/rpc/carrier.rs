@@ -1,10 +1,10 @@
-//! What carries the messages.
+//! The interface of the transports of messages.
 
 use core::fmt::Debug;
 
 use mitra_verbs::{Result, Time};
 
-/// What a carrier reports.
+/// An event that a carrier reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
     /// A message has arrived.
@@ -13,10 +13,9 @@ pub enum Event<'a> {
     Closed,
 }
 
-/// A carrier of messages between nodes. It may lose, repeat, reorder and corrupt them.
+/// A carrier of messages between nodes. The carrier may lose, repeat, reorder and corrupt messages.
 ///
-/// The carrier knows the node from which a message came: a node must not be able to send in the
-/// name of another.
+/// The carrier reports the true sender of a message: no node can send in the name of another node.
 pub trait Carrier {
     /// The identity of a node.
     type Node: Copy + Ord + Debug;
@@ -27,14 +26,14 @@ pub trait Carrier {
     /// Returns the maximum length of a message in bytes.
     fn max_message(&self) -> usize;
 
-    /// Sends a message of at most [`Carrier::max_message`] bytes. It is lost if the carrier has no
-    /// room for it.
+    /// Sends a message of at most [`Carrier::max_message`] bytes. The message is lost if the
+    /// carrier has no room for it.
     fn send(&mut self, to: Self::Node, message: &[u8]);
 
     /// Passes everything that has arrived to `handle`, in the order of arrival.
     ///
     /// # Errors
-    /// The carrier's NIC failed.
+    /// If the carrier's NIC failed.
     fn poll(&mut self, handle: &mut dyn FnMut(Self::Node, Event<'_>)) -> Result<()>;
 }
 

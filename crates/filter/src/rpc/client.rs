@@ -18,33 +18,33 @@ use crate::sender::Sender;
 pub struct ClientConfig {
     /// The maximum number of outstanding calls.
     pub max_calls: usize,
-    /// The time after which a call without an answer is sent again. It doubles with every further
-    /// time, up to 1024-fold.
+    /// The time after which the client repeats a call without an answer. The time doubles with
+    /// every repetition, up to 1024-fold.
     pub retry_interval: Duration,
 }
 
 impl Default for ClientConfig {
-    /// Returns 64 outstanding calls and a retry interval of 2 ms.
+    /// 64 outstanding calls and a retry interval of 2 ms.
     fn default() -> ClientConfig {
         ClientConfig { max_calls: 64, retry_interval: Duration::from_millis(2) }
     }
 }
 
-/// A client of one server. It acts only inside calls: the program polls it while calls are
-/// outstanding.
+/// A client of one server. The client acts only inside its functions: the program polls the client
+/// while calls are outstanding.
 #[derive(Debug)]
 pub struct RpcClient<C: Carrier, S> {
     carrier: C,
     server: C::Node,
     sender: S,
     config: ClientConfig,
-    /// The time at which to send again, and the number of times that a time was set, from which its
-    /// random part is drawn.
+    /// The time at which the client sends again, and the number of times that this time was set.
+    /// The number seeds the random part of the time.
     timer: (Option<Time>, u64),
-    /// The time at which each outstanding call was submitted.
+    /// The submission time of each outstanding call.
     submitted: BTreeMap<u64, Time>,
-    /// A time at or after which the server has heard from this client: when the last answered call
-    /// was submitted.
+    /// The submission time of the last answered call. The server has received a message from this
+    /// client after this time.
     heard: Time,
     is_closed: bool,
     actions: Vec<Action<Vec<u8>>>,
@@ -53,8 +53,9 @@ pub struct RpcClient<C: Carrier, S> {
 }
 
 impl<C: Carrier> RpcClient<C, Sender<Vec<u8>>> {
-    /// Creates a client of a server with a [`FilterTable`](crate::FilterTable). See [`Sender`] for
-    /// the incarnation; [`incarnation_by_clock`](crate::rpc::incarnation_by_clock) serves.
+    /// Creates a client of a server with a [`FilterTable`](crate::FilterTable). `incarnation` must
+    /// be as [`Sender`] requires, for example
+    /// [`incarnation_by_clock`](crate::rpc::incarnation_by_clock).
     pub fn new(carrier: C, server: C::Node, incarnation: u64, config: ClientConfig) -> Self {
         let sender = Sender::new(incarnation, config.max_calls);
         RpcClient::with_sender(carrier, server, sender, config)
@@ -138,11 +139,11 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
     /// executed in the order of this function's calls.
     ///
     /// # Errors
-    /// `TooLong`, `Full` and `Closed`. The call is then not made.
+    /// `TooLong`, `Full` or `Closed`. The server then executes nothing.
     pub fn call(&mut self, body: &[u8]) -> Result<u64, RpcError> {
         let now = self.carrier.now();
-        // The filter evicts a silent node after the lease. Half of it leaves room for the time on
-        // the way.
+        // The filter evicts a silent node after the lease. Half of the lease leaves time for the
+        // call to arrive.
         let expired = self.sender.lease().is_some_and(|lease| now.saturating_since(self.heard) >= lease / 2);
         if expired && self.sender.outstanding() == 0 {
             self.sender.expire_grant();
@@ -151,7 +152,7 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
     }
 
     /// Begins a call that may be executed several times and in any order with other calls, and
-    /// returns its number. It costs the server no state.
+    /// returns its number. The server keeps no state for the call.
     ///
     /// # Errors
     /// As for [`RpcClient::call`].
@@ -181,11 +182,11 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
         Ok(call)
     }
 
-    /// Handles what has arrived and sends again what was not answered in time. Appends the calls
-    /// that have ended to `out`.
+    /// Handles the messages that have arrived, and repeats the calls that were not answered in
+    /// time. Appends the calls that have ended to `out`.
     ///
     /// # Errors
-    /// The carrier's NIC failed.
+    /// If the carrier's NIC failed.
     pub fn poll(&mut self, out: &mut Vec<(u64, Outcome<Vec<u8>>)>) -> Result<(), RpcError> {
         let (server, sender, actions) = (self.server, &mut self.sender, &mut self.actions);
         let (corrupted, is_closed) = (&mut self.corrupted, &mut self.is_closed);
@@ -224,8 +225,8 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
                 }
                 Action::SetTimer { doublings } => {
                     let interval = self.config.retry_interval.saturating_mul(1 << doublings.min(31));
-                    // Half to one and a half of the interval, so that senders that were refused
-                    // together do not come back together.
+                    // The delay is 0.5 to 1.5 intervals, so that senders that were refused at the
+                    // same time do not retry at the same time.
                     self.timer.1 = self.timer.1.wrapping_add(1);
                     let percent = 50 + jitter(self.timer.1 ^ now.as_nanos()) % 101;
                     self.timer.0 = Some(now + interval.saturating_mul(percent as u32) / 100);

@@ -1,4 +1,4 @@
-//! A small RPC on the filter: thin drivers of the state machines.
+//! A small RPC on the filter: drivers of the state machines.
 
 mod carrier;
 mod client;
@@ -15,7 +15,7 @@ pub use server::{Reply, Request, RpcServer, ServerStats};
 pub use ud::{UdAddress, UdCarrier, UdNode};
 pub use vqp::{VqpCarrier, VqpConnection};
 
-/// Why a call of the RPC was refused.
+/// The error of a function of the RPC.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
@@ -33,7 +33,7 @@ pub enum RpcError {
     /// The connection has ended.
     #[error("the connection to the server has ended; connect again and make a new client")]
     Closed,
-    /// The server has as many connections as it was made for.
+    /// All places of the carrier have a connection.
     #[error(
         "all {0} places for connections are taken; disconnect a node, or make a carrier with more places"
     )]

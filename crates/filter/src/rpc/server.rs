@@ -15,13 +15,13 @@ use crate::table::{FilterTable, TableConfig};
 /// A request to execute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request<'a, N> {
-    /// The node that sent it.
+    /// The node that sent the request.
     pub node: N,
-    /// Its content.
+    /// The content of the request.
     pub body: &'a [u8],
-    /// Whether it is executed exactly once. If not, the client has declared it idempotent, and
-    /// copies are executed too: the program must not trust a client's declaration, and refuses what
-    /// is not idempotent.
+    /// Whether the server executes the request exactly once. If false, the client has declared the
+    /// request idempotent, and the server also executes copies. The program must not trust this
+    /// declaration, and refuses requests that are not idempotent.
     pub exactly_once: bool,
 }
 
@@ -47,7 +47,7 @@ impl Reply {
     }
 }
 
-/// What a server has counted.
+/// The counters of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ServerStats {
     /// Requests that were executed.
@@ -62,7 +62,7 @@ pub struct ServerStats {
     pub corrupted: u64,
 }
 
-/// A server. It acts only inside calls: the program polls it.
+/// A server. The server acts only inside its functions: the program polls the server.
 #[derive(Debug)]
 pub struct RpcServer<C: Carrier, F> {
     carrier: C,
@@ -86,10 +86,10 @@ impl RpcServer<VqpCarrier, BitFilter<Vec<u8>>> {
         RpcServer::with_filter(VqpCarrier::new(nodes, max_message), BitFilter::new(nodes))
     }
 
-    /// Adds the connected vQP of a client that has restarted or lost its connection. The vQP of
-    /// `earlier`, the client's earlier connection, is closed first, so nothing that the client sent
-    /// before is executed after this call. If it has ended before, another client may have its
-    /// node, and keeps it.
+    /// Adds the connected vQP of a client that has restarted or lost its connection. The server
+    /// first closes `earlier`, the client's earlier connection, so it executes no earlier request
+    /// of the client after this call. If `earlier` has ended before and another client has its
+    /// node, the other client keeps the node.
     ///
     /// # Errors
     /// The errors of [`VqpCarrier::connect`].
@@ -126,17 +126,17 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> RpcServer<C, F> {
         self.carrier
     }
 
-    /// Returns what the server has counted.
+    /// Returns the counters.
     pub fn stats(&self) -> ServerStats {
         self.stats
     }
 
-    /// Handles what has arrived. `execute` executes a request and writes its reply; it is called
-    /// once for each request that must be executed exactly once. Returns the number of executed
-    /// requests.
+    /// Handles the messages that have arrived. `execute` executes a request and writes its reply.
+    /// The server calls `execute` once for each request that must be executed exactly once. Returns
+    /// the number of executed requests.
     ///
     /// # Errors
-    /// The carrier's NIC failed.
+    /// If the carrier's NIC failed.
     pub fn serve(
         &mut self,
         mut execute: impl FnMut(Request<'_, C::Node>, &mut Reply),
@@ -146,7 +146,8 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> RpcServer<C, F> {
         let executed_before = stats.executed;
         let mut new = Vec::new();
         let polled = self.carrier.poll(&mut |node, event| {
-            // A connection that has ended sends nothing; a new one begins with fresh state.
+            // A closed connection needs no handling, because a new connection begins with fresh
+            // state.
             let Event::Message(bytes) = event else { return };
             let Ok(message) = Message::parse(bytes) else {
                 stats.corrupted += 1;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use mitra_verbs::Buffer;
 
-/// The number of receives that are posted for each queue pair.
+/// The number of posted receives per queue pair.
 pub(super) const RECVS: u32 = 32;
 
-/// The layout of the registered memory of a queue pair: slots of one length.
 #[derive(Clone, Debug)]
 pub(super) struct Slots {
     memory: Arc<Buffer>,
@@ -25,12 +24,10 @@ impl Slots {
         &self.memory
     }
 
-    /// Returns the offset of a slot.
     pub(super) fn offset(&self, slot: usize) -> u64 {
         (slot * self.len) as u64
     }
 
-    /// Returns the length of a slot.
     pub(super) fn len(&self) -> u32 {
         self.len as u32
     }

@@ -13,7 +13,7 @@ use super::slots::{RECVS, Slots};
 
 /// The number of sends that may be outstanding. Further messages are lost.
 const SENDS: u32 = 32;
-/// The number of address handles that are kept.
+/// The maximum number of cached address handles.
 const MAX_AHS: usize = 256;
 
 /// The identity of a node that sends datagrams, as the NIC reports it.
@@ -34,9 +34,9 @@ pub struct UdAddress {
     pub qkey: u32,
 }
 
-/// A UD queue pair as a carrier. It loses, repeats and reorders messages as the network does. A
-/// node is known by the address and the queue pair number in the datagram: whoever can forge these
-/// can send in the node's name.
+/// A UD queue pair as a carrier. The carrier loses, repeats and reorders messages as the network
+/// does. The carrier identifies a node by the address and the queue pair number in the datagram. A
+/// sender that can forge both can send in the node's name.
 #[derive(Debug)]
 pub struct UdCarrier {
     provider: Arc<dyn Provider>,
@@ -46,7 +46,7 @@ pub struct UdCarrier {
     mr: Mr,
     address: UdAddress,
     max_message: usize,
-    /// Slots 0 to `RECVS` − 1 are for receives, the others for sends.
+    /// Slots 0 to `RECVS` − 1 are for receives, the rest for sends.
     slots: Slots,
     free_sends: Vec<usize>,
     ahs: BTreeMap<Gid, AhId>,
@@ -97,7 +97,7 @@ impl UdCarrier {
         Ok(carrier)
     }
 
-    /// Returns the address by which other nodes reach this one.
+    /// Returns the address by which other nodes reach this node.
     pub fn address(&self) -> UdAddress {
         self.address
     }
@@ -107,7 +107,8 @@ impl UdCarrier {
         self.provider.post_recv(self.qpn, &[RecvWr::new(slot as u64, sge)]).map_err(|e| e.error)
     }
 
-    /// Returns an address handle. It is kept until 256 later ones are.
+    /// Returns the cached address handle, or creates it. If the cache is full, the oldest handle is
+    /// destroyed.
     fn ah(&mut self, gid: Gid) -> Result<AhId> {
         if let Some(&ah) = self.ahs.get(&gid) {
             return Ok(ah);
@@ -179,7 +180,7 @@ impl Carrier for UdCarrier {
 
 impl Drop for UdCarrier {
     fn drop(&mut self) {
-        // A NIC that fails here has failed as a whole, and its objects are gone.
+        // A NIC that fails here has failed as a whole, and has lost its objects.
         let p = &self.provider;
         let _ = p.destroy_qp(self.qpn);
         let _ = p.destroy_cq(self.cq);

@@ -10,16 +10,17 @@ use super::RpcError;
 use super::carrier::{Carrier, Event, OrderedCarrier};
 use super::slots::{RECVS, Slots};
 
-/// The number of messages that wait for the one that is sent. Further messages are lost.
+/// The maximum number of messages that wait while another message is sent. Further messages are
+/// lost.
 const MAX_WAITING: usize = 64;
 /// The slot of the message that is sent. The slots before it are for receives.
 const SEND_SLOT: usize = RECVS as usize;
 
 /// Virtual queue pairs to several nodes as a carrier. The nodes are numbered from 0.
 ///
-/// Messages to a node are sent one at a time: the next is posted when the SEND of the one before
-/// has completed. So a vQP that sends everything in flight again after a failover (policy
-/// `blanket`) repeats at most the last message, and order holds.
+/// The carrier sends messages to a node one at a time: it posts a message when the SEND of the
+/// message before has completed. A vQP that sends everything in flight again after a failover
+/// (policy `blanket`) therefore repeats at most the last message, and messages stay in order.
 #[derive(Debug)]
 pub struct VqpCarrier {
     max_message: usize,
@@ -28,7 +29,7 @@ pub struct VqpCarrier {
     connections: u64,
 }
 
-/// A connection of a [`VqpCarrier`]. The next connection to the same node is another one.
+/// A connection of a [`VqpCarrier`]. A later connection to the same node has another value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VqpConnection {
     node: usize,
@@ -36,7 +37,7 @@ pub struct VqpConnection {
 }
 
 impl VqpConnection {
-    /// Returns the node. After the connection has ended, another one may have it.
+    /// Returns the node. After the connection has ended, another connection may have the node.
     pub fn node(self) -> usize {
         self.node
     }
@@ -50,7 +51,6 @@ impl fmt::Display for VqpConnection {
 
 #[derive(Debug)]
 struct Link {
-    /// The number of the connection.
     number: u64,
     vqp: VirtualQp,
     slots: Slots,
@@ -67,8 +67,8 @@ impl VqpCarrier {
         VqpCarrier { max_message, links: (0..nodes).map(|_| None).collect(), connections: 0 }
     }
 
-    /// Adds a connected vQP, which no one else uses, and returns its connection. Its queues must
-    /// have room for 32 receives.
+    /// Adds a connected vQP, and returns its connection. The vQP must have no other user, and room
+    /// for 32 receives.
     ///
     /// # Errors
     /// `NoPlace` if every node has a connection; the errors of
@@ -89,8 +89,8 @@ impl VqpCarrier {
         Ok(VqpConnection { node, number })
     }
 
-    /// Ends a connection and returns its vQP, closed. Returns `None` if it has ended before, even
-    /// if another client has got its node since.
+    /// Ends a connection and returns its vQP, closed. Returns `None` if the connection has ended
+    /// before, even if its node has a newer connection.
     pub fn disconnect(&mut self, connection: VqpConnection) -> Option<VirtualQp> {
         let link = self.links.get(connection.node)?.as_ref()?;
         if link.number == connection.number { self.end(connection.node) } else { None }
@@ -98,8 +98,8 @@ impl VqpCarrier {
 
     fn end(&mut self, node: usize) -> Option<VirtualQp> {
         let mut link = self.links.get_mut(node)?.take()?;
-        // The memory is released if the NICs work. A NIC that does not answer is reset by `close`,
-        // or the vQP ends as `Unfenced`.
+        // The memory is released if the NICs work. `close` resets a NIC that does not answer, or
+        // the vQP ends as `Unfenced`.
         if link.vqp.close().is_ok() {
             let _ = link.vqp.domain().deregister(&link.mr);
         }

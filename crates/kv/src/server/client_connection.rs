@@ -1,5 +1,5 @@
-//! The server's end of a client connection. Replies are sent in the order of the requests, even if
-//! they become known in another order.
+//! The server's end of a client connection. The server sends replies in the order of the requests,
+//! even if it knows them in another order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,13 +8,13 @@ use mio::net::TcpStream;
 
 use crate::resp::{MAX_ARGUMENT_BYTES, Reply, RespError, parse_request};
 
-/// The server reads no more while at least this many bytes are unparsed. A longer incomplete
-/// request is rejected.
+/// The server stops reading while at least this many bytes are unparsed, and rejects an incomplete
+/// request of this length.
 const MAX_INPUT_BYTES: usize = 4 * MAX_ARGUMENT_BYTES;
 /// The maximum number of unsent bytes. The server closes the connection if there are more.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// The maximum number of requests whose replies are not sent yet. The server reads no more while
-/// this many requests have none.
+/// The maximum number of requests whose replies are not sent yet. The server stops reading while
+/// this many requests wait for replies.
 const MAX_REQUESTS: usize = 1024;
 
 pub(crate) struct ClientConnection {
@@ -28,11 +28,11 @@ pub(crate) struct ClientConnection {
     /// The replies that are not encoded yet, in the order of the requests. `None` if a reply is not
     /// known yet.
     replies: VecDeque<Option<Reply>>,
-    /// The number of the request that `replies[0]` belongs to.
+    /// The number of the request whose reply is `replies[0]`.
     first_request_number: u64,
-    /// The watched key, with the number of the request that asked to watch it.
+    /// The watched key, with the number of the watch request.
     watched: Option<(u64, Vec<u8>)>,
-    /// Whether the connection is to be closed when all replies are sent.
+    /// Whether the server closes the connection after it has sent all replies.
     closing: bool,
     /// Whether the client has closed the connection, or the connection has failed.
     peer_closed: bool,
@@ -116,13 +116,11 @@ impl ClientConnection {
         self.input.drain(..at);
     }
 
-    /// Replies with an error to input that cannot be parsed, and closes the connection after that.
     fn reject(&mut self, error: RespError) {
         self.replies.push_back(Some(Reply::Error(format!("ERR {error}"))));
         self.closing = true;
     }
 
-    /// Sets the reply of a request.
     pub(crate) fn reply_to(&mut self, number: u64, reply: Reply) {
         if let Some(slot) =
             number.checked_sub(self.first_request_number).and_then(|at| self.replies.get_mut(at as usize))
@@ -131,15 +129,13 @@ impl ClientConnection {
         }
     }
 
-    /// Sets the key that the client watches, which replaces an earlier one. `number` is the number
-    /// of the request.
+    /// Replaces the key that the client watches. `number` is the number of the request.
     pub(crate) fn watch(&mut self, number: u64, key: Vec<u8>) {
         self.watched = Some((number, key));
     }
 
-    /// Returns whether changes of a key are to be reported to the client. Reports begin only after
-    /// the reply to the watch request, because the client would mistake an earlier message for that
-    /// reply.
+    /// Reports of changes begin only after the reply to the watch request, because the client would
+    /// mistake an earlier report for the reply.
     pub(crate) fn is_watching(&self, key: &[u8]) -> bool {
         matches!(&self.watched, Some((number, watched)) if *number < self.first_request_number && watched == key)
     }
@@ -149,13 +145,12 @@ impl ClientConnection {
         reply.encode(&mut self.output);
     }
 
-    /// Marks the connection to be closed when the replies to all earlier requests are sent.
     pub(crate) fn close_after_replies(&mut self) {
         self.closing = true;
     }
 
-    /// Encodes the replies that are known, up to the first unknown one, and sends as much as the
-    /// socket accepts.
+    /// Encodes the known replies before the first unknown reply, and sends as much as the socket
+    /// accepts.
     pub(crate) fn write(&mut self) {
         while let Some(Some(reply)) = self.replies.front() {
             reply.encode(&mut self.output);
@@ -182,8 +177,8 @@ impl ClientConnection {
         self.sent = 0;
     }
 
-    /// Returns whether the connection is to be dropped: the client has closed it, everything is
-    /// sent before the server closes it, or the client reads too slowly.
+    /// Returns whether the server must drop the connection: the client has closed it, the server
+    /// closes it and has sent all replies, or the client reads too slowly.
     pub(crate) fn is_finished(&self) -> bool {
         let all_sent = self.replies.is_empty() && self.output.is_empty();
         self.peer_closed || self.closing && all_sent || self.output.len() - self.sent > MAX_OUTPUT_BYTES
@@ -194,7 +189,6 @@ impl ClientConnection {
 mod tests {
     use super::*;
 
-    /// Returns the two ends of a connection: the server's and the client's.
     fn connected_pair() -> (ClientConnection, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");

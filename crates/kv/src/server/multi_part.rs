@@ -9,16 +9,14 @@ use mitra_consensus::replicated_store::Outcome;
 /// The state of a client request that consists of one or more commands (its parts), such as
 /// `DEL a b c`, until each part has an outcome.
 pub(super) struct MultiPart {
-    /// The number of parts without an outcome.
     pending_parts: usize,
     /// The number of changes that were made, or of keys that were found.
     count: i64,
     style: ReplyStyle,
-    /// The first error reply of a part.
+    /// The first error reply.
     error: Option<Reply>,
-    /// Whether a part was refused.
     refused: bool,
-    /// Whether a part was executed, or may have been.
+    /// Whether a part was or may have been executed.
     maybe_executed: bool,
 }
 
@@ -28,7 +26,7 @@ impl MultiPart {
     }
 
     /// Records the outcome of a part, and its error reply if it is not a success. Returns the
-    /// result of the request if this was the last part.
+    /// result of the request after the last part.
     pub(super) fn finish_part(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<MultiPartResult> {
         self.pending_parts -= 1;
         match outcome {
@@ -43,7 +41,7 @@ impl MultiPart {
             return None;
         }
         Some(match self.error.take() {
-            // The error reply of a refusal would tell the client that no part was executed.
+            // The error reply of a refusal would say that no part was executed.
             Some(_) if self.refused && self.maybe_executed => MultiPartResult::PartlyRefused,
             Some(error) => MultiPartResult::Reply(error),
             None => MultiPartResult::Reply(match self.style {
@@ -55,7 +53,6 @@ impl MultiPart {
     }
 }
 
-/// The result of a request.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum MultiPartResult {
     Reply(Reply),

@@ -115,7 +115,6 @@ fn change_is_decided_after_every_failure() {
     }
 }
 
-/// Returns the requests that an operation posts.
 fn posted<T>(progress: Progress<T>) -> Requests {
     match progress {
         Progress::Post(requests) => requests,
@@ -207,7 +206,7 @@ fn change_that_another_owner_overwrote_is_known_to_have_happened() {
 #[test]
 fn sequence_numbers_are_never_used_twice() {
     let mut memory = Memory::default();
-    // The announcement has the last number but one.
+    // The announcement has the number before the highest number.
     memory.words[0] = ((1 << 24) - 2) << 1;
     let mine = owner(&mut memory, 1, Publication::CompareSwap);
     assert_eq!(mine.last_sequence(), (1 << 24) - 2);

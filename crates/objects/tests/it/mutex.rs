@@ -1,4 +1,4 @@
-//! The mutex: a retry of a lock is told yes, and a copy of an earlier request changes nothing.
+//! The mutex: a retry of a lock succeeds, and a copy of an earlier request changes nothing.
 
 use std::num::NonZeroU16;
 
@@ -100,8 +100,8 @@ fn owner_resumes_its_lock_after_a_restart() {
     assert_eq!(MutexState::from_word(memory.words[0]), state(0, 2));
 }
 
-/// The next life of an owner begins without knowing what the earlier one did. Whatever lock that
-/// holds, it is not the next life's.
+/// The next life of an owner does not know the requests of the earlier life, and must not mistake a
+/// lock of the earlier life for its own.
 #[test]
 fn lock_of_an_earlier_life_is_busy_for_the_next_life() {
     for number in [1, 2, 3] {

@@ -1,4 +1,4 @@
-//! The recoverable counter: adds count once, and what would wrap is refused.
+//! The recoverable counter: adds count once, and adds that would wrap are refused.
 
 use crate::memory::{Fate, Memory, word};
 use mitra_objects::Outcome::{Executed, NotExecuted, Unknown, ValueLost};

@@ -1,4 +1,4 @@
-//! A memory on which tests execute operations without a NIC, with the outcomes that they choose.
+//! A memory on which tests execute operations without a NIC, with outcomes that the tests choose.
 #![allow(dead_code, unreachable_pub)] // each test binary uses some of the helpers
 
 use mitra_objects::{Operation, Outcome, Progress, Request, Word, WordOp};
@@ -15,25 +15,22 @@ pub struct Cost {
     pub round_trips: usize,
 }
 
-/// The memory of a peer.
 #[derive(Default)]
 pub struct Memory {
     pub words: [u64; 16],
-    /// The cost of the operations so far.
     pub cost: Cost,
 }
 
-/// Returns the address of a word.
 pub fn word(index: u64) -> Word {
     Word::new(RemoteAddr { addr: 8 * index, rkey: Key(1) }).unwrap()
 }
 
-/// What happens to a batch of requests.
+/// The execution of a batch of requests.
 pub enum Fate {
-    /// All are executed.
+    /// All requests are executed.
     Executed,
-    /// The first `executed` ones are executed, and the client gets these outcomes; `None` stands
-    /// for the value that the request returned.
+    /// The first `executed` requests are executed, and the operation gets these outcomes. `None`
+    /// stands for the value that the request returned.
     Failed { executed: usize, outcomes: Vec<Option<Outcome>> },
 }
 
@@ -62,12 +59,11 @@ impl Memory {
         before
     }
 
-    /// Runs an operation whose requests are all executed.
     pub fn run<O: Operation>(&mut self, operation: O) -> O::Output {
         self.run_with(operation, [])
     }
 
-    /// Runs an operation. `fates` are those of its first batches; later ones are executed.
+    /// Runs an operation. `fates` apply to the first batches. All later batches are executed.
     pub fn run_with<O: Operation>(
         &mut self,
         mut operation: O,
