@@ -40,12 +40,10 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of violations: lost, doubled and wrong.
     pub(super) fn corrupted(&self) -> u64 {
         self.lost + self.doubled + self.wrong_value
     }
 
-    /// Returns the number of operations that did not complete with success.
     pub(super) fn not_completed(&self) -> u64 {
         self.indeterminate + self.value_lost + self.errors
     }
@@ -76,11 +74,9 @@ pub(super) struct Violations {
     pub(super) wrong: bool,
 }
 
-/// The result of checking one round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct CheckResult {
     pub(super) kinds: [Counts; 5],
-    /// The violations of each operation.
     pub(super) ops: Vec<Violations>,
     /// For each operation, whether it was in flight when the rail failed and had been executed.
     pub(super) executed_before: Vec<bool>,
@@ -112,7 +108,6 @@ fn succeeded(record: &OpRecord) -> Option<CompletionRecord> {
     record.completion.filter(|done| done.outcome == OpOutcome::Success)
 }
 
-/// Checks one round.
 pub(super) fn check_round(
     workload: &Workload,
     client: &ClientReport,
