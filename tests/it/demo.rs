@@ -162,8 +162,8 @@ fn text_report_and_captures() {
     assert_eq!((&decoded["icrc_bad"], &decoded["malformed"]), (&0.into(), &0.into()));
 }
 
-/// On a slow machine a round ends before all operations are posted. Those that were posted are
-/// checked, and no others run.
+/// On a slow machine a round ends before all operations are posted. Only the posted operations are
+/// checked.
 #[test]
 fn round_that_ends_early_is_not_reported_as_a_violation() {
     let flags = ["--ops", "20000", "--rounds", "2", "--round-timeout", "20", "--policy", "exact"];
