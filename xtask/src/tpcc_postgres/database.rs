@@ -85,8 +85,7 @@ pub(super) fn records(clusters: &Clusters, server: Server) -> Result<BTreeMap<Re
     let mut records = BTreeMap::new();
     for (table, name) in TABLES {
         let query = match table {
-            // The customer's payments in the order of their dates have the numbers that keys of
-            // HISTORY have.
+            // The keys of HISTORY number a customer's payments in the order of their dates.
             Table::History => "SELECT h_c_w_id, h_c_d_id, h_c_id,
                     row_number() OVER (PARTITION BY h_c_w_id, h_c_d_id, h_c_id ORDER BY h_date),
                     h_w_id, h_d_id, h_date, h_amount, h_data FROM history"
