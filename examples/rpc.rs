@@ -28,7 +28,6 @@ fn deposit<N>(balance: &mut u64, request: Request<'_, N>, reply: &mut Reply) {
     }
 }
 
-/// Returns the balance in a reply.
 fn balance_in(outcome: Outcome<Vec<u8>>) -> Result<u64, Box<dyn Error>> {
     match outcome {
         Outcome::Answered(reply) => Ok(u64::from_le_bytes(reply.as_slice().try_into()?)),

@@ -54,7 +54,6 @@ struct Report {
     processes: Vec<ProcessResult>,
 }
 
-/// The response of one process.
 #[derive(Serialize)]
 struct ProcessResult {
     pid: u32,

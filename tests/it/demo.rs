@@ -236,7 +236,6 @@ fn long_demo() -> (TestProcess, Vec<i32>) {
     }
 }
 
-/// Returns the children of a process.
 fn children_of(parent: u32) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -39,7 +39,6 @@ impl Scene {
         self.0.path().join(name)
     }
 
-    /// Creates a file with this mode.
     fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).unwrap();

@@ -563,7 +563,6 @@ impl Row {
     }
 }
 
-/// Returns all sections of the table.
 pub(crate) fn sections() -> impl Iterator<Item = &'static Section> {
     let debian = SECTIONS.iter().chain(rust_table::SECTIONS).chain(fio_table::SECTIONS);
     debian.chain(downloads_table::SECTIONS)
@@ -581,7 +580,6 @@ pub(crate) fn rows() -> impl Iterator<Item = Row> {
     })
 }
 
-/// Checks that no two rows have the same name.
 pub(crate) fn names_differ() -> Result<(), String> {
     let mut seen = HashSet::new();
     match rows().map(|row| row.name()).find(|name| !seen.insert(name.clone())) {

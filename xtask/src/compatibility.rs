@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     run_step(page.env("MITRA_WRITE_DOCS", "1"))
 }
 
-/// Downloads what is missing, and returns the directory.
+/// Downloads the missing programs, and returns the directory.
 fn download() -> Result<PathBuf> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let downloads = target.join("compatibility");

@@ -70,7 +70,7 @@ fn test(program: &str, case: &TestCase) -> Option<Test> {
     })
 }
 
-/// Returns how a try failed, in nextest's words, and what it wrote to both streams.
+/// Returns how a try failed, in nextest's words, and the output on both streams.
 fn output(how: &Option<XmlString>, stdout: &Option<XmlString>, stderr: &Option<XmlString>) -> String {
     let parts = [how, stdout, stderr].into_iter().flatten().map(|part| part.as_str().trim());
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")

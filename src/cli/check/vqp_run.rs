@@ -12,7 +12,6 @@ use mitra_sim::{Failure, Stage, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 use serde::Serialize;
 
-/// The time between two polls of the programs.
 const POLL_INTERVAL: Duration = Duration::from_micros(5);
 /// The number of polls before the operation is posted, and after it: 10 ms, by which the vQP has
 /// moved and a late request has arrived.

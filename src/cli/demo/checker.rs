@@ -15,7 +15,6 @@ use super::workload::{Kind, Workload};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Counts {
     pub(super) posted: u64,
-    /// Completed with success.
     pub(super) completed: u64,
     /// In flight when the rail failed: not completed on the old rail.
     pub(super) in_flight: u64,
@@ -66,7 +65,6 @@ impl core::ops::AddAssign for Counts {
     }
 }
 
-/// The violations of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Violations {
     pub(super) lost: bool,

@@ -16,7 +16,6 @@ use super::protocol::{
 use super::rail_endpoint::RailEndpoint;
 use super::workload::{Kind, MAX_LEN, Workload, fill, pattern};
 
-/// The minimum time between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 struct Client {

@@ -51,7 +51,6 @@ pub(super) struct RoundResult {
     pub(super) addresses: [Vec<String>; 2],
 }
 
-/// All rounds under one policy.
 pub(super) struct PolicyRun {
     pub(super) policy: String,
     pub(super) rounds: Vec<RoundResult>,

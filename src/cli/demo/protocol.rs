@@ -33,7 +33,6 @@ pub(super) enum FromParticipant {
 pub(super) struct RoundSetup {
     /// The policy, by its name on the command line.
     pub(super) policy: String,
-    /// Whether to keep a completion log.
     pub(super) log: bool,
     pub(super) in_flight: u32,
     pub(super) ops: usize,

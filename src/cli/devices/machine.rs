@@ -110,7 +110,6 @@ pub(super) fn port_users() -> Vec<PortUse> {
     mitra_softnic::roce_port_users().into_iter().map(to_port_use).collect()
 }
 
-/// An RDMA device that the kernel knows.
 #[derive(Serialize)]
 pub(super) struct RdmaDevice {
     pub(super) name: String,

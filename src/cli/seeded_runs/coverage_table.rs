@@ -8,7 +8,6 @@ use serde::ser::{SerializeStruct, Serializer};
 
 use crate::cli::text_table;
 
-/// The counts of a sweep.
 #[derive(Default)]
 pub(super) struct CoverageTable(Coverage);
 

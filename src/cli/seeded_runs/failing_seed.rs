@@ -44,8 +44,8 @@ impl<'a> FailingSeed<'a> {
         failing
     }
 
-    /// Prints the world: what the seed drew, the end of its trace, the findings, and the lines that
-    /// repeat it.
+    /// Prints the world: the choices of the seed, the end of its trace, the findings, and the lines
+    /// that repeat it.
     pub(super) fn print(&self, err: &mut impl Write) -> io::Result<()> {
         self.run.setup.iter().chain(&self.run.trace).try_for_each(|line| writeln!(err, "{line}"))?;
         for finding in &self.run.findings {

@@ -14,13 +14,11 @@ use super::summary::Summary;
 
 /// The number of failing seeds that are reported during the sweep, one line each.
 const REPORTED_SEEDS: u64 = 20;
-/// The time between two updates of the progress bar.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) struct Sweep<'a> {
     pub(super) workload: &'a Workload,
     pub(super) seeds: SeedRange,
-    /// Runs a seed.
     pub(super) run: &'a (dyn Fn(u64) -> SeedRun + Sync),
     /// Whether progress is shown, if standard error is a terminal.
     pub(super) shows_progress: bool,

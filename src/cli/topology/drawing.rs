@@ -19,7 +19,6 @@ const FOOT: f64 = 34.0;
 const WIDTH: f64 = SIDE + 2.0 * MARGIN;
 const HEIGHT: f64 = HEAD + SIDE + 2.0 * MARGIN + FOOT;
 
-/// Returns whether a graph is small enough to be drawn.
 pub(super) fn is_drawable(graph: &Graph) -> bool {
     graph.vertex_count() <= 300 && graph.edge_count() <= 3000
 }

@@ -106,8 +106,8 @@ fn is_live(args: &Args) -> bool {
     !args.once && !args.json && io::stdout().is_terminal()
 }
 
-/// Prints the observations; on a terminal, over the previous ones. `before` are the previous
-/// observations, `elapsed` ago, from which the rates are computed.
+/// Prints the observations; on a terminal, over the previous observations. The rates are computed
+/// from `before`, the observations of `elapsed` ago.
 fn print(
     args: &Args,
     observations: &[Observation],

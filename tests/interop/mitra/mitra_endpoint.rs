@@ -24,7 +24,6 @@ pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 /// The time after which a wait fails. It is far longer than any step takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A software NIC with one region and one queue pair.
 pub(super) struct MitraEndpoint {
     pub(super) nic: Arc<SoftNic>,
     pub(super) pd: PdId,

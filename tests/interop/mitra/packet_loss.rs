@@ -340,7 +340,6 @@ fn mitra_gone() -> Result<()> {
     mitra.expect_state(QpState::Rts)
 }
 
-/// An idle connection survives an outage.
 fn idle_outage() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     let Wire { mitra, kernel } = &mut wire;

@@ -20,7 +20,6 @@ enum Request {
     Delete,
 }
 
-/// The store's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Answer {
     Value(Option<String>),
@@ -61,12 +60,10 @@ const CLIENTS: usize = 4;
 /// that its server is no longer the leader.
 const READER: usize = 3;
 
-/// State that all clients share.
 #[derive(Default)]
 struct SharedRun {
     /// Counts calls and returns.
     clock: AtomicUsize,
-    /// Whether all faults have happened.
     faults_over: AtomicBool,
 }
 

@@ -181,7 +181,6 @@ impl Cluster {
         Client::new(self.client_addresses.clone(), TIMEOUT)
     }
 
-    /// The address at which a process serves clients.
     pub fn client_address(&self, p: usize) -> SocketAddr {
         self.client_addresses[p]
     }

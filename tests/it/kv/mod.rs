@@ -144,7 +144,6 @@ fn store_survives_kill_of_everything_with_memories_in_files() {
     });
 }
 
-/// With `--sync`, acknowledged writes are on the disk.
 #[test]
 fn synced_writes_survive_kill_of_everything() {
     let mut cluster = Cluster::on_disk(3, 3, true);

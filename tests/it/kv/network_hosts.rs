@@ -39,7 +39,6 @@ pub fn address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, host as u8, 2)
 }
 
-/// Runs ip(8).
 fn ip(arguments: &str) {
     let output = output(command("ip").args(arguments.split(' ')));
     let errors = String::from_utf8_lossy(&output.stderr);

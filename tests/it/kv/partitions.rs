@@ -71,7 +71,6 @@ fn cut_one_way(cluster: &mut Cluster, from: &[usize], to: &[usize]) {
     }
 }
 
-/// Drops all packets between two sets of hosts.
 fn cut_both_ways(cluster: &mut Cluster, some: &[usize], others: &[usize]) {
     cut_one_way(cluster, some, others);
     cut_one_way(cluster, others, some);

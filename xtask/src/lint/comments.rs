@@ -129,7 +129,7 @@ impl Paragraph<'_> {
         columns(self.bullet)
     }
 
-    /// Returns the line `first` and those after it, wrapped.
+    /// Returns the line `first` and the lines after it, wrapped.
     fn wrapped_from(&self, first: usize) -> Vec<String> {
         let begin = format!("{}{}", self.prefix, " ".repeat(self.indentation()));
         let width = WIDTH.saturating_sub(columns(&begin));

@@ -48,7 +48,6 @@ pub(super) const SETTINGS: &[(&str, &str)] = &[
     ("dynamic_shared_memory_type", "mmap"),
 ];
 
-/// The two servers.
 pub(super) struct Clusters {
     bin: PathBuf,
     user: Option<User>,
@@ -192,7 +191,6 @@ impl Clusters {
         Ok(())
     }
 
-    /// Runs a program to its end.
     fn run(&self, command: &mut Command) -> Result<()> {
         let log = self.spawn(command, "program")?;
         let status = loop {

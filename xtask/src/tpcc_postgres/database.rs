@@ -23,7 +23,7 @@ pub(super) const RUN: &str = "run";
 const SCHEMA: &str = include_str!("schema.sql");
 const MARK: &str = "-- AFTER THE LOAD\n";
 
-/// Makes the database that runs begin with.
+/// Creates the database with which every run begins.
 pub(super) fn load(clusters: &Clusters, load: Load, scale: &Scale) -> Result<()> {
     let (tables, rest) = SCHEMA.split_once(MARK).context("schema.sql has no mark")?;
     clusters.connect(Server::Primary, "postgres")?.batch_execute(&format!("CREATE DATABASE {LOADED}"))?;

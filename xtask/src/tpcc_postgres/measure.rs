@@ -33,7 +33,6 @@ pub(super) struct Tally {
     pub new_order_times: Vec<Duration>,
 }
 
-/// The processor time that processes have used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTimes {
     pub primary: Duration,
@@ -47,7 +46,6 @@ pub(super) fn now() -> Time {
     since_epoch.map_or(0, |time| time.as_micros() as Time)
 }
 
-/// Runs `clients` clients for a time.
 pub(super) fn run(
     clusters: &Clusters,
     isolation: Isolation,

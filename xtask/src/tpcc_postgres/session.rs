@@ -41,7 +41,6 @@ pub(super) struct Session {
     functions: [Statement; 5],
 }
 
-/// How a call has ended.
 pub(super) enum Outcome {
     /// The transaction is committed, and has returned this row.
     Committed(Row),

@@ -7,7 +7,6 @@ use super::lanes::Lanes;
 use super::time_axis::{Break, Tick, TimeAxis, format_time};
 use crate::cli::svg_units::{Px, Rect};
 
-/// The largest number of records that are drawn.
 const MAX_DRAWN: usize = 5_000;
 /// The height of a row of labels above the lanes, the number of rows, and the mean width of a
 /// letter.

@@ -10,7 +10,6 @@ const HOST_PITCH: f64 = 40.0;
 const NIC_PITCH: f64 = 66.0;
 const RAIL_GAP: f64 = 36.0;
 
-/// The vertical positions of the lanes.
 pub(super) struct Lanes {
     hosts: Vec<f64>,
     nics: Vec<f64>,

@@ -75,7 +75,7 @@ impl TimeAxis {
         segment.x + (at.clamp(segment.begin, segment.end) - segment.begin) as f64 * self.scale
     }
 
-    /// Returns a label for the begin of each segment, and for round times within it.
+    /// Returns a label for the beginning of each segment, and for round times within the segment.
     pub(super) fn ticks(&self) -> Vec<Tick> {
         let step = round_step(LABEL_DISTANCE / self.scale);
         let mut ticks: Vec<Tick> = Vec::new();

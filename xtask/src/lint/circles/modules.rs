@@ -297,7 +297,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns what the module `user` uses in a crate of these files.
+    /// Returns the modules that `user` uses in a crate of these files.
     fn uses_of(user: &str, files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {
