@@ -1,6 +1,6 @@
 //! Two coordinators move money between accounts, which are in the memory of three nodes. Meanwhile
 //! a node's rail fails and heals, and a coordinator ends in the middle of its transactions, without
-//! a word. The other one takes its life over, and no money is lost or made.
+//! a message. The other coordinator takes over, and no money is lost or made.
 //!
 //! Run with `cargo run --example bank`.
 
@@ -29,13 +29,13 @@ const FIRST_BALANCE: u64 = 1000;
 const TASKS: u64 = 8;
 /// The tokens of coordinators 1 and 2.
 const TOKENS: [Token; 2] = [*b"first token (1)!", *b"second token(2)!"];
-/// A life is taken over if its heart has not beaten for a second, which is longer than the failover
-/// of a rail.
+/// A coordinator is taken over after a second without a heartbeat. A second is longer than the
+/// failover of a rail.
 const TIMING: Timing = Timing { interval: Duration::from_millis(5), timeout: Duration::from_secs(1) };
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// What the threads of the two coordinators share.
+/// The state that the threads of the two coordinators share.
 #[derive(Default)]
 struct Shared {
     /// The committed transfers of each coordinator.
@@ -97,8 +97,8 @@ fn connect(coordinator: u16, nodes: &[SocketAddr]) -> Result<Driver, Failed> {
     Ok(Driver::connect(&open()?.0, &layout()?, config(coordinator, nodes)?, TIMING)?)
 }
 
-/// Loads a store without records: the nodes only get its number, by which coordinators know that
-/// they have not lost their memory.
+/// Loads a store without records: each node only gets the store's number. By this number,
+/// coordinators notice that a node has lost its memory.
 fn load(nodes: &[SocketAddr]) -> Result<(), Failed> {
     let mut links = Links::connect(&open()?.0, &config(1, nodes)?)?;
     let number = NonZeroU64::MIN | RandomState::new().hash_one("store"); // at random
@@ -146,7 +146,7 @@ async fn make_transfers(client: Client, mut random: u64, transfers: impl Fn(), e
     }
 }
 
-/// What coordinator 2 has seen.
+/// The observations of coordinator 2.
 struct End {
     aborted: u64,
     failover: String,
@@ -172,7 +172,7 @@ fn run<T: 'static>(
     }
 }
 
-/// Adds the tasks that make transfers. They end after the result is set.
+/// Adds the tasks that make transfers. The tasks end after the returned cell is set.
 fn spawn_transfers(driver: &mut Driver, coordinator: usize, shared: &Arc<Shared>) -> Rc<Cell<bool>> {
     let ends = Rc::new(Cell::new(false));
     let running = driver.session().coordinator();
@@ -201,7 +201,7 @@ fn first(nodes: &[SocketAddr], shared: &Arc<Shared>) -> Result<u64, Failed> {
     Ok(aborted) // transfers are under way: their locks are held, and their log entries may be complete
 }
 
-/// Coordinator 2: makes transfers, takes the life of coordinator 1 over, and adds all balances up.
+/// Coordinator 2: makes transfers, takes over from coordinator 1, and adds all balances up.
 fn second(nodes: &[SocketAddr], shared: &Arc<Shared>) -> Result<End, Failed> {
     let mut driver = connect(2, nodes)?;
     let ends = spawn_transfers(&mut driver, 2, shared);

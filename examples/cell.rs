@@ -17,7 +17,6 @@ use mitra::softnic::fault::Failure;
 use mitra::softnic::{Config, SoftNic};
 use mitra::verbs::{Access, AtomicScope, Buffer, Provider};
 
-/// The number of clients.
 const CLIENTS: u8 = 2;
 /// The number of additions of each client.
 const ADDS: usize = 500;
@@ -35,8 +34,8 @@ fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>)> {
     Ok((Domain::new(vec![Arc::clone(&rail0) as Arc<dyn Provider>, rail1])?, rail0))
 }
 
-/// Runs the client with this owner number, whose peer is this end at the server. Returns the values
-/// before its additions.
+/// Runs the client with this owner number. `peer` is the client's end at the server. Returns the
+/// values before the client's additions.
 fn client(number: u8, peer: &DrivenQp, memory: &RemoteRegion, rail0: &SoftNic) -> Result<Vec<u32>> {
     let (here, _) = domain()?;
     let mut vqp = VirtualQp::builder(&here).build()?;

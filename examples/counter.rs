@@ -1,6 +1,6 @@
-//! Two processes: the server lends a counter and a log, the client adds to the counter and writes
-//! the log, while a rail fails. The server calls nothing meanwhile; a background driver takes part
-//! in the failover.
+//! Two processes, while a rail fails: the server provides a counter and a log, and the client adds
+//! to the counter and writes the log. Meanwhile the server calls nothing; a background driver takes
+//! part in the failover.
 //!
 //! Run `cargo run --example counter -- server`, then in another terminal
 //! `cargo run --example counter -- client ADDRESS --fail-rail-0` with the address that the server

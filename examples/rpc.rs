@@ -15,7 +15,6 @@ use mitra::softnic::fault::{Failure, Noise};
 use mitra::softnic::{Config, SoftNic};
 use mitra::verbs::Provider;
 
-/// The number of calls.
 const CALLS: u64 = 500;
 /// The Q_Key of the service.
 const QKEY: u32 = 7;
@@ -29,7 +28,6 @@ fn deposit<N>(balance: &mut u64, request: Request<'_, N>, reply: &mut Reply) {
     }
 }
 
-/// Returns the balance in a reply.
 fn balance_in(outcome: Outcome<Vec<u8>>) -> Result<u64, Box<dyn Error>> {
     match outcome {
         Outcome::Answered(reply) => Ok(u64::from_le_bytes(reply.as_slice().try_into()?)),
@@ -70,7 +68,7 @@ fn over_datagrams() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes deposits over a vQP of the policy `blanket`, one of whose rails fails.
+/// Makes deposits over a vQP with the policy `blanket`, while a rail fails.
 fn over_virtual_queue_pairs() -> Result<(), Box<dyn Error>> {
     let open = || SoftNic::open(Config::loopback());
     let (here, there) = ([open()?, open()?], [open()?, open()?]);

@@ -1,5 +1,5 @@
-//! Reads the arguments of a structured input. Behind its end, every number is 0 and every string is
-//! empty.
+//! Reads the arguments of a structured input. Behind the end of the input, every number is 0 and
+//! every string is empty.
 
 /// The rest of an input.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);

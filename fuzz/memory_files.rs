@@ -15,7 +15,6 @@ pub(crate) struct MemoryFiles {
     pub(crate) boot: u8,
 }
 
-/// The contents of a file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenFile(Arc<Mutex<Vec<u8>>>);
 

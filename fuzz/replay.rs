@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-/// Runs every input of a target's corpus, of which there are at least 10. The directory of the
-/// crate is two levels below the workspace.
+/// Runs every input of a target's corpus, which must have at least 10 inputs. The crate's directory
+/// is two levels below the workspace.
 pub(crate) fn replay(target: &str, run: fn(&[u8])) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));

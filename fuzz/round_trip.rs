@@ -1,11 +1,11 @@
-//! What holds for each message that has a [`Codec`].
+//! The property of each message that has a [`Codec`].
 
 use std::fmt::Debug;
 
 use mitra_verbs::Codec;
 
-/// No bytes panic the reader. What parses is written with the same length, and parsed again as the
-/// same.
+/// No bytes panic the reader. A message that parses is written with the same length, and is the
+/// same after it is parsed again.
 pub(crate) fn round_trip<T: for<'a> Codec<'a> + PartialEq + Debug>(bytes: &[u8]) {
     if let Ok(message) = T::from_bytes(bytes) {
         let written = message.to_bytes();

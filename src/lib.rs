@@ -5,7 +5,8 @@
 //!
 //! Switch the default feature `cli` off in programs that use the library:
 //! `mitra = { path = "…", default-features = false }`, with [further features](#where-to-go) as
-//! needed. It belongs to the `mitra` program, and brings clap, serde and the simulator along.
+//! needed. The feature `cli` belongs to the `mitra` program, and brings clap, serde and the
+//! simulator along.
 //!
 //! # Concepts
 //!
@@ -106,7 +107,7 @@
 //! The feature `baselines` adds policies of virtual queue pairs that lose or corrupt data, for
 //! comparisons.
 //!
-//! The default feature `cli`, which the `mitra` program needs, switches all of them on.
+//! The default feature `cli`, which the `mitra` program needs, switches all these features on.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "consensus")]
@@ -152,8 +153,8 @@ pub mod examples {
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/cell.rs"), "\n```")]
     pub mod cell {}
 
-    /// Two coordinators move money between accounts in three memories, while a rail fails and heals
-    /// and one of them ends: `cargo run --example bank`.
+    /// Two coordinators move money between accounts in three memories. Meanwhile a rail fails and
+    /// heals, and one coordinator ends: `cargo run --example bank`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/bank.rs"), "\n```")]
     pub mod bank {}
 

@@ -56,7 +56,6 @@ fn trial(name: &str, example: fn() -> Result<(), Box<dyn std::error::Error>>) ->
     Trial::test(name, move || example().map_err(|e| Failed::from(e.to_string())))
 }
 
-/// Starts a process of the example `counter`.
 fn start(args: &[&str]) -> std::io::Result<TestProcess> {
     let mut command = command(std::env::current_exe()?);
     command.arg(COUNTER).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());

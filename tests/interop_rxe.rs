@@ -24,9 +24,9 @@ type Scenario = (&'static str, fn() -> anyhow::Result<()>);
 /// The environment variable that selects the scenarios whose names begin with its value.
 const ONLY: &str = "MITRA_RXE_ONLY";
 
-/// The time for the scenarios. The task ends the machine after it.
+/// The time for the scenarios, after which the task ends the machine.
 const MACHINE_SECONDS: &str = "600";
-/// That time, and the time to build the task and to boot.
+/// [`MACHINE_SECONDS`], and the time to build the task and to boot.
 const XTASK_DEADLINE: Duration = Duration::from_secs(900);
 
 /// All scenarios, in the order in which they run.

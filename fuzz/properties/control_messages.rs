@@ -1,7 +1,7 @@
-//! Control messages that a host forges which knows the secret of a virtual queue pair, while
-//! operations are in flight and a link fails: nothing panics, the state stays bounded, and every
-//! operation ends. Each message is its type (1 byte), epoch (2), proposer (1), the length of its
-//! body (1), and the body.
+//! Control messages from a forger that knows the secret of a virtual queue pair, while operations
+//! are in flight and a link fails: nothing panics, the state stays bounded, and every operation
+//! ends. Each message is its type (1 byte), epoch (2), proposer (1), the length of its body (1),
+//! and the body.
 
 use core::time::Duration;
 
@@ -21,16 +21,16 @@ pub(crate) fn run(data: &[u8]) {
     (0..OPERATIONS).for_each(|i| pair.recv(1, i, 64));
     pair.poll_times(&[0, 1], 50);
     let forger = Forger::new(&pair);
-    // Whoever knows the secret can name a wrong address.
+    // A host that knows the secret can name a wrong address.
     pair.is_attacked = true;
-    // The first bits say when the operations are posted, and when the link fails, by the number of
-    // messages before.
+    // The first bits are the number of messages before the operations are posted, and before the
+    // link fails.
     let (posted_at, fails_at) = (usize::from(schedule & 7), usize::from(schedule >> 3 & 15));
     for n in 0..MESSAGES {
         if n == posted_at {
             for i in 0..OPERATIONS {
                 let send = SendWr::new(i, SendOp::Send, Data::inline(&i.to_ne_bytes()));
-                // Refused if the messages have closed the virtual queue pair.
+                // The post is refused if the messages have closed the virtual queue pair.
                 let _ = pair.vqps[0].post_send(send);
             }
         }

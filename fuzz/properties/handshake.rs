@@ -1,6 +1,6 @@
-//! What a process and a memory node receive before their NICs know each other: no bytes panic the
-//! reader, a frame that is read in pieces is the same frame, no byte behind it is read, and what
-//! parses is written and parsed again as the same.
+//! The messages of the handshake between a process and a memory node. No bytes panic the reader. A
+//! frame that is read in pieces is the same frame, and no byte behind the frame is read. A message
+//! that parses is the same after it is written and parsed again.
 //!
 //! The first byte chooses the type. The rest is the stream, or the encoded connection parameters.
 

@@ -1,6 +1,6 @@
-//! A memory node that sends a process what it likes: no answer panics the client, the client
-//! accesses only what its keys allow, and answers each operation at most once. Then the memory node
-//! is correct: each operation ends, unless the memory counts as crashed.
+//! A memory node that sends arbitrary answers to a process. No answer panics the client. The client
+//! accesses only memory that its keys allow, and answers each operation at most once. Then the
+//! memory node becomes correct, and each operation ends unless the memory counts as crashed.
 //!
 //! The input is a sequence of calls (1 byte and their arguments).
 
@@ -18,8 +18,8 @@ const CALLS: usize = 200;
 const OPERATIONS: u64 = 24;
 /// The capacity of a register's contents, in bytes.
 const CAPACITY: usize = 16;
-/// The number of answers of a correct memory node by which every operation ends. A read looks at
-/// most 256 times at a torn register, of which the regions have 100.
+/// After this number of answers of a correct memory node, every operation has ended. A read reads a
+/// torn register at most 256 times, and the regions have 100 registers.
 const ANSWERS: usize = 40_000;
 
 type Cell = Vec<u8>;
@@ -162,8 +162,8 @@ impl World {
         assert!(self.client.is_connected() || self.link.posted.is_empty(), "posted without a connection");
     }
 
-    /// Makes a call of the client, and returns the responses, each of which must be the first one
-    /// to its operation and of its kind.
+    /// Makes a call of the client, and returns the responses. Each must be the first response to
+    /// its operation, and of the operation's kind.
     fn respond(
         &mut self,
         call: impl FnOnce(&mut Client<Cell, RegionLen>, &mut Link, &mut Vec<(OpId, Response<Cell>)>),

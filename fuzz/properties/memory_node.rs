@@ -1,7 +1,7 @@
-//! Processes that send a memory node what they like, while its NICs refuse and do not confirm
-//! calls: no call panics, a process gets only keys that its permissions allow, a change of
-//! permissions is reported only if the NICs have revoked every other key, and an earlier
-//! incarnation never comes back.
+//! Processes that send arbitrary requests to a memory node, whose NICs refuse calls or do not
+//! confirm them. No call panics. A process gets only keys that its permissions allow. A change of
+//! permissions is reported only if the NICs have revoked every other key. An earlier incarnation
+//! never comes back.
 //!
 //! The input is the configuration (1 byte) and the calls (1 byte and their arguments).
 
@@ -166,8 +166,8 @@ impl World {
         }
     }
 
-    /// No process holds a key that no legal change could have given it, and their number is
-    /// bounded.
+    /// Checks that a legal change could have given each key to its holder, and that the number of
+    /// keys is bounded.
     fn check_keys(&self) {
         assert!(
             self.nics.live(1, true).all(|(p, _)| p == ProcessId(0)),
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-/// NICs that refuse and delay what the input says.
+/// NICs that refuse and delay the calls that the input selects.
 #[derive(Default)]
 struct Nics {
     buffers: Vec<Arc<Buffer>>,
@@ -206,7 +206,8 @@ impl Nics {
         self.keys.iter().filter(is_meant).map(|key| (key.owner, key))
     }
 
-    /// A key that a process gets is its own, of this region, and registered.
+    /// Checks that the process owns the granted key, and that the key is registered for this
+    /// region.
     fn check_grant(&self, encoded: &[u8], p: ProcessId, region: usize, is_write: bool) {
         let at = usize::from_le_bytes(encoded.try_into().expect("a key has 8 bytes"));
         let key = &self.keys[at];

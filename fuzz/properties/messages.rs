@@ -1,5 +1,5 @@
-//! Messages of peers: no bytes panic the reader, and what parses is written and parsed again as the
-//! same.
+//! Messages of peers. No bytes panic the reader. A message that parses is the same after it is
+//! written and parsed again.
 //!
 //! The first byte chooses the type, the rest is the message. Where the kind of a message is in a
 //! header with secrets or checksums, the message here is the kind and the fields that follow the

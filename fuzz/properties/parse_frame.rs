@@ -1,4 +1,5 @@
-//! A link type (first byte) and a frame: the parts lie within it, and the two ways to verify agree.
+//! A link type (first byte) and a frame: its parts lie within the frame, and the two ways to verify
+//! the ICRC agree.
 
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::icrc::verify_frame;
@@ -21,11 +22,11 @@ pub(crate) fn run(data: &[u8]) {
     if let Some((covered, _)) = frame.datagram.split_last_chunk::<ICRC_LEN>() {
         let _ = Packet::parse(covered).map(|packet| packet.to_string());
     }
-    // A path knows no IPv4 options and no flags but "don't fragment", an IPv6 header has nothing
-    // that varies.
+    // A path has no IPv4 options, and no flag but "don't fragment". In an IPv6 header, nothing
+    // varies.
     let flags = if frame.dst.is_ipv4() { [frame.ip[6], frame.ip[7]] } else { [0x40, 0] };
     let plain = matches!(frame.ip.len(), 20 | 40) && flags[0] & !0x40 == 0 && flags[1] == 0;
-    // An IPv4 header of 40 bytes has options, an IPv4-mapped IPv6 packet is none of ours.
+    // An IPv4 header of 40 bytes has options. Mitra sends no IPv4-mapped IPv6 packets.
     let same_family = frame.dst.is_ipv4() == (frame.ip.len() == 20)
         && IcrcPath::new(frame.src, frame.dst).is_ipv4() == frame.dst.is_ipv4();
     if plain && same_family {

@@ -1,4 +1,5 @@
-//! Bytes of a datagram without ICRC: what parses is re-emitted, prints, and survives sealing.
+//! Bytes of a datagram without ICRC. A packet that parses is emitted again, prints, and survives
+//! sealing.
 
 use std::net::SocketAddr;
 

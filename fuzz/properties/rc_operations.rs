@@ -1,6 +1,6 @@
 //! Arbitrary operations on a reliable connection over a link that loses, copies and delays packets,
-//! against a model that executes each operation when it is posted: both memories, all completions
-//! and all received messages are those of the model.
+//! against a model that executes each operation when it is posted. Both memories, all completions
+//! and all received messages equal the model's.
 //!
 //! The input is the path MTU and the limits of the queue pair (1 byte), what happens to the first
 //! 15 packets (15 bytes), and 8 bytes for each operation.
@@ -14,8 +14,8 @@ use mitra_verbs::{Data, Key, Mtu, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
 
 use super::common::{BASE, LinkAction, NicPair, SIZE, Setup, pattern, statuses};
 
-/// The parts of each memory. Nothing writes the first part of the responder's memory, and nothing
-/// but READs and atomics writes behind `RESULTS` of the requester's.
+/// The parts of each memory. No operation writes the first part of the responder's memory. Only
+/// READs and atomics write behind `RESULTS` in the requester's memory.
 const WRITTEN: u64 = 32 << 10;
 const RECEIVES: u64 = 128 << 10;
 const RESULTS: u64 = 128 << 10;
@@ -27,7 +27,7 @@ const OPERATIONS: usize = 64;
 /// The number of packets that the link may lose or delay. More could exceed the retries.
 const LOSSES: u32 = 6;
 
-/// What the operations posted so far must have caused, once they have ended.
+/// The effects that the operations posted so far must have once they have ended.
 struct Model {
     requester: Vec<u8>,
     responder: Vec<u8>,
@@ -36,16 +36,16 @@ struct Model {
     /// the message.
     receives: Vec<(u64, u32, Option<u32>)>,
     has_failed: bool,
-    /// The local memory of a READ that is refused, and the receive of a SEND that is too long. A
-    /// part of the data may be there.
+    /// The local memory of a READ that is refused, and the receive of a SEND that is too long. Both
+    /// may contain a part of the data.
     undefined: [Range<usize>; 2],
-    /// Whether a READ may not have read yet what a request without FENCE changes.
+    /// Whether a READ may still be pending, so that a request without FENCE could change its
+    /// source.
     is_read_pending: bool,
 }
 
 impl Model {
-    /// Executes an operation. `offset` is that of the responder's memory, `local` that of the
-    /// requester's.
+    /// Executes an operation. `offset` is in the responder's memory, `local` in the requester's.
     fn execute(&mut self, wr: &SendWr, offset: u64, local: u64) {
         let len = wr.data.len() as usize;
         let status = if self.has_failed { WcStatus::Flushed } else { self.status(wr, offset) };
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// Returns how an operation ends if none before it has failed.
+    /// Returns how an operation ends if no operation before it has failed.
     fn status(&self, wr: &SendWr, offset: u64) -> WcStatus {
         let len = wr.data.len();
         match wr.op.remote() {
@@ -171,8 +171,8 @@ pub(crate) fn run(data: &[u8]) {
     }
     p.run();
     let sends = statuses(&p.send_completions(0));
-    // The responder refuses a request once. If the refusal is lost, the requester learns nothing
-    // more of what was executed before it.
+    // The responder refuses a request once. If the refusal is lost, the requester does not learn
+    // which of the requests before it were executed.
     let is_refusal_lost = model.has_failed && sends.iter().any(|send| send.1 == WcStatus::RetryExceeded);
     if is_refusal_lost {
         let ended = sends.iter().position(|send| send.1 != WcStatus::Success).expect("one has ended so");
@@ -219,7 +219,7 @@ fn operation(n: u64, bytes: &[u8; 8], p: &NicPair, is_read_pending: &mut bool) -
     let len = u32::from(u16::from_le_bytes([l0, l1])) % MAX_BYTES;
     let mut offset = u64::from(u16::from_le_bytes([r0, r1]));
     let rkey = if key == 0 { WRONG_KEY } else { p.remote(0).rkey };
-    // The last part of the region, and what is behind it.
+    // The range begins in the last part of the region, and may end behind the region.
     if key == 1 {
         offset += SIZE as u64 - (64 << 10);
     }
@@ -249,7 +249,7 @@ fn operation(n: u64, bytes: &[u8; 8], p: &NicPair, is_read_pending: &mut bool) -
             SendOp::Read(remote(offset))
         }
         _ => {
-            // Some addresses are not those of words.
+            // Some addresses are not aligned to words.
             offset = WRITTEN + if key == 2 { offset % WRITTEN } else { (offset % WRITTEN) & !7 };
             (local, len) = (RESULTS + local, 8);
             if kind % 8 == 6 {
@@ -263,8 +263,8 @@ fn operation(n: u64, bytes: &[u8; 8], p: &NicPair, is_read_pending: &mut bool) -
             }
         }
     };
-    // A READ returns what its memory holds when it is executed for the last time, so requests that
-    // change this memory wait for the READ.
+    // A READ returns the content of its memory at its last execution, so requests that change this
+    // memory wait for the READ.
     let changes = matches!(op, SendOp::Write(_) | SendOp::WriteWithImm(..)) || op.is_atomic();
     let mut send_flags = SendFlags::empty();
     if flags & 1 != 0 || changes && *is_read_pending {

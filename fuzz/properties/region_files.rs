@@ -1,7 +1,7 @@
-//! The files of a memory node that stopped, then damaged: cut, overwritten, replaced or removed. No
-//! damage panics the node. Files that are accepted have the layout's lengths and the memory's
-//! incarnation, hold what they held where nothing was damaged, and give the same memory when they
-//! are opened again.
+//! The files of a stopped memory node, which are then damaged: cut, overwritten, replaced or
+//! removed. No damage panics the node. Accepted files have the layout's lengths and the memory's
+//! incarnation, and undamaged files keep their content. When the files are opened again, they give
+//! the same memory.
 //!
 //! The input is whether writes are synchronous and whether the machine reboots (1 byte), then the
 //! incarnations of processes, and the damages.
@@ -63,7 +63,7 @@ pub(crate) fn run(data: &[u8]) {
     if !is_damaged[1] {
         assert_eq!(reopened.process_incarnations(), connected);
     }
-    // What was opened once is opened again, with the record that was appended.
+    // The accepted files can be opened again, with the appended record.
     let (mut again, p) = (reopened, ProcessId(1));
     let mut known = again.process_incarnations().to_vec();
     again.record_incarnation(p, 1 << 40).expect("memory refuses no write");
@@ -89,7 +89,7 @@ fn regions() -> Vec<Region> {
     vec![region(4, RegisterKind::ReadWrite), region(3, RegisterKind::WriteOnce)]
 }
 
-/// Damages a file, and returns which.
+/// Damages a file, and returns its index.
 fn damage(files: &MemoryFiles, input: &mut Bytes<'_>) -> usize {
     let choice = usize::from(input.byte());
     let (at, name) = (choice % FILES.len(), FILES[choice % FILES.len()]);

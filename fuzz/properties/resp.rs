@@ -1,5 +1,5 @@
-//! What a client sends to the store, or the store to a client: bytes that arrive later never change
-//! an answer, and what parses is encoded and parsed again as the same.
+//! The bytes that a client and the store send to each other. Bytes that arrive later never change
+//! an answer. A message that parses is the same after it is encoded and parsed again.
 
 use mitra_kv::resp::{Reply, encode_request, parse_request};
 

@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                  converted: editcap -F pcap IN OUT)"
             ));
         }
-        // Nothing was decoded, for instance of a directory.
+        // Reading failed before the first frame, for instance because the file is a directory.
         Err(StopReason::Read(_)) if out.totals.is_empty() => {}
         Err(StopReason::Read(_) | StopReason::File(_)) | Ok(()) => out.finish()?,
         Err(StopReason::Write(_)) => {}
@@ -301,8 +301,8 @@ fn decode_datagram(datagram: &[u8], icrc_ok: Option<bool>) -> FrameContent<'_> {
     }
 }
 
-/// Parses a datagram of which the capture has the first `captured` bytes. The others are zeros in
-/// `datagram`.
+/// Parses a datagram of which the capture has the first `captured` bytes. Behind these bytes,
+/// `datagram` contains zeros.
 fn truncated(datagram: &[u8], captured: usize) -> FrameContent<'_> {
     if captured < BTH_LEN {
         return FrameContent::Malformed("truncated BTH".to_owned());
@@ -318,7 +318,6 @@ fn truncated(datagram: &[u8], captured: usize) -> FrameContent<'_> {
     }
 }
 
-/// The destination queue pair in the BTH of a datagram.
 fn dest_qp(datagram: &[u8]) -> Qpn {
     Qpn::new(u32::from_be_bytes([0, datagram[5], datagram[6], datagram[7]]))
 }

@@ -44,7 +44,6 @@ struct Report {
 /// A software NIC with the default configuration.
 #[derive(Serialize)]
 struct SoftNicInfo {
-    /// The address of the opened NIC.
     address: String,
     mtu: usize,
     /// An upper bound on the unacknowledged payload of a queue pair, in bytes.
@@ -56,7 +55,7 @@ struct SoftNicInfo {
 /// A limit or a capability.
 #[derive(Serialize)]
 struct Item<T> {
-    /// A name for scripts, similar to that of the field in `mitra_verbs::Limits` or `Capabilities`.
+    /// A name for scripts, similar to the field's name in `mitra_verbs::Limits` or `Capabilities`.
     name: &'static str,
     /// A description for the text output.
     #[serde(rename = "what")]

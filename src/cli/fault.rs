@@ -54,7 +54,6 @@ struct Report {
     processes: Vec<ProcessResult>,
 }
 
-/// The response of one process.
 #[derive(Serialize)]
 struct ProcessResult {
     pid: u32,
@@ -77,7 +76,7 @@ enum RequestOutcome {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // The script is checked first, so that a wrong one is an error whatever runs.
+    // The script is checked first: a wrong script is an error, whichever processes run.
     let selects = args.all || args.program.is_some() || !args.pid.is_empty();
     let script = match args.script.is_empty() {
         true => None,
@@ -119,21 +118,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a process is among those that these process IDs and this program name select. Without a
-/// selection, all are.
+/// Whether these process IDs and this program name select a process. No IDs and no name select all
+/// processes.
 pub(crate) fn is_selected(process: &ControlledProcess, pids: &[u32], program: Option<&str>) -> bool {
     (pids.is_empty() || pids.contains(&process.pid)) && program.is_none_or(|name| runs(process, name))
 }
 
-/// Whether a process runs a program with this file name. A process that does not respond runs none.
+/// Whether a process runs a program with this file name; false if the process does not respond.
 fn runs(process: &ControlledProcess, name: &str) -> bool {
     let Ok(Response::Status { program, .. }) = process.request(&Request::Status) else { return false };
     let path = program.split(' ').next().unwrap_or_default();
     Path::new(path).file_name().is_some_and(|file| file == name)
 }
 
-/// Returns the message that there is no process that these process IDs and this program name
-/// select.
+/// Returns the message that these process IDs and this program name select no process.
 pub(crate) fn no_process(program: Option<&str>, pids: &[u32]) -> String {
     const LIST: &str = ", or list those that have with `mitra fault --list`";
     let (subject, way_out) = match (program, pids) {

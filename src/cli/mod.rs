@@ -33,8 +33,8 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Writes a message to standard error. If that is closed or full, the message is lost, and only the
-/// exit code reports the error.
+/// Writes a message to standard error. If standard error is closed or full, the message is lost,
+/// and only the exit code reports the error.
 pub(crate) fn complain(message: impl Display) {
     let _ = writeln!(io::stderr(), "mitra: {}", without_error_numbers(&message.to_string()));
 }
@@ -83,7 +83,7 @@ pub(crate) fn parse<T: Parser>() -> T {
     })
 }
 
-/// The reasons of the standard library for which a value is refused, and what is right instead.
+/// The standard library's reasons for the refusal of a value, each with the correction.
 const VALUE_REASONS: [(&str, &str); 5] = [
     ("invalid digit found in string", "use a whole number"),
     ("cannot parse integer from empty string", "use a whole number"),

@@ -145,7 +145,6 @@ impl Completion {
         Ok(())
     }
 
-    /// Checks the completion's status.
     pub(crate) fn expect_status(&self, status: &str) -> Result<()> {
         ensure!(self.status == status, "wanted {status}, got {self:?}");
         Ok(())

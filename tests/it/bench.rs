@@ -226,13 +226,13 @@ fn quantiles(row: &Value) -> [f64; 4] {
     [&row["spread"][0], &row["median"], &row["p99"], &row["spread"][1]].map(|value| value.as_f64().unwrap())
 }
 
-/// Asserts that the trials of the first row had the values of the second.
+/// Asserts that the trials of both rows had the same values.
 fn assert_equal((row, other): (&Value, &Value)) {
     assert_eq!(quantiles(row), quantiles(other), "{row} {other}");
 }
 
-/// Asserts that no trial of the first row had a value above that of the second. Then this holds for
-/// the quantiles, too.
+/// Asserts that no trial of the first row had a higher value than in the second row. The quantiles
+/// are then in the same order.
 fn assert_at_most((row, other): (&Value, &Value)) {
     let (of_row, of_other) = (quantiles(row), quantiles(other));
     assert!(of_row.iter().zip(of_other).all(|(value, bound)| *value <= bound), "{row} {other}");
@@ -245,7 +245,6 @@ fn varuna(only: &str, more: &[&str]) -> Value {
     json(&args)
 }
 
-/// Returns the claim with this name.
 fn claim<'a>(report: &'a Value, name: &str) -> &'a Value {
     let claims = report["claims"].as_array().unwrap();
     claims
@@ -422,7 +421,7 @@ fn ctrl_c_ends_both_processes() {
 }
 
 /// A rail fails twice a second and a coordinator is killed. Nothing is lost, torn or left locked,
-/// and no transaction aborts because of it.
+/// and no transaction aborts because of these failures.
 #[test]
 fn tpcc_stays_consistent_through_failures() {
     let report = json(&[

@@ -22,7 +22,7 @@ fn protocol_is_explored_exhaustively() {
     assert_eq!(report["counterexample_steps"], serde_json::json!([]));
 }
 
-/// The steps that show a theorem do on the software NIC what they do in the model.
+/// The steps of each theorem have the same effect on the software NIC as in the model.
 #[test]
 fn steps_of_each_theorem_are_replayed_on_the_software_nic() {
     let list = String::from_utf8(mitra(&["check", "--list"]).stdout).unwrap();
@@ -54,7 +54,7 @@ fn steps_of_each_theorem_are_replayed_on_the_software_nic() {
     }
 }
 
-/// The model in which failover works does the same on the software NIC, too.
+/// In the model `fence-evidence-replay`, the failover works.
 #[test]
 fn run_of_fence_evidence_and_replay_is_replayed_on_the_software_nic() {
     let report = json(&["check", "fence-evidence-replay", "--replay", "--json"]);
@@ -101,7 +101,6 @@ fn workloads_over_simulated_nics_run_from_seeds() {
     }
 }
 
-/// The sums over all shards are those of the whole, and the lowest failing seed would be too.
 #[test]
 fn shards_together_are_the_whole_sweep() {
     let words = ["sim", "--workload", "rc", "--seeds", "11", "--from", "3", "--json"];
@@ -176,7 +175,7 @@ fn coverage_counts_what_failures_met_and_names_what_they_did_not() {
     assert_eq!(table.matches("  empty: stage").count(), empty, "{table}");
 }
 
-/// A protocol has no failures of NICs, so its table would be empty whatever was run.
+/// A protocol has no failures of NICs, so its coverage table would always be empty.
 #[test]
 fn coverage_of_a_workload_without_nics_that_fail_is_refused() {
     for name in ["paxos", "packets", "kv"] {

@@ -49,7 +49,7 @@ fn every_command_with_a_result_takes_json() {
     let commands = commands();
     assert!(commands.len() > 20, "{commands:?}");
     for (path, help) in commands {
-        // `run` becomes the program; the others write for a shell and for man(1).
+        // `run` becomes the program, `completions` writes for a shell, and `man` for man(1).
         let has_result = !["run", "completions", "man"].contains(&path[0].as_str());
         assert_eq!(help.contains("--json"), has_result, "{path:?}: {help}");
     }
@@ -92,7 +92,7 @@ fn completions_have_every_command_and_option() {
         for (path, help) in &commands {
             let name = path.last().expect("a command has a name");
             assert!(script.contains(name.as_str()), "{shell}: {path:?}");
-            // Elsewhere, a help names options of other programs and commands.
+            // Other sections of a help text name options of other programs and commands.
             let own = help.split_once("\nOptions:\n").map_or("", |(_, rest)| rest);
             let own =
                 own.lines().filter(|line| line.trim_start().starts_with('-')).collect::<Vec<_>>().join("\n");
@@ -129,7 +129,7 @@ fn manual_pages_are_complete_and_valid() {
     text(&["man", pages.to_str().expect("a path")]);
     for (path, help) in commands() {
         let page = pages.join(format!("mitra-{}.1", path.join("-")));
-        // All warnings but those about lines that cannot be adjusted to the width.
+        // All warnings, except for warnings about lines that cannot be adjusted to the width.
         let flags = ["-Kutf8", "-man", "-Tutf8", "-ww", "-Wbreak", "-P-cbou"];
         let output = output(command("groff").args(flags).arg(&page));
         let complaints = String::from_utf8_lossy(&output.stderr);

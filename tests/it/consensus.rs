@@ -21,7 +21,6 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// A memory node.
 struct Memory {
     _program: TestProcess,
     address: String,
@@ -51,7 +50,7 @@ fn decide(protocol: &str, memories: usize, values: [Option<&str>; 3], leads: &[u
     decide_signed(protocol, memories, values, leads, None)
 }
 
-/// Like the above, with signing keys from this directory.
+/// Like [`decide`], with signing keys from this directory.
 fn decide_signed(
     protocol: &str,
     memories: usize,
@@ -83,7 +82,7 @@ fn decide_signed(
     started.into_iter().map(|program| program.output().expect("it ends")).collect()
 }
 
-/// Checks that all processes decided the same value, one of these.
+/// Checks that all processes decided the same value, which is in `valid`.
 fn agree(outputs: &[Output], valid: &[&str]) {
     let decided = |output: &Output| {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -138,7 +137,6 @@ fn three_processes_decide_with_byzantine_protocols() {
     agree(&decide("robust-backup", &[1]), &["green"]);
 }
 
-/// Three processes elect a leader. The leader is killed, and the other two elect one of them.
 #[test]
 fn survivors_elect_a_new_leader() {
     let memory = Memory::start("omega", 0);

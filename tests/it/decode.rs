@@ -21,7 +21,6 @@ fn json_lines(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Writes `bytes` to a temporary file.
 fn temporary(bytes: &[u8]) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
@@ -243,8 +242,8 @@ fn file_that_is_no_capture_is_reported_in_one_line() {
     );
     assert_eq!(decode(&capture("cas.pcap"), &["--no-such-flag"]).status.code(), Some(2));
 
-    // A capture that becomes corrupt: the records before count, and the exit code reports the
-    // error.
+    // A capture that becomes corrupt: the records before the damage count, and the exit code
+    // reports the error.
     let mut broken = std::fs::read(capture("cas.pcap")).unwrap();
     broken.extend_from_slice(&[0xff; 16]);
     let output = decode(temporary(&broken).path(), &["--json"]);

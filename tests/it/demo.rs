@@ -162,8 +162,8 @@ fn text_report_and_captures() {
     assert_eq!((&decoded["icrc_bad"], &decoded["malformed"]), (&0.into(), &0.into()));
 }
 
-/// On a slow machine a round ends before all operations are posted. Those that were posted are
-/// checked, and no others run.
+/// On a slow machine a round ends before all operations are posted. Only the posted operations are
+/// checked.
 #[test]
 fn round_that_ends_early_is_not_reported_as_a_violation() {
     let flags = ["--ops", "20000", "--rounds", "2", "--round-timeout", "20", "--policy", "exact"];
@@ -236,7 +236,6 @@ fn long_demo() -> (TestProcess, Vec<i32>) {
     }
 }
 
-/// Returns the children of a process.
 fn children_of(parent: u32) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

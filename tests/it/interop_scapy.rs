@@ -1,5 +1,4 @@
-//! Compares Mitra's ICRC and packet fields with those of scapy, for every opcode over IPv4 and
-//! IPv6.
+//! Compares Mitra's ICRC and packet fields with scapy's, for every opcode over IPv4 and IPv6.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! What every command does with wrong arguments, files and peers that are absent, and an output
-//! that cannot be written: one line that names the thing, the rule and the way out, and the
-//! documented exit code.
+//! Wrong arguments, absent files and peers, and outputs that cannot be written: every command
+//! prints one line that names the thing, the rule and the way out, and exits with the documented
+//! code.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -172,7 +172,7 @@ fn arguments_that_are_not_utf8_are_explained() {
 
 #[test]
 fn absent_peers_are_explained() {
-    // Port 1 is that of no server.
+    // No server listens at port 1.
     let kv = |command: &[&'static str]| {
         [&["kv"], command, &["--timeout", "1", "--servers", "127.0.0.1:1"]].concat()
     };

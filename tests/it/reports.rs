@@ -54,7 +54,7 @@ fn memory_region_missing() {
     }
 }
 
-/// The lines of a block of commands on a page that contain `part`, or begin with `sleep`, without
+/// The lines that contain `part` or begin with `sleep`, from a block of commands on a page, without
 /// prompts and comments.
 fn example(page: &str, part: &str) -> String {
     let commands = page.lines().map(|line| line.trim_start_matches("$ ").trim());
@@ -62,9 +62,8 @@ fn example(page: &str, part: &str) -> String {
     lines.iter().map(|line| line.split("  # ").next().unwrap_or(line).trim()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first example of the pages, pasted as it is. `sleep 1` stands for the time in which the
-/// server begins to listen, and the test waits until it does, because a busy machine may need
-/// longer.
+/// The first example of the pages, pasted as it is. In place of `sleep 1`, the test waits until the
+/// server listens, because a busy machine may need longer.
 #[test]
 fn docs_pingpong() {
     let help = mitra_test_process::output(
@@ -91,8 +90,8 @@ fn docs_pingpong() {
     }
 }
 
-/// A planned move back to the preferred rail is no failure of the rail that it leaves, at neither
-/// end.
+/// A planned move back to the preferred rail is not a failure of the rail that the connection
+/// leaves. This holds at both ends.
 #[test]
 fn failback_cause() {
     for rails in ["--rails 2", "--rails 3"] {
@@ -126,7 +125,7 @@ END
     }
 }
 
-/// The port of a NIC is down while its interface is, as that of soft-RoCE.
+/// The port of a NIC is down while its interface is down, as with soft-RoCE.
 #[test]
 fn netif_down() {
     run_script(

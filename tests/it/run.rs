@@ -39,7 +39,6 @@ impl Scene {
         self.0.path().join(name)
     }
 
-    /// Creates a file with this mode.
     fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).unwrap();
@@ -166,7 +165,8 @@ fn statically_linked_program_is_refused() {
 fn set_uid_program_is_refused() {
     let scene = Scene::new();
     let program = if Uid::effective().is_root() {
-        // As root the test creates a directory of another user; other users take one of root's.
+        // As root, the test makes a set-uid program of another user. Other users take a program of
+        // root.
         let copy = scene.file("copy", &fs::read("/bin/true").unwrap(), 0o755);
         chown(&copy, Some(65534), None).unwrap();
         fs::set_permissions(&copy, Permissions::from_mode(0o4755)).unwrap();
@@ -235,7 +235,7 @@ fn library_of(command: &mut Command) -> PathBuf {
 fn library_is_written_where_the_loader_can_use_it() {
     let scene = Scene::new();
     assert_eq!(library_of(&mut scene.mitra(&[])).parent(), Some(&*scene.path("mitra")));
-    // The loader would take a path with a space for two.
+    // The loader would take a path with a space for two paths.
     let spaced = scene.path("with space");
     fs::create_dir(&spaced).unwrap();
     let mut mitra = scene.mitra(&[]);
@@ -398,8 +398,8 @@ fn faults_reach_running_programs() {
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
 }
 
-/// A process that was killed leaves its socket. Its ID may be that of another process by now, so
-/// only the refused connection shows its end.
+/// A killed process leaves its socket. Another process may have its ID by now, so only the refused
+/// connection shows that the process has ended.
 #[test]
 fn socket_without_a_listener_is_no_process() {
     let scene = Scene::new();

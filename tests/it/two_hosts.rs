@@ -2,7 +2,7 @@
 //! during the run.
 
 /// A shell script that sets up two hosts and two links. This host has 10.0.0.1 and 10.1.0.1, the
-/// other 10.0.0.2 and 10.1.0.2.
+/// other host 10.0.0.2 and 10.1.0.2.
 const HOSTS: &str = r#"
 set -eu
 unshare --net sleep 600 & other=$!
@@ -115,7 +115,7 @@ fn program_on_two_hosts_survives_link_failure() {
 }
 
 /// The first link loses every packet from the start, as both hosts send to an unknown station
-/// there. The programs connect over the other.
+/// there. The programs connect over the other link.
 #[test]
 fn program_on_two_hosts_connects_without_rail_0() {
     let output = run_script(

@@ -12,7 +12,7 @@ fn txn(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that ends, with `--json`. Returns its exit code and what it has printed.
+/// Runs a command with `--json` to its end. Returns its exit code and the printed object.
 fn run(arguments: &[&str]) -> (Option<i32>, Value) {
     let Output { status, stdout, .. } = output(txn(arguments).arg("--json"));
     (status.code(), serde_json::from_slice(&stdout).unwrap_or_default())
@@ -29,7 +29,7 @@ fn memory(id: &str, options: &[&str]) -> (TestProcess, String) {
     (program, address)
 }
 
-/// Checks that a check has found nothing, in the names that do not change.
+/// Checks that a check has found nothing, by the field names that stay stable.
 fn assert_clean(check: &Value) {
     assert_eq!(check["is_clean"], true, "{check}");
     for kind in ["held_locks", "torn", "differing", "index_errors"] {
@@ -63,8 +63,8 @@ fn store_in_memory_processes_is_clean_after_a_rail_has_failed() {
     assert_eq!(check["records"], serde_json::json!({"savings": 500, "checking": 500}));
     assert_eq!(check["consistency"], Value::Null, "the conditions are those of TPC-C");
 
-    // What a coordinator has used is not loaded over, and a store of other options is not taken for
-    // this one.
+    // `local` refuses memory nodes that a coordinator has used. `check` refuses a store with other
+    // options.
     assert_eq!(with(&["local"]).0, Some(2));
     let other = run(&["check", "--workload", "smallbank", "--accounts", "5000", "--nodes", &nodes]);
     assert_eq!(other.0, Some(2));
@@ -112,7 +112,7 @@ fn store_that_was_never_loaded_violates_conditions() {
 #[test]
 fn coordinator_without_a_rail_has_lost_the_store() {
     let options = ["--workload", "smallbank", "--accounts", "100"];
-    // The failure comes among the transactions.
+    // The NIC fails during the transactions.
     let fault = [&options[..], &["--rails", "1", "--fault", "rail0 nic-dead@5:1000"]].concat();
     let (_memory, address) = memory("0", &[&fault[..], &["--memories", "1", "--backups", "0"]].concat());
     let local = ["local", "--memories", "1", "--backups", "0", "--rails", "1", "--nodes", &address];

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use mitra_test_process::{command, output};
 
-/// What is wrong with namespaces on this machine, if anything.
+/// The reason why this machine permits no namespaces, if there is one.
 static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
     let output = output(unshare().arg("true"));
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).trim().to_owned())
@@ -17,7 +17,7 @@ static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
 ///
 /// # Panics
 ///
-/// Panics if this machine does not permit it.
+/// Panics if this machine does not permit namespaces.
 pub fn command_in_new_namespace() -> Command {
     if let Some(obstacle) = &*OBSTACLE {
         panic!(

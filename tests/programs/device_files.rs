@@ -6,7 +6,7 @@ use mitra_test_process::command;
 
 use super::build_programs::output_of;
 
-/// What is shown, a part of the output, and the command.
+/// The shown information, a part of the output, and the command.
 const COMMANDS: &[(&str, &str, &[&str])] = &[
     ("ibv_devices", "mitra0", &["ibv_devices"]),
     ("ibstat", "State: Active", &["ibstat"]),

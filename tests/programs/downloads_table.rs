@@ -1,5 +1,5 @@
-//! The rows of programs that need large downloads or minutes. `cargo xtask compatibility` downloads
-//! them, with the versions named there, and runs these rows; `cargo xtask test` does not.
+//! The rows of programs that need large downloads or minutes. `cargo xtask compatibility` names
+//! their versions, downloads them and runs these rows; `cargo xtask test` does not.
 
 use super::table::{Failure, Section, Shape};
 

@@ -2,12 +2,11 @@
 
 use super::table::{Section, Shape};
 
-/// A client that posts more messages than the server has receives, for instance because the
-/// server's `--iodepth` is smaller than the number of messages and the server is slow, waits
-/// forever on any device: `engines/rdma.c` passes the RNR retry count 0 to `rdma_accept`, so the
-/// message fails with `IBV_WC_RNR_RETRY_EXC_ERR`, and after an error `fio_rdmaio_getevents` waits
-/// for a further completion event. The rows with `--verb=send` therefore send 512 messages to 512
-/// receives.
+/// A client that posts more messages than the server has receives waits forever on any device. This
+/// happens, for instance, if the server is slow and its `--iodepth` is smaller than the number of
+/// messages. `engines/rdma.c` passes the RNR retry count 0 to `rdma_accept`, so the message fails
+/// with `IBV_WC_RNR_RETRY_EXC_ERR`. After an error, `fio_rdmaio_getevents` waits for a further
+/// completion event. The rows with `--verb=send` therefore send 512 messages to 512 receives.
 const ABOUT: &str = "fio sends 512 requests of 4 KiB, and the server has `--iodepth=512`, fio's maximum. With `--verb=send` the server's \
                      `--iodepth` must not be less than the number of messages (`--size` divided by `--bs`). fio sets the RNR retry count to 0, so a \
                      message that finds no receive fails with `RNR retry counter exceeded`. Then the client and the server wait forever, on any \

@@ -65,7 +65,7 @@ pub(crate) fn library_is_written_once_for_each_content() -> Result<(), String> {
     if !shown.contains("mitra0") || first.len() != 1 || first[0].1 != 0o500 {
         return Err(format!("{shown}\n{first:?}"));
     }
-    // A library that was damaged is written again.
+    // A damaged library is written again.
     fs::set_permissions(&first[0].0, fs::Permissions::from_mode(0o700)).map_err(|error| error.to_string())?;
     fs::write(&first[0].0, b"no library").map_err(|error| error.to_string())?;
     let shown = devices()?;

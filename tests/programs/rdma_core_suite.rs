@@ -1,5 +1,5 @@
-//! rdma-core's own tests under `mitra run`. `rdma_core_suite.txt` has the expected outcome of each,
-//! and the reason if it does not pass.
+//! rdma-core's own tests under `mitra run`. `rdma_core_suite.txt` has the expected outcome of each
+//! test, and the reason if the test does not pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mitra_test_process::{TestProcess, command, lock};
 
-/// Where Debian's python3-pyverbs installs the suite.
+/// The directory in which Debian's python3-pyverbs installs the suite.
 const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// The file with the expected outcomes, for messages.
 const LIST: &str = "tests/programs/rdma_core_suite.txt";
@@ -63,12 +63,10 @@ fn expectations() -> Result<Vec<Expectation>, String> {
     Ok(expected)
 }
 
-/// Runs the suite on one rail.
 pub(crate) fn on_one_rail() -> Result<(), String> {
     run(1)
 }
 
-/// Runs the suite on two rails.
 pub(crate) fn on_two_rails() -> Result<(), String> {
     run(2)
 }

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 /// The time after which the processes of a row are killed, whatever the test does. A row waits
 /// twice at most.
 const DEADLINE: Duration = Duration::from_secs(200);
-/// The time that the other process has to end after one has failed.
+/// The time for the other process to end after one process has failed.
 const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The port of udaddy.c in rdma-core's librdmacm/examples.
 const UDADDY_PORT: u16 = 7174;
@@ -68,7 +68,8 @@ pub(crate) fn run(row: &Row) -> Result<(), String> {
                 row_processes.outputs()
             ))
         }
-        // A program that works is not told of calls by which it finds out about the device.
+        // If a program works, the library does not explain the calls by which it finds out about
+        // the device.
         (RowEnd::Success, None)
             if row.section.fault.is_none() && row_processes.outputs().contains(REFUSED) =>
         {
@@ -165,16 +166,16 @@ pub(crate) fn downloads() -> Option<PathBuf> {
     env::var_os(DOWNLOADS).map(PathBuf::from)
 }
 
-/// Returns the path of a file of the downloads or of this repository that a word of a command line
-/// names, or the word.
+/// Returns the path of the file that a word of a command line names, in the downloads or in this
+/// repository. Returns the word itself if there is no such file.
 fn downloaded(word: &str) -> String {
     let places = downloads().into_iter().chain([PathBuf::from(env!("CARGO_MANIFEST_DIR"))]);
     let path = places.map(|place| place.join(word)).find(|path| path.is_file());
     path.map_or(word.to_owned(), |path| path.display().to_string())
 }
 
-/// Returns the directories in which programs are found: the system's, and that of the Rust programs
-/// (`cargo xtask setup`).
+/// Returns the directories in which programs are found: the system's directories, and the directory
+/// of the Rust programs (`cargo xtask setup`).
 fn search_path() -> Result<OsString, JoinPathsError> {
     let rust_programs = setup_dir().join("rust-programs/bin");
     let path = env::var_os("PATH").unwrap_or_default();
@@ -195,7 +196,6 @@ fn is_joined(group: Ipv4Addr) -> bool {
 enum RowEnd {
     /// All processes ended with exit code 0.
     Success,
-    /// A process failed.
     Failure,
     /// A process still runs at the timeout.
     Timeout,
@@ -239,7 +239,8 @@ impl RowProcesses {
         Ok(())
     }
 
-    /// Waits until the server is ready or has ended; [`RowProcesses::wait`] reports the latter.
+    /// Waits until the server is ready or has ended. [`RowProcesses::wait`] reports a server that
+    /// has ended.
     fn wait_until(&mut self, what: &str, is_ready: impl Fn() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + TIMEOUT;
         while !is_ready() && !self.processes.iter_mut().any(Process::has_ended) {

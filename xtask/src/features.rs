@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::root;
 
-/// Checks every crate that has features: without any, and with each alone.
+/// Checks every crate that has features: without features, and with each feature alone.
 ///
 /// # Errors
-/// Fails if a crate does not compile so, or not without warnings.
+/// Fails if a crate does not compile, or compiles with warnings.
 pub(crate) fn run() -> Result<()> {
     let metadata = ["metadata", "--format-version=1", "--no-deps", "--locked"];
     let output = Command::new("cargo").args(metadata).current_dir(root()).output()?;
@@ -37,7 +37,8 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Returns each crate that has features with an empty name, then with the name of each feature.
+/// Returns each crate that has features, first with an empty name, then with the name of each
+/// feature.
 fn builds(metadata: &Value) -> Result<Vec<(String, String)>> {
     let mut builds = Vec::new();
     for package in metadata["packages"].as_array().context("cargo metadata lists no packages")? {

@@ -37,7 +37,7 @@ fn required_version(config: &str) -> Option<Vec<u64>> {
     numbers(version.trim().trim_matches('"'))
 }
 
-/// Reads what `cargo nextest --version` prints first:
+/// Reads the version from the first line of `cargo nextest --version`:
 /// `cargo-nextest 0.9.143 (60fa45f63 2026-08-04)`.
 fn version_of(text: &str) -> Option<Vec<u64>> {
     numbers(text.strip_prefix("cargo-nextest ")?.split_whitespace().next()?)
@@ -51,7 +51,7 @@ fn numbers(version: &str) -> Option<Vec<u64>> {
 /// process's streams, and is in its process group, so Ctrl-C ends both.
 pub(crate) fn run(args: &[String], summary: &mut Summary) -> Result<()> {
     let junit = root().join(JUNIT);
-    // A run that does not come as far as the tests leaves the file as it is.
+    // A run that fails before the tests does not replace the file.
     match fs::remove_file(&junit) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("cannot remove {JUNIT}"));

@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use mitra_test_process::setup_dir;
 
-/// A crate on crates.io, its version, and those of its examples that the tests run.
+/// A crate on crates.io, its version, and the examples that the tests run.
 const CRATES: &[(&str, &str, &[&str])] = &[
-    // It loads libibverbs and librdmacm at run time. The server of its example `cmtime` does not
-    // end.
+    // `sideway` loads libibverbs and librdmacm at run time. The server of its example `cmtime` does
+    // not end.
     ("sideway", "0.4.3", &["rc_pingpong", "rc_pingpong_split", "show_gids"]),
-    // It is linked with libibverbs.
+    // `ibverbs` is linked with libibverbs.
     ("ibverbs", "0.9.2", &["loopback"]),
 ];
 
@@ -26,8 +26,8 @@ pub(crate) fn install() -> Result<()> {
     install_into(&directory(), CRATES)
 }
 
-/// Builds those examples of crates that are missing in a directory's `bin`, with the dependencies
-/// that each crate's own lock file names.
+/// Builds the examples that are missing in a directory's `bin`, with the dependencies that each
+/// crate's own lock file names.
 pub(crate) fn install_into(directory: &Path, crates: &[(&str, &str, &[&str])]) -> Result<()> {
     let target = directory.join("target");
     let mut has_built = false;

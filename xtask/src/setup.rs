@@ -30,7 +30,7 @@ fn venv() -> PathBuf {
 
 pub(crate) fn run() -> anyhow::Result<()> {
     fs::create_dir_all(setup_dir()).with_context(|| format!("cannot create {}", setup_dir().display()))?;
-    // Another clone may do the same.
+    // Another clone of the repository may run setup at the same time.
     let _lock = lock(&setup_dir().join("lock"));
     install_debian(DEBIAN_PACKAGES)?;
     install_pypi()?;
@@ -45,8 +45,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs those of `packages` that are missing with apt-get, and with sudo if the user is not
-/// root.
+/// Installs the missing packages with apt-get, and with sudo if the user is not root.
 pub(crate) fn install_debian(packages: &[&str]) -> anyhow::Result<()> {
     let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {

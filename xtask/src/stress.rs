@@ -1,4 +1,4 @@
-//! `cargo xtask stress`: runs tests many times on a busy machine, where those that depend on the
+//! `cargo xtask stress`: runs tests many times on a busy machine, where tests that depend on the
 //! order of events fail.
 
 use std::collections::BTreeMap;

@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use crate::test_results::Summary;
 use crate::{nextest, root, setup};
 
-/// The arguments of cargo that choose the whole suite. The mutants are compiled in, but each is off
-/// until the search for it switches it on for its thread, so one build serves all tests.
+/// The arguments of cargo that choose the whole suite. The mutants are compiled in. A mutant is off
+/// until its search switches it on for the search's thread, so one build serves all tests.
 pub(crate) const SUITE: [&str; 3] = ["--workspace", "--features", "mitra/mutants,mitra-sweep/mutants"];
 
 /// Nextest does not run the tests in documentation.
 const DOC_TESTS: [&str; 3] = ["test", "--doc", "--no-fail-fast"];
 
-/// Installs missing tools, then runs every test of the workspace, or those that the arguments
+/// Installs missing tools, then runs every test of the workspace, or the tests that the arguments
 /// choose.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     setup::run()?;

@@ -1,4 +1,4 @@
-//! What a run of cargo-nextest says about each test, and the summary of it.
+//! The result of each test in a run of cargo-nextest, and the summary of the run.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,10 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use quick_junit::{Report, TestCase, TestCaseStatus, XmlString};
 
-/// The number of entries in each list of the slowest.
+/// The number of entries in each list of the slowest tests.
 const SLOWEST: usize = 10;
 
-/// A test that ran.
 #[derive(Debug)]
 pub(crate) struct Test {
     /// The test program and the name, by which nextest prints the test:
@@ -25,7 +24,7 @@ pub(crate) struct Test {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Passed,
-    /// The test failed, and passed when it was repeated. The output is that of the first try.
+    /// The test failed, and passed when it was repeated. The output is from the first try.
     Flaky {
         output: String,
     },
@@ -47,7 +46,7 @@ pub(crate) fn parse(junit: &str) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// Returns the test of a program, unless it did not run.
+/// Returns the test of a program, or `None` if the test did not run.
 fn test(program: &str, case: &TestCase) -> Option<Test> {
     let (outcome, other_tries) = match &case.status {
         TestCaseStatus::Success { flaky_runs } => {
@@ -71,7 +70,7 @@ fn test(program: &str, case: &TestCase) -> Option<Test> {
     })
 }
 
-/// Returns how a try failed, in nextest's words, and what it wrote to both streams.
+/// Returns how a try failed, in nextest's words, and the output on both streams.
 fn output(how: &Option<XmlString>, stdout: &Option<XmlString>, stderr: &Option<XmlString>) -> String {
     let parts = [how, stdout, stderr].into_iter().flatten().map(|part| part.as_str().trim());
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
@@ -159,7 +158,7 @@ fn write_slowest(f: &mut fmt::Formatter<'_>, mut durations: Vec<(Duration, &str)
 mod tests {
     use super::*;
 
-    /// What nextest 0.9.143 writes.
+    /// A file that nextest 0.9.143 writes.
     const JUNIT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 <testsuites name="nextest-run" tests="4" skipped="0" failures="2" errors="0" uuid="b82ef715-3402-486e-8750-8e72c08198c9" timestamp="2026-11-26T17:27:19.452+00:00" time="4.199">
     <testsuite name="mitra-wire" tests="1" skipped="0" errors="0" failures="0">

@@ -1,8 +1,8 @@
 //! `cargo xtask tpcc-postgres`: TPC-C on PostgreSQL with a synchronous standby, for comparison with
 //! `mitra bench tpcc`.
 //!
-//! The data and the inputs are those of `mitra_txn_workloads::tpcc`. Each of the five transactions
-//! is a function in `tpcc_postgres/schema.sql`.
+//! The data and the inputs come from `mitra_txn_workloads::tpcc`. Each of the five transactions is
+//! a function in `tpcc_postgres/schema.sql`.
 
 mod cluster;
 mod columns;
@@ -56,7 +56,6 @@ pub(crate) struct Args {
     verify: bool,
 }
 
-/// A run.
 struct Run {
     isolation: Isolation,
     clients: NonZeroU32,

@@ -126,7 +126,6 @@ fn find_in(text: &str, file: &str) -> Result<Vec<Marked>, String> {
     if hazards.is_empty() { Ok(found) } else { Err("a marker is not above a test".to_owned()) }
 }
 
-/// Returns the table of all hazards.
 fn table(marked: &[Marked]) -> String {
     let mut text = "| hazard | what prevents it | tests |\n|---|---|---|\n".to_owned();
     for (hazard, prevention) in HAZARDS {

@@ -6,8 +6,8 @@ use std::{env, fs};
 
 use proc_macro::TokenStream;
 
-/// Expands to the bytes of the shared library of a dependency, which is named by a string literal
-/// as in Rust code (`"my_crate"`).
+/// Expands to the bytes of a dependency's shared library. A string literal names the dependency as
+/// in Rust code (`"my_crate"`).
 ///
 /// Where nothing is linked (`cargo check`, `cargo clippy`, an editor), cargo does not build the
 /// shared library, and the macro expands to no bytes.
@@ -22,7 +22,7 @@ pub fn shared_library(input: TokenStream) -> TokenStream {
     expression.parse().expect("the text is one expression with a string literal")
 }
 
-/// Returns the arguments, with those in a file (`rustc @file`) in place of its name.
+/// Replaces each argument of the form `@file` (`rustc @file`) by the arguments in the file.
 fn arguments(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let expand = |argument: String| match argument.strip_prefix('@').map(fs::read_to_string) {
         Some(Ok(lines)) => lines.lines().map(str::to_owned).collect(),
@@ -32,7 +32,7 @@ fn arguments(arguments: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// Returns the shared library beside the `rlib` that the compiler's arguments name for a
-/// dependency, or `None` if they name no file to link with.
+/// dependency. Returns `None` if the arguments name no file to link with.
 fn find(dependency: &str, arguments: &[String]) -> Result<Option<PathBuf>, String> {
     let values = arguments.iter().enumerate().filter_map(|(at, argument)| match argument.as_str() {
         "--extern" => arguments.get(at + 1).map(String::as_str),

@@ -9,7 +9,7 @@ pub use table::Mutant;
 #[cfg(feature = "enabled")]
 pub use table::{Layer, Row};
 
-/// What a thread runs, for other threads that work for it.
+/// The mutant that a thread runs, if any. Other threads that work for this thread run it too.
 #[derive(Clone, Copy)]
 pub struct Running(#[cfg(feature = "enabled")] Option<Mutant>);
 

@@ -21,7 +21,7 @@ impl Mutant {
 }
 
 impl Running {
-    /// Returns what the calling thread runs.
+    /// Returns the mutant that the calling thread runs, if any.
     pub fn now() -> Running {
         Running(RUNNING.get())
     }

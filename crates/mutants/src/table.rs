@@ -47,9 +47,9 @@ pub struct Row {
     pub name: &'static str,
     /// The workload of `mitra sim` that finds the mutant.
     pub workload: &'static str,
-    /// The number of seeds, from 0, within which the workload finds it.
+    /// The number of seeds, from 0, within which the workload finds the mutant.
     pub seeds: u64,
-    /// The rule that the mutant breaks, as what it does instead.
+    /// The wrong behaviour, which replaces the rule that the mutant breaks.
     pub bug: &'static str,
 }
 

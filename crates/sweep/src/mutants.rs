@@ -10,10 +10,11 @@ use crate::Workload;
 /// The result of the search for a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MutantSearch {
-    /// The seed behind the last one that ran, which found the mutant, if any did. For a search from
-    /// seed 0, the number of seeds that ran.
+    /// The seed after the last seed that ran, which found the mutant if any seed did. For a search
+    /// from seed 0, the number of seeds that ran.
     pub seeds: u64,
-    /// The checker that found the mutant, and what it said. `None` if the mutant survived.
+    /// The checker that found the mutant, and the text of its finding. `None` if the mutant
+    /// survived.
     pub found: Option<(&'static str, String)>,
 }
 
@@ -61,7 +62,7 @@ pub fn mutant_by_name(name: &str) -> Result<Mutant, SearchError> {
     found.ok_or_else(|| SearchError::NoSuchMutant(name.to_owned()))
 }
 
-/// Runs the workload of a mutant from these seeds until a checker finds it. The seed that finds it
+/// Runs the workload of a mutant from these seeds until a checker finds the mutant. The same seed
 /// must find nothing without the mutant.
 ///
 /// # Errors

@@ -6,8 +6,7 @@ use crate::Workload;
 
 impl Workload {
     /// Runs a seed twice, and returns the first run. If the runs differ, a finding of the checker
-    /// `repeat` names the first record that does: something other than the seed takes part in the
-    /// run.
+    /// `repeat` names the first record that differs. The run then depends on more than the seed.
     pub fn run_twice(&self, seed: u64) -> SeedRun {
         let mut first = self.run(seed, 0);
         if first != self.run(seed, 0) {

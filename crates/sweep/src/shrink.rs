@@ -7,12 +7,11 @@ use crate::Workload;
 /// The result of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shrunk {
-    /// What is left of the seed's world.
+    /// The reduction to the smallest world that was found.
     pub reduction: Reduction,
     /// The number of worlds that were tried.
     pub runs: u64,
-    /// Whether no single step leads to a smaller world that fails. If not, the time was over
-    /// before.
+    /// Whether no single step leads to a smaller world that fails. `false` if the time ran out.
     pub is_minimal: bool,
 }
 
@@ -24,7 +23,7 @@ impl Workload {
         let reducible = self.reducible()?;
         let mut shrunk = Shrunk { reduction: Reduction::default(), runs: 0, is_minimal: false };
         let is_found = |run: SeedRun| run.findings.iter().any(|finding| finding.checker == checker);
-        // What one step removes may allow an earlier step to remove more.
+        // After a step has removed something, an earlier step may be able to remove more.
         loop {
             let before = shrunk.reduction.clone();
             for step in ReductionStep::ALL {

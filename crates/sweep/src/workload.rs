@@ -1,4 +1,4 @@
-//! The workloads of `mitra sim`: those of the crate `sim`, and the consensus protocols.
+//! The workloads of `mitra sim`: the workloads of the crate `sim`, and the consensus protocols.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -12,9 +12,9 @@ use mitra_sim::seeded::{Finding, Reducible, Reduction, SeedRun, SeededWorkload, 
 pub struct Workload {
     /// The name on the command line.
     pub name: &'static str,
-    /// What a world contains, in one line.
+    /// The contents of a world, in one line.
     pub world: &'static str,
-    /// What [`SeedRun::operations`] counts.
+    /// The unit of [`SeedRun::operations`].
     pub unit: &'static str,
     source: Source,
 }
@@ -66,8 +66,7 @@ impl Workload {
         simulated.chain(protocols).chain(FROM_SEEDS)
     }
 
-    /// Returns a workload over simulated NICs, which may be one that has no name in
-    /// [`Workload::all`].
+    /// Returns a workload over simulated NICs, which [`Workload::all`] need not contain.
     pub fn simulated(workload: &'static SeededWorkload) -> Workload {
         Workload {
             name: workload.name,
@@ -110,7 +109,7 @@ impl Workload {
         }
     }
 
-    /// Runs what a reduction leaves of the world of a seed, like [`Workload::run`].
+    /// Runs the reduced world of a seed, like [`Workload::run`].
     ///
     /// # Errors
     /// The reduction takes something away that the world does not have, or the workload has no
@@ -137,7 +136,7 @@ impl Workload {
         error.map_or(Ok(run), Err)
     }
 
-    /// Returns the command that repeats what a reduction leaves of the world of a seed.
+    /// Returns the command that repeats the reduced world of a seed.
     pub fn command(&self, seed: u64, reduction: &Reduction) -> String {
         let shrunk = if reduction.is_empty() { String::new() } else { format!(" --shrunk {reduction}") };
         format!("mitra sim --workload {} --seeds 1 --from {seed}{shrunk}", self.name)

@@ -1,5 +1,5 @@
-//! Every mutant is found within its number of seeds, and the table in `docs/simulator.md` is that
-//! of the mutants.
+//! Every mutant is found within its number of seeds, and the table in `docs/simulator.md` lists the
+//! mutants.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -14,8 +14,8 @@ use mitra_mutants::Mutant;
 use mitra_sweep::{MutantSearch, SearchError, Workload, find_mutant, mutant_by_name};
 
 /// Runs the seed of the table first, which still finds most mutants after a change of a workload,
-/// and only then the others. `MITRA_SEEDS=n` runs the first n seeds for each mutant instead, and
-/// `MITRA_MUTANT=text` only those for mutants whose layer or name contains the text.
+/// and then the other seeds. `MITRA_SEEDS=n` runs the first n seeds for each mutant instead.
+/// `MITRA_MUTANT=text` runs only the mutants whose layer or name contains the text.
 #[test]
 fn every_mutant_is_found_within_its_seeds() {
     let seeds: Option<u64> =
@@ -106,9 +106,8 @@ fn exploration_finds_every_mutant_of_transactions() {
     }
 }
 
-/// What the search leaves of a failing world shows the same failure. In each kind of world, some of
-/// the first failures need at most half of the operations. (Others have their cause in the last
-/// operation.)
+/// The reduced world shows the same failure. In each kind of world, some of the first failures need
+/// at most half of the operations. Other failures have their cause in the last operation.
 #[test]
 fn failures_of_mutants_are_shrunk_in_each_kind_of_world() {
     for (mutant, name) in [
@@ -180,8 +179,8 @@ fn seeds_of_table(page: &str) -> HashMap<&str, u64> {
     .collect()
 }
 
-/// Returns the rows of a table without the last two columns. These are figures of the day on which
-/// the table was written, because each change of a workload changes them.
+/// Returns the rows of a table without the last two columns, which each change of a workload
+/// changes.
 fn rules(table: &str) -> Vec<String> {
     let cut = |line: &str| line.rsplitn(4, " | ").nth(3).unwrap_or(line).to_owned();
     table.lines().filter(|line| line.starts_with("| `")).map(|line| cut(&format!("{line} "))).collect()

@@ -72,7 +72,6 @@ struct Report {
     replayed: Vec<Replayed>,
 }
 
-/// Returns the catalogue entry of a protocol.
 fn find(name: &str) -> anyhow::Result<&'static CatalogueEntry> {
     CATALOGUE.iter().find(|entry| entry.name == name).with_context(|| {
         let names = |names: Vec<&str>| names.join(", ");
@@ -82,14 +81,12 @@ fn find(name: &str) -> anyhow::Result<&'static CatalogueEntry> {
     })
 }
 
-/// Returns a spinner for a long computation.
 fn spinner(message: String) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 
-/// Says where the states are served.
 fn announce_server(
     out: &mut impl Write,
     at: SocketAddr,
@@ -103,7 +100,6 @@ fn announce_server(
     Ok(())
 }
 
-/// Writes numbered steps.
 fn write_steps(out: &mut impl Write, steps: &[String]) -> io::Result<()> {
     let width = steps.len().to_string().len();
     (1..).zip(steps).try_for_each(|(number, step)| writeln!(out, "  {number:width$}. {step}"))

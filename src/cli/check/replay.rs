@@ -21,7 +21,7 @@ const MAX_ATOMICS: u8 = 4;
 /// More retries than any queue pair makes.
 const MAX_TIMEOUTS: usize = 100;
 
-/// Takes these steps with the software NIC, whose state must be that of the model at the end.
+/// Takes these steps with the software NIC. At the end, the NIC must have the state of the model.
 ///
 /// # Errors
 /// The NICs do not do what a step says, or end in another state.
@@ -50,7 +50,6 @@ pub(super) struct Replayed {
     pub(super) executions: u64,
     /// The number of completions with success at the requester.
     pub(super) completions: u64,
-    /// The word.
     pub(super) word: u64,
 }
 
@@ -59,13 +58,12 @@ struct Rail {
     requester: (Nic, Qpn),
     responder: (Nic, Qpn),
     cq: CqId,
-    /// The region of the returned value, and that of the word.
+    /// The region of the returned value, and the region of the word.
     regions: [Mr; 2],
     requests: Vec<Vec<u8>>,
     answers: Vec<Vec<u8>>,
 }
 
-/// A run of the steps.
 struct Replay {
     setup: ResendSetup,
     now: Time,
@@ -75,8 +73,8 @@ struct Replay {
     /// The requester's rail.
     rail: usize,
     completions: u64,
-    /// The number of operations that the requester takes for executed, apart from those that have
-    /// completed.
+    /// The number of operations that the requester takes for executed, without the completed
+    /// operations.
     taken_for_executed: u64,
 }
 
@@ -111,14 +109,13 @@ impl Rail {
         Ok(Rail { requester: (requester, a), responder: (responder, b), cq, regions, requests, answers })
     }
 
-    /// The number of requests that the responder's queue pair has executed. Its first PSN is 0.
+    /// The number of requests that the responder's queue pair has executed. The first PSN is 0.
     fn executed(&self) -> mitra_verbs::Result<u64> {
         let (nic, qp) = &self.responder;
         Ok(nic.query_qp(*qp)?.rq_psn.value().into())
     }
 }
 
-/// Takes the packets that a NIC sends now.
 fn sent(nic: &mut Nic, now: Time, memory: &mut VecMemory) -> Vec<Vec<u8>> {
     let (mut batch, mut packets) = (TxBatch::new(), Vec::new());
     nic.flush_acks();
@@ -128,7 +125,6 @@ fn sent(nic: &mut Nic, now: Time, memory: &mut VecMemory) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Passes a packet to a NIC.
 fn deliver(
     nic: &mut Nic,
     now: Time,
@@ -261,7 +257,6 @@ impl Replay {
         Ok((successes as u64, (completions.len() - successes) as u64))
     }
 
-    /// Returns what the NICs have done.
     fn done(&self) -> mitra_verbs::Result<Replayed> {
         let executions = self.rails.iter().map(Rail::executed).sum::<Result<_, _>>()?;
         Ok(Replayed { executions, completions: self.completions, word: self.word() })

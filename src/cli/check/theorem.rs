@@ -25,7 +25,6 @@ struct Report {
     on_a_vqp: Vec<VqpEnd>,
 }
 
-/// Explores the world of a theorem, and prints the steps that show it.
 pub(super) fn run(
     theorem: &Theorem,
     replays: bool,
@@ -71,7 +70,7 @@ pub(super) fn run(
     Ok(if is_shown { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the steps of all histories. Those of several ones name theirs.
+/// Numbers the steps of all histories. If there are several, each step names its history.
 fn numbered_by_history(histories: &[Vec<String>]) -> Vec<String> {
     if let [history] = histories {
         return history.clone();

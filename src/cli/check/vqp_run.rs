@@ -12,7 +12,6 @@ use mitra_sim::{Failure, Stage, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 use serde::Serialize;
 
-/// The time between two polls of the programs.
 const POLL_INTERVAL: Duration = Duration::from_micros(5);
 /// The number of polls before the operation is posted, and after it: 10 ms, by which the vQP has
 /// moved and a late request has arrived.
@@ -20,7 +19,7 @@ const POLLS: [usize; 2] = [100, 2_000];
 /// The time by which a late request is delayed. The vQP has moved by then.
 const LATE: Duration = Duration::from_millis(2);
 
-/// The end of the operation on a vQP.
+/// The state after the operation on a vQP.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct VqpEnd {
     /// How often the operation changed the word.
@@ -29,7 +28,6 @@ pub(super) struct VqpEnd {
     completions: usize,
     /// The value that the requester has.
     value: u64,
-    /// The word.
     word: u64,
 }
 
@@ -61,10 +59,10 @@ impl RailFailure {
     }
 }
 
-/// Posts the operation on a vQP, whose rail 0 fails as in these steps.
+/// Posts the operation on a vQP. Rail 0 fails as in these steps.
 ///
 /// # Errors
-/// Those of the vQP; none if the simulator and the vQP work.
+/// The errors of the vQP. None occurs if the simulator and the vQP work.
 pub(super) fn run(operation: Atomic, steps: &[ResendStep]) -> anyhow::Result<VqpEnd> {
     let failure = RailFailure::of(steps);
     let mut testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);

@@ -43,7 +43,6 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-/// Returns the regions of the memory node.
 pub(super) fn regions(processes: u8) -> Vec<Region> {
     Omega::<AllRules>::regions(processes)
 }

@@ -94,7 +94,6 @@ pub(super) fn keys(
     Ok(Ed25519::new(instance, &secret, Arc::from(public_keys)))
 }
 
-/// Returns bytes in hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// The value of a key, or `None` if it has none. `index` is the index of the change that set it.
+/// `value` is `None` if the key has no value. `index` is the index of the change that set the
+/// value.
 pub(super) fn value(key: &str, value: Option<&[u8]>, index: Option<u64>) -> Value {
     match value.map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
         None => json!({"key": key, "value": null, "index": index}),

@@ -51,15 +51,15 @@ pub(crate) struct ClusterArgs {
     latency: bool,
 }
 
-/// What makes a process visible from outside, while it lives: the control socket, and the metrics
-/// endpoint if there is one.
+/// The control socket of a process, and its metrics endpoint if it has one, while the value lives.
 pub(crate) struct Visibility {
     _control: ControlServer,
     _metrics: Option<MetricsServer>,
 }
 
 impl ClusterArgs {
-    /// The options of a process that only processes of this machine use, with a number of rails.
+    /// The options of a process with this number of rails that only processes of this machine
+    /// reach.
     pub(crate) fn on_loopback(rails: usize) -> ClusterArgs {
         ClusterArgs {
             rails: RailsConfig::Count(rails),
@@ -70,13 +70,12 @@ impl ClusterArgs {
         }
     }
 
-    /// The rails.
     pub(crate) fn rails(&self) -> &RailsConfig {
         &self.rails
     }
 
-    /// Opens the rails. `mitra fault` can control them, and `mitra watch` shows them, while the
-    /// second result lives.
+    /// Opens the rails. While the returned [`Visibility`] lives, `mitra fault` controls the rails,
+    /// and `mitra watch` shows them.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
         let configs: Vec<_> = match &self.rails {
             RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
@@ -125,8 +124,7 @@ impl ClusterArgs {
         }
     }
 
-    /// Says that other machines reach the memory node's TCP address and not its rails, if that is
-    /// so.
+    /// Warns if other machines can reach the memory node's TCP address, but not its rails.
     pub(crate) fn note_loopback(&self, listen: SocketAddr) {
         if self.is_on_loopback() && !listen.ip().is_loopback() {
             complain(

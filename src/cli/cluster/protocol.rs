@@ -66,7 +66,6 @@ pub(super) trait Task {
 }
 
 impl Protocol {
-    /// Returns the regions of a memory.
     pub(super) fn regions(self, processes: u8, memory: u8) -> Vec<Region> {
         match self {
             Protocol::Paxos | Protocol::FastPaxos => Vec::new(),

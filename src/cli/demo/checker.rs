@@ -15,7 +15,6 @@ use super::workload::{Kind, Workload};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Counts {
     pub(super) posted: u64,
-    /// Completed with success.
     pub(super) completed: u64,
     /// In flight when the rail failed: not completed on the old rail.
     pub(super) in_flight: u64,
@@ -40,12 +39,10 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of violations: lost, doubled and wrong.
     pub(super) fn corrupted(&self) -> u64 {
         self.lost + self.doubled + self.wrong_value
     }
 
-    /// Returns the number of operations that did not complete with success.
     pub(super) fn not_completed(&self) -> u64 {
         self.indeterminate + self.value_lost + self.errors
     }
@@ -68,7 +65,6 @@ impl core::ops::AddAssign for Counts {
     }
 }
 
-/// The violations of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Violations {
     pub(super) lost: bool,
@@ -76,11 +72,9 @@ pub(super) struct Violations {
     pub(super) wrong: bool,
 }
 
-/// The result of checking one round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct CheckResult {
     pub(super) kinds: [Counts; 5],
-    /// The violations of each operation.
     pub(super) ops: Vec<Violations>,
     /// For each operation, whether it was in flight when the rail failed and had been executed.
     pub(super) executed_before: Vec<bool>,
@@ -112,7 +106,6 @@ fn succeeded(record: &OpRecord) -> Option<CompletionRecord> {
     record.completion.filter(|done| done.outcome == OpOutcome::Success)
 }
 
-/// Checks one round.
 pub(super) fn check_round(
     workload: &Workload,
     client: &ClientReport,

@@ -16,7 +16,6 @@ use super::protocol::{
 use super::rail_endpoint::RailEndpoint;
 use super::workload::{Kind, MAX_LEN, Workload, fill, pattern};
 
-/// The minimum time between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 struct Client {
@@ -29,8 +28,8 @@ struct Client {
     memory: RemoteRegion,
     pattern: RemoteRegion,
     collected: ClientReport,
-    /// Whether the client still posts operations. The checker knows those that were posted when the
-    /// client reports.
+    /// Whether the client still posts operations. The client's report lists the operations that
+    /// were posted until then.
     posts: bool,
     /// The number of completions. Operations complete in posting order.
     done: usize,
@@ -87,7 +86,7 @@ pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow
     }
     client.posts = false;
     coordinator.send(&FromParticipant::ClientReport(client.report()));
-    // The peer's vQP may still need responses from this one.
+    // The peer's vQP may still need responses from this vQP.
     while coordinator.try_receive().is_none() {
         client.poll()?;
     }
@@ -136,7 +135,6 @@ impl Client {
         Ok(())
     }
 
-    /// Returns the offset of operation `n`'s slot in local memory.
     fn slot_offset(&self, n: usize) -> usize {
         n % self.in_flight * MAX_LEN
     }

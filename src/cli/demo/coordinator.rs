@@ -22,10 +22,9 @@ use super::protocol::{
 use super::text::verb_name;
 use super::workload::{Workload, mix};
 
-/// The time for which the coordinator waits for a message. After it, the demo ends with an error.
+/// The longest wait for a message. If it expires, the demo ends with an error.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The options of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The policies, by their names on the command line.
@@ -42,7 +41,6 @@ pub(super) struct Settings {
     pub(super) pcap: Option<PathBuf>,
 }
 
-/// A finished and checked round.
 pub(super) struct RoundResult {
     pub(super) fault: Fault,
     pub(super) workload: Workload,
@@ -53,7 +51,6 @@ pub(super) struct RoundResult {
     pub(super) addresses: [Vec<String>; 2],
 }
 
-/// All rounds under one policy.
 pub(super) struct PolicyRun {
     pub(super) policy: String,
     pub(super) rounds: Vec<RoundResult>,
@@ -209,7 +206,6 @@ fn unexpected(side: Side) -> anyhow::Error {
 }
 
 impl RoundResult {
-    /// Describes the fault of the round in words.
     pub(super) fn describe_fault(&self) -> String {
         let victim = self.fault.victim.map(|n| verb_name(self.workload.ops[n].kind));
         self.fault.describe(victim)

@@ -5,7 +5,6 @@ use mitra_transport::fault::{Failure, Stage, Trigger};
 
 use super::workload::{Kind, Workload};
 
-/// A side of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// The side that posts operations.
@@ -57,8 +56,7 @@ impl Fault {
         self.at == Side::Server && self.trigger.failure != Failure::LinkDown
     }
 
-    /// Describes the fault in words. `victim` is the kind of the operation that the fault is aimed
-    /// at.
+    /// `victim` is the kind of the operation that the fault is aimed at.
     pub(super) fn describe(&self, victim: Option<&str>) -> String {
         let failure = match self.trigger.failure {
             Failure::LinkDown => "link of rail 0 down",
@@ -88,8 +86,8 @@ impl Fault {
 }
 
 /// The faults of consecutive rounds. The sequence repeats. Each of the first five faults is aimed
-/// at an executed operation of another kind. The promise table (docs/promises.md) guarantees
-/// exactly-once execution for all faults in the sequence.
+/// at an executed operation, each time of another kind. The promise table (docs/promises.md)
+/// guarantees exactly-once execution for all faults in the sequence.
 const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::Executed, Some(Kind::Faa)),
     (Failure::LinkDown, Stage::Executed, Some(Kind::Write)),

@@ -61,7 +61,6 @@ pub(super) struct Times {
     pub(super) detectors: BTreeMap<String, u64>,
 }
 
-/// The smallest, the median and the largest of several values.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,

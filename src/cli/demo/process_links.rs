@@ -12,7 +12,6 @@ use super::protocol::{FromParticipant, ToParticipant};
 
 /// An input of the coordinator.
 pub(super) enum Event {
-    /// A participant sent a message.
     Message(Side, FromParticipant),
     /// A participant reported an error, or ended.
     Failed(Side, Error),
@@ -48,7 +47,6 @@ impl Participant {
         Ok(Participant { side, process })
     }
 
-    /// Sends a message to the process.
     pub(super) fn send(&mut self, message: &ToParticipant) -> anyhow::Result<()> {
         self.process.connection.send(message).map_err(|error| self.side.process_error(error))
     }
@@ -75,8 +73,8 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts a thread that receives the coordinator's messages. It exits the process when the
-    /// coordinator ends.
+    /// Starts a thread that receives the coordinator's messages. The thread exits the process when
+    /// the coordinator ends.
     pub(super) fn new(connection: &PeerConnection) -> anyhow::Result<Coordinator> {
         let (sender, messages) = channel();
         let mut receiving = connection.try_clone()?;

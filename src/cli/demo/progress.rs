@@ -13,7 +13,6 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Creates the bar for `rounds` rounds of `ops` operations.
     pub(super) fn new(rounds: usize, ops: usize) -> Progress {
         let target =
             if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

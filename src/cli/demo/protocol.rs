@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::workload::Kind;
 
-/// A message to a participant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum ToParticipant {
     /// Open the NICs, register the memory and create the vQP.
@@ -15,31 +14,25 @@ pub(super) enum ToParticipant {
     Peer(ConnectionInfo),
     /// Both sides are connected: arm the fault and begin.
     Go,
-    /// The client has finished: stop and report. The client closes its vQP when it receives this.
+    /// The client has finished: stop and report. On this message, the client closes its vQP.
     Finish,
 }
 
-/// A message from a participant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum FromParticipant {
-    /// The information that the peer needs to connect.
     ConnectionInfo(ConnectionInfo),
     /// The participant is connected. The server sends this message again when its fault is armed.
     Ready,
     /// The number of completed operations of this round.
     Progress(u64),
-    /// The client's report.
     ClientReport(ClientReport),
-    /// The server's report.
     ServerReport(ServerReport),
 }
 
-/// The parameters of one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RoundSetup {
     /// The policy, by its name on the command line.
     pub(super) policy: String,
-    /// Whether to keep a completion log.
     pub(super) log: bool,
     pub(super) in_flight: u32,
     pub(super) ops: usize,
@@ -81,7 +74,6 @@ pub(super) enum OpOutcome {
 }
 
 impl OpOutcome {
-    /// Describes the outcome in words.
     pub(super) fn description(self) -> &'static str {
         match self {
             OpOutcome::Success => "executed exactly once",
@@ -109,11 +101,9 @@ pub(super) enum Resolution {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct OpRecord {
     pub(super) posted: u64,
-    /// The completion, if the operation completed.
     pub(super) completion: Option<CompletionRecord>,
 }
 
-/// A completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct CompletionRecord {
     pub(super) at: u64,
@@ -123,7 +113,6 @@ pub(super) struct CompletionRecord {
     pub(super) value: u64,
 }
 
-/// The client's report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ClientReport {
     /// The operations in posting order.
@@ -138,7 +127,6 @@ pub(super) struct ClientReport {
     pub(super) ended: Option<String>,
 }
 
-/// The server's report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ServerReport {
     /// The executions in the order in which the server's processor saw them.
@@ -159,11 +147,10 @@ pub(super) struct ServerReport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct ExecutionRecord {
     pub(super) kind: Kind,
-    /// The id that identifies the operation.
     pub(super) id: u64,
     /// Whether the whole payload of the operation was present.
     pub(super) intact: bool,
-    /// Whether the server saw it before it closed the old rail.
+    /// Whether the server saw the execution before it closed the old rail.
     pub(super) before: bool,
     pub(super) at: u64,
 }

@@ -14,7 +14,6 @@ use super::fault_plan::Side;
 use super::protocol::{ConnectionInfo, Failover, RoundSetup};
 use super::workload::MTU;
 
-/// The number of rails of the vQP.
 const RAILS: usize = 2;
 
 /// The largest number of outstanding READs and atomics in each direction.
@@ -69,7 +68,6 @@ impl RailEndpoint {
         Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false, _control: control })
     }
 
-    /// Returns the information that the peer needs to connect.
     pub(super) fn connection_info(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<ConnectionInfo> {
         let addresses =
             self.nics.iter().map(|nic| Ok(nic.query_port()?.gid)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -81,7 +79,7 @@ impl RailEndpoint {
         self.vqp.connect(&ConnectInfo::decode(&peer.connect)?).context("cannot connect")
     }
 
-    /// Arms the fault of this side on rail 0, if it has one.
+    /// Arms the fault on rail 0, if this side has a fault.
     pub(super) fn arm(&mut self, fault: Option<&str>) -> anyhow::Result<()> {
         if let Some(script) = fault {
             self.nics[0].faults().arm(script.parse()?);
@@ -128,8 +126,7 @@ impl RailEndpoint {
     }
 }
 
-/// Makes the process visible to `mitra watch`. The demo runs without that if the run directory
-/// cannot be used.
+/// Makes the process visible to `mitra watch`. Returns `None` without a usable run directory.
 fn visible(nics: &[Arc<SoftNic>], domain: &Arc<Domain>) -> Option<ControlServer> {
     let run_dir = Settings::from_env().ok()?.run_dir.unwrap_or_else(run_dir::default_path);
     let settings =

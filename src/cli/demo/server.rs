@@ -1,5 +1,5 @@
 //! The server: provides memory, receives messages, and logs the executions that its processor
-//! observes in both. The checker relies on this log.
+//! observes in the memory and in the messages. The checker relies on this log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -10,7 +10,6 @@ use super::coordinator::PolicyRun;
 use super::json::{PolicySummary, Spread, Summary};
 use super::workload::Kind;
 
-/// Describes a policy in one line.
 pub(super) fn policy_summary(policy: &str) -> &'static str {
     match policy {
         "exact" => "fence the old rail, read the evidence, replay only what was not executed",
@@ -38,12 +37,10 @@ pub(super) fn format_count(n: u64) -> String {
     out
 }
 
-/// Formats a number of operations.
 pub(super) fn format_operations(n: u32) -> String {
     if n == 1 { "one operation".to_owned() } else { format!("{} operations", format_count(n.into())) }
 }
 
-/// Formats a time given in µs.
 pub(super) fn format_time(us: f64) -> String {
     if us < 10_000.0 {
         format!("{} µs", format_count(us.round() as u64))
@@ -224,7 +221,6 @@ fn verdict(out: &mut impl Write, style: AnsiStyle, summary: &Summary) -> io::Res
     writeln!(out, "  {}", style.dim(&again))
 }
 
-/// Describes the result of all operations under a policy.
 pub(super) fn result_sentence(policy: &str, t: &Counts) -> String {
     let posted = format_count(t.posted);
     if t.corrupted() > 0 {

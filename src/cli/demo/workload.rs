@@ -31,7 +31,6 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 5] = [Kind::Write, Kind::Read, Kind::Send, Kind::Cas, Kind::Faa];
 
-    /// Returns the index in [`Kind::ALL`].
     pub(super) fn index(self) -> usize {
         self as usize
     }
@@ -42,7 +41,6 @@ impl Kind {
     }
 }
 
-/// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Op {
     pub(super) kind: Kind,
@@ -162,7 +160,7 @@ pub(super) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns a multiple of 8 from `least` to `most`, which are multiples of 8.
+/// Draws a multiple of 8 from `least` to `most`, which are multiples of 8.
 fn words(rng: &mut Prng, least: usize, most: usize) -> u32 {
     (least + 8 * rng.index((most - least) / 8 + 1)) as u32
 }

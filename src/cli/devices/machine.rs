@@ -85,8 +85,8 @@ impl Buffers {
         let max = |name: &str| {
             fs::read_to_string(Path::new("/proc/sys/net/core").join(name)).ok()?.trim().parse().ok()
         };
-        // The kernel reports twice this size. A quarter of that is 1 MiB, the largest send window
-        // of a NIC.
+        // The kernel reports twice this size, 4 MiB. A quarter of the reported size is 1 MiB, the
+        // largest send window of a NIC.
         Buffers { asked: 2 << 20, rmem_max: max("rmem_max"), wmem_max: max("wmem_max"), receive_buffer }
     }
 }
@@ -110,7 +110,6 @@ pub(super) fn port_users() -> Vec<PortUse> {
     mitra_softnic::roce_port_users().into_iter().map(to_port_use).collect()
 }
 
-/// An RDMA device that the kernel knows.
 #[derive(Serialize)]
 pub(super) struct RdmaDevice {
     pub(super) name: String,

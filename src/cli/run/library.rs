@@ -1,4 +1,4 @@
-//! The library that the dynamic loader preloads into the program. This program contains it and
+//! The library that the dynamic loader preloads into the program. `mitra` contains the library and
 //! writes it to a file.
 
 use std::env;

@@ -1,8 +1,9 @@
 //! Writes a library to a file whose name depends on its content.
 //!
-//! A program that runs keeps the path of its library for its children. Other content therefore has
-//! another name, and an upgrade of this program does not change the library of programs that run. A
-//! file appears with its whole content, so any number of programs may write it at the same time.
+//! A running program keeps the path of its library for its children. A library with other content
+//! therefore has another name, so an upgrade of `mitra` does not change the library of running
+//! programs. A file appears with its whole content, so any number of programs may write it at the
+//! same time.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -19,10 +20,9 @@ const NAME_BEGINS: &str = "libmitra_preload-";
 const NAME_ENDS: &str = ".so";
 /// Readable and executable by its owner.
 const MODE: u32 = 0o500;
-/// The number of files that stay in a directory. Those that were used last stay.
+/// The number of files that stay in a directory: the most recently used files.
 const KEPT: usize = 8;
 
-/// A library and the name of its file.
 pub(super) struct LibraryFile<'a> {
     content: &'a [u8],
     name: String,
@@ -51,8 +51,8 @@ pub(super) fn write(library: &LibraryFile, dir: &Path) -> anyhow::Result<PathBuf
     Ok(path)
 }
 
-/// Returns whether a file is this user's, can be changed by no other, and has this content. Marks
-/// it as used.
+/// Returns whether this user owns a file, no other user can change it, and it has this content.
+/// Marks the file as used.
 fn is_intact(path: &Path, content: &[u8]) -> io::Result<bool> {
     let mut file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
     let metadata = file.metadata()?;
@@ -84,14 +84,14 @@ fn replace(path: &Path, content: &[u8], dir: &Path) -> io::Result<()> {
         .permissions(Permissions::from_mode(MODE))
         .tempfile_in(dir)?;
     file.write_all(content)?;
-    // The process's mask of file modes may have removed bits.
+    // The process's umask may have removed bits.
     file.as_file().set_permissions(Permissions::from_mode(MODE))?;
     file.persist(path)?;
     Ok(())
 }
 
-/// Removes the libraries that were not used for longest, except for `written`. Programs that have
-/// loaded them keep them.
+/// Removes the least recently used libraries, except for `written`. Programs that have loaded a
+/// removed library keep it.
 fn remove_old(dir: &Path, written: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let mut others: Vec<(SystemTime, PathBuf)> = entries

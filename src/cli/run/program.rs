@@ -39,7 +39,6 @@ fn cannot_run(reason: String) -> RunError {
     RunError { code: CANNOT_RUN, reason }
 }
 
-/// A program that can be run.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) path: PathBuf,

@@ -1,4 +1,4 @@
-//! `--coverage`: what failures met, as a table.
+//! `--coverage`: a table of the operations and points of recovery at which failures happened.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,6 @@ use serde::ser::{SerializeStruct, Serializer};
 
 use crate::cli::text_table;
 
-/// The counts of a sweep.
 #[derive(Default)]
 pub(super) struct CoverageTable(Coverage);
 
@@ -26,7 +25,7 @@ impl CoverageTable {
         self.0.add(coverage);
     }
 
-    /// Returns whether no cell that can exist is empty.
+    /// Returns whether every cell that can exist has a count.
     pub(super) fn is_full(&self) -> bool {
         self.0.empty_cells().is_empty()
     }

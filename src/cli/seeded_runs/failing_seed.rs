@@ -1,4 +1,4 @@
-//! The lowest failing seed: its trace, and a smaller world that shows the same.
+//! The lowest failing seed: its trace, and a smaller world that shows the same failure.
 
 use std::io::{self, Write};
 use std::panic;
@@ -12,7 +12,6 @@ const PRINTED_RECORDS: usize = 150;
 /// The time after which a failure is not shrunk further.
 const SHRINK_TIME: Duration = Duration::from_secs(30);
 
-/// A world that fails.
 pub(super) struct FailingSeed<'a> {
     workload: &'a Workload,
     seed: u64,
@@ -33,7 +32,7 @@ impl<'a> FailingSeed<'a> {
         let finding = failing.run.findings.first().filter(|_| shrinks && reduction.is_empty());
         if let Some(finding) = finding {
             let begin = Instant::now();
-            // Each world whose panic is the finding would print it again.
+            // The default hook would print the same panic for each smaller world.
             let hook = panic::take_hook();
             panic::set_hook(Box::new(|_| {}));
             failing.shrunk = workload.shrink(seed, finding.checker, || begin.elapsed() < SHRINK_TIME);
@@ -45,8 +44,8 @@ impl<'a> FailingSeed<'a> {
         failing
     }
 
-    /// Prints the world: what the seed drew, the end of its trace, the findings, and the lines that
-    /// repeat it.
+    /// Prints the world: the choices of the seed, the end of its trace, the findings, and the lines
+    /// that repeat it.
     pub(super) fn print(&self, err: &mut impl Write) -> io::Result<()> {
         self.run.setup.iter().chain(&self.run.trace).try_for_each(|line| writeln!(err, "{line}"))?;
         for finding in &self.run.findings {

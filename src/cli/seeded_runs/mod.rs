@@ -162,14 +162,15 @@ fn run_seeds(workload: &Workload, args: &Args, reduction: &Reduction) -> anyhow:
         (None, Some(_)) if args.shard.is_some() => {
             anyhow::bail!("--shard with --minutes needs --from, so that all shards begin at the same seed")
         }
-        // Short enough to be typed. The seeds of nightly sweeps still hardly ever overlap.
+        // 40 bits are short enough to be typed, and the seeds of nightly sweeps hardly ever
+        // overlap.
         (None, Some(_)) => getrandom::u64()? >> 24,
     };
     if args.minutes.is_some() {
         eprintln!("{}: seeds from {from}", workload.name);
     }
     if !reduction.is_empty() {
-        // An error of the command line, before anything runs.
+        // An invalid reduction is an error of the command line, before anything runs.
         workload.run_reduced(from, reduction, 0).map_err(anyhow::Error::msg)?;
     }
     let seeds = if reduction.is_empty() { args.seeds } else { 1 };

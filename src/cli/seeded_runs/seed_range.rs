@@ -1,16 +1,14 @@
-//! Which seeds a sweep runs: those of a range, of one shard of it, or as many as it can within a
-//! time.
+//! The seeds that a sweep runs: a range, one shard of a range, or as many seeds as fit into a time.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// One of several equal parts of a sweep: of the seeds from the first one on, every `of`th,
-/// beginning at position `number` - 1.
+/// One of `of` equal parts of a sweep: every `of`th seed, beginning at position `number` - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shard {
-    /// 1 for the first one.
+    /// 1 for the first shard.
     number: u64,
     of: u64,
 }
@@ -45,7 +43,7 @@ impl FromStr for Minutes {
     }
 }
 
-/// The end of a sweep.
+/// The end of a sweep: a number of seeds or a time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Limit {
     /// The number of seeds of all shards.
@@ -53,19 +51,19 @@ pub(super) enum Limit {
     Minutes(Minutes),
 }
 
-/// The seeds of a sweep. All threads take theirs from it.
+/// The seeds of a sweep. All threads take their seeds from this value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeedRange {
     first: u64,
     step: u64,
     /// The number of seeds, if it is known.
     pub(super) count: Option<u64>,
-    /// No seed begins later.
+    /// No seed begins after this time.
     deadline: Option<Instant>,
 }
 
 impl SeedRange {
-    /// Returns the seeds of a shard that begins `from` here.
+    /// Returns the seeds of `shard` in a sweep whose first seed is `from`.
     pub(super) fn new(from: u64, limit: Limit, shard: Shard) -> anyhow::Result<SeedRange> {
         let first = from.checked_add(shard.number - 1).context("--from and --shard exceed 64 bits")?;
         let mut range = SeedRange { first, step: shard.of, count: None, deadline: None };
@@ -85,7 +83,7 @@ impl SeedRange {
         Ok(range)
     }
 
-    /// Returns the seed at this position, or `None` if the sweep has ended before.
+    /// Returns the seed at this position, or `None` if the sweep ends before that position.
     pub(super) fn get(&self, position: u64) -> Option<u64> {
         // At least one seed runs, however short the time is.
         let is_late = position > 0 && self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -95,7 +93,7 @@ impl SeedRange {
         self.first.checked_add(position.checked_mul(self.step)?)
     }
 
-    /// Returns the time of the whole sweep, if it ends by time.
+    /// Returns the time until the end of the sweep, if it ends by time.
     pub(super) fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }

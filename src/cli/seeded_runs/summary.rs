@@ -1,4 +1,4 @@
-//! What a sweep counts.
+//! The counts of a sweep.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::coverage_table::CoverageTable;
 
-/// The counts of a sweep. They do not depend on the number of threads.
+/// The counts do not depend on the number of threads.
 #[derive(Serialize)]
 pub(super) struct Summary {
     pub(super) workload: &'static str,
@@ -19,9 +19,9 @@ pub(super) struct Summary {
     pub(super) stuck: u64,
     pub(super) by_checker: BTreeMap<&'static str, u64>,
     pub(super) first: Option<u64>,
-    /// What is left of the world of the first failing seed, if it was shrunk.
+    /// The reduction of the first failing seed's world, if the world was shrunk.
     pub(super) shrunk: Option<String>,
-    /// What failures met, with --coverage.
+    /// `None` without `--coverage`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) coverage: Option<CoverageTable>,
 }

@@ -12,16 +12,13 @@ use mitra_sweep::Workload;
 use super::seed_range::SeedRange;
 use super::summary::Summary;
 
-/// The number of failing seeds of which each is reported in one line while the others run.
+/// The number of failing seeds that are reported during the sweep, one line each.
 const REPORTED_SEEDS: u64 = 20;
-/// The time between two updates of the progress bar.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How a sweep runs its seeds.
 pub(super) struct Sweep<'a> {
     pub(super) workload: &'a Workload,
     pub(super) seeds: SeedRange,
-    /// Runs a seed.
     pub(super) run: &'a (dyn Fn(u64) -> SeedRun + Sync),
     /// Whether progress is shown, if standard error is a terminal.
     pub(super) shows_progress: bool,
@@ -63,7 +60,7 @@ impl Sweep<'_> {
     }
 }
 
-/// The progress bar on standard error. It is hidden if that is not a terminal.
+/// The progress bar on standard error. It is hidden if standard error is not a terminal.
 struct Progress {
     bar: ProgressBar,
     begin: Instant,

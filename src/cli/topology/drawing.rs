@@ -19,7 +19,6 @@ const FOOT: f64 = 34.0;
 const WIDTH: f64 = SIDE + 2.0 * MARGIN;
 const HEIGHT: f64 = HEAD + SIDE + 2.0 * MARGIN + FOOT;
 
-/// Returns whether a graph is small enough to be drawn.
 pub(super) fn is_drawable(graph: &Graph) -> bool {
     graph.vertex_count() <= 300 && graph.edge_count() <= 3000
 }
@@ -128,8 +127,8 @@ impl DrawnPanel {
     }
 }
 
-/// Returns the panel that shows the largest set of processes found that represents no majority. HBO
-/// cannot decide if all other processes crash.
+/// Returns the panel of the largest set found of processes that represent no majority. HBO cannot
+/// decide if all other processes crash.
 fn hbo_panel(graph: &Graph, measures: &Measures) -> Panel {
     let live = &measures.witnesses.hbo_minority;
     let represented = graph.represented(live);
@@ -179,7 +178,6 @@ fn sm_cut_panel(graph: &Graph, measures: &Measures) -> Panel {
     }
 }
 
-/// Sets the class of each of `vertices`.
 fn mark(classes: &mut [&'static str], vertices: &[u32], class: &'static str) {
     for &v in vertices {
         classes[v as usize] = class;

@@ -23,7 +23,6 @@ struct ReportPage<'a> {
     version: &'static str,
 }
 
-/// Returns the report as HTML.
 pub(super) fn page(
     name: &str,
     graph: &Graph,

@@ -1,4 +1,4 @@
-//! `mitra txn check`: whether a store at rest is right.
+//! `mitra txn check`: checks a store at rest.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if found.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a check has found.
+/// The result of a check.
 pub(super) struct Found {
     pub(super) records: BTreeMap<RecordKey, Vec<u8>>,
     inspection: Inspection,

@@ -145,23 +145,23 @@ fn load(
     Ok(total)
 }
 
-/// What the transactions have done.
+/// The counts and errors of the transactions.
 #[derive(Default)]
 struct Ran {
     ends: Cell<bool>,
     committed: Cell<u64>,
     rolled_back: Cell<u64>,
     is_full: Cell<bool>,
-    /// What the sum of all balances has changed by, for smallbank.
+    /// The change of the sum of all balances, for smallbank.
     change: Cell<i128>,
-    /// Why the store cannot be used any more.
+    /// The reason why the store is no longer usable.
     failed: RefCell<Option<String>>,
     aborts: BTreeMap<&'static str, u64>,
     failovers: usize,
     seconds: f64,
 }
 
-/// Runs transactions for a time, and ends those that are under way.
+/// Runs transactions for a time, then waits for the transactions under way.
 fn transactions(
     args: &Args,
     domain: &Arc<Domain>,
@@ -229,7 +229,7 @@ fn spawn(store: &StoreArgs, driver: &mut Driver, ran: &Rc<Ran>) -> anyhow::Resul
     Ok(())
 }
 
-/// Runs a transaction. `change` is what its output has changed the sum of all balances by.
+/// Runs a transaction. `change` returns by how much the output has changed the sum of all balances.
 async fn run_one<P: Program>(client: &Client, input: &P, ran: &Ran, change: impl Fn(&P::Output) -> i128) {
     match client.run(async |tx| input.execute(tx).await).await {
         Ok(committed) => match committed.value {

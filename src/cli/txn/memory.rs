@@ -49,7 +49,7 @@ struct Listening {
     bytes: usize,
 }
 
-/// What a process of [`PEER_ROLE`] gets.
+/// The first message to a process of [`PEER_ROLE`].
 #[derive(Serialize, Deserialize)]
 struct Start {
     store: StoreArgs,
@@ -82,8 +82,8 @@ fn serve(mut memory: MemoryNode) -> ! {
     }
 }
 
-/// Starts the memory nodes of a store, each as a process that ends with this one. Returns their
-/// addresses too.
+/// Starts the memory nodes of a store, each as a process that ends with this process. Returns the
+/// processes and the addresses of the memory nodes.
 pub(super) fn start_all(
     store: &StoreArgs,
     rails: usize,
@@ -98,7 +98,7 @@ pub(super) fn start_all(
     Ok(all.into_iter().unzip())
 }
 
-/// A memory node that `mitra txn local` has started.
+/// Runs a memory node that `mitra txn local` has started.
 pub(crate) fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     let Start { store, id, rails } = connection.receive()?;
     let cluster = ClusterArgs::on_loopback(rails);

@@ -1,4 +1,4 @@
-//! What all processes of a store agree on.
+//! The options and constants that all processes of a store agree on.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use crate::cli::cluster::ClusterArgs;
 
 /// The transactions that a coordinator runs at once.
 pub(super) const TASKS: u16 = 16;
-/// The New-Orders, and the Payments, that a warehouse has place for.
+/// The number of New-Orders, and of Payments, for which a warehouse has space.
 const GROWTH: u64 = 20_000;
 /// The longest log entry, in bytes: a New-Order of 15 lines needs about 14,000.
 const SLOT_BYTES: u32 = 32 << 10;
 /// The registered memory for the payload under way at one node, in bytes.
 const STAGING_BYTES: usize = 4 << 20;
-/// The time for which a memory node that does not answer is asked again.
+/// The time for which a process tries to reach a memory node that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A coordinator is taken over after a time that is longer than the failover of a rail.
 pub(super) const TIMING: Timing =
@@ -100,8 +100,8 @@ impl StoreArgs {
         Ok(Rc::new(Layout::new(schema, partition)?))
     }
 
-    /// The two tables of SmallBank. The tables with the numbers before theirs are those of other
-    /// workloads, and empty.
+    /// The two tables of SmallBank. The tables with lower numbers belong to other workloads, and
+    /// are empty.
     fn bank_tables(&self) -> Vec<TableSchema> {
         let empty = TableSchema { max_value_bytes: 0, partitions: 1, records: 1, group_bits: 0 };
         let partitions = self.memories.into();

@@ -106,8 +106,8 @@ fn is_live(args: &Args) -> bool {
     !args.once && !args.json && io::stdout().is_terminal()
 }
 
-/// Prints the observations; on a terminal, over the last ones. `before` are the last ones,
-/// `elapsed` ago, from which rates are computed.
+/// Prints the observations; on a terminal, over the previous observations. The rates are computed
+/// from `before`, the observations of `elapsed` ago.
 fn print(
     args: &Args,
     observations: &[Observation],

@@ -2,7 +2,7 @@ use mitra_control::{ControlledProcess, Request, RequestError, Response};
 use mitra_metrics::Snapshot;
 use serde::Serialize;
 
-/// What one process answered.
+/// The answer of one process.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Observation {
     pub(super) pid: u32,

@@ -29,7 +29,7 @@ pub(super) fn lines(
     order: Order,
     size: Size,
 ) -> Vec<String> {
-    // Every process gets the same share of the screen, and one line says how many do not fit.
+    // Every process gets the same share of the screen. One line says how many processes do not fit.
     let rows = size.rows.max(1);
     let shown = observations.len().min(((rows - 1) / MIN_LINES).max(1));
     let hidden = observations.len() - shown;
@@ -134,7 +134,7 @@ fn rail_table(snapshot: &Snapshot, previous: Option<&Snapshot>, elapsed: Duratio
     text_table::layout(2, &[3, 4, 5, 6, 7], [heading.map(str::to_owned)].into_iter().chain(rows))
 }
 
-/// Returns a line about the durations of failovers, and one about latencies, if there are any.
+/// Returns a line about the durations of failovers, and a line about latencies, if there are any.
 fn durations(snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(total) = snapshot.durations.get("total").filter(|total| total.count > 0) {

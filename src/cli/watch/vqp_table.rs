@@ -64,7 +64,7 @@ pub(super) fn lines(
         Order::Number => table.sort_by_key(|row| row.vqp.vqp),
     }
     table.sort_by_key(|row| !row.is_failing_over()); // keeps the order of the others
-    // Beside the rows: the heading, and the line about the rest.
+    // Two lines are no rows: the heading, and the line about the hidden queue pairs.
     let shown = if table.len() < rows && snapshot.vqp_count == table.len() {
         table.len()
     } else {

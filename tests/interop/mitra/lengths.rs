@@ -80,7 +80,7 @@ const KERNEL: u32 = 2;
 const GUARD: u32 = 3;
 
 /// One message of a list: `len` bytes from offset `from` of one end to offset `to` of the other.
-/// Neither is aligned.
+/// Neither offset is aligned.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     op: Op,

@@ -24,7 +24,6 @@ pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 /// The time after which a wait fails. It is far longer than any step takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A software NIC with one region and one queue pair.
 pub(super) struct MitraEndpoint {
     pub(super) nic: Arc<SoftNic>,
     pub(super) pd: PdId,
@@ -123,7 +122,6 @@ impl MitraEndpoint {
         self.completion()
     }
 
-    /// Waits for the next `n` completions.
     pub(super) fn completions(&self, n: usize) -> Result<Vec<Wc>> {
         let mut all = Vec::new();
         self.wait(|| {
@@ -138,7 +136,6 @@ impl MitraEndpoint {
         Ok(self.completions(1)?[0])
     }
 
-    /// Checks that there is no completion.
     pub(super) fn expect_none(&self) -> Result<()> {
         let mut found = Vec::new();
         self.nic.poll_cq(self.cq, 16, &mut found)?;
@@ -176,7 +173,7 @@ impl MitraEndpoint {
         self.wait(|| Ok(self.counter(name)? >= value)).with_context(|| format!("waiting for {value} {name}"))
     }
 
-    /// Waits for an asynchronous event; earlier ones are dropped.
+    /// Waits for an asynchronous event; earlier events are dropped.
     pub(super) fn wait_for_event(&self, event: AsyncEvent) -> Result<()> {
         self.wait(|| Ok(self.nic.poll_async_event() == Some(event)))
             .with_context(|| format!("waiting for {event:?}"))
@@ -198,7 +195,6 @@ impl MitraEndpoint {
         Ok(started)
     }
 
-    /// Sets the noise of outgoing and of incoming packets.
     pub(super) fn noise(&self, leaving: Noise, arriving: Noise) {
         self.nic.faults().set_noise(leaving, arriving);
     }
@@ -222,7 +218,6 @@ pub(super) fn expect(wc: &Wc, opcode: WcOpcode) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the completion has `status`.
 pub(super) fn expect_status(wc: &Wc, status: WcStatus) -> Result<()> {
     ensure!(wc.status == status, "wanted {status:?}, got {wc:?}");
     Ok(())

@@ -34,8 +34,8 @@ const LOSS: Noise = Noise { drop_ppm: 30_000, ..SILENCE };
 const DOUBLED: Noise = Noise { duplicate_ppm: 400_000, ..SILENCE };
 const REORDERED: Noise = Noise { reorder_ppm: 50_000, max_delay: Duration::from_millis(3), ..SILENCE };
 
-/// The number of repetitions per round and direction. Each is a WRITE, an atomic, a SEND and a READ
-/// of the written data.
+/// The number of repetitions per round and direction. Each repetition is a WRITE, an atomic, a SEND
+/// and a READ of the written data.
 const GROUPS: u64 = 4;
 const ROUNDS: u32 = 6;
 /// The length of each message in bytes.

@@ -128,7 +128,7 @@ impl Wire {
         Ok(Self { mitra, kernel })
     }
 
-    /// Checks that each side's next PSN is the one that the other expects.
+    /// Checks that each side's next PSN is the PSN that the other side expects.
     fn check_psns(&mut self) -> Result<()> {
         let kernel = self.kernel.peer.ask("query qp=0")?;
         let mitra = self.mitra.status()?;

@@ -22,7 +22,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/idle-outage", idle_outage),
 ];
 
-/// The local ACK timeout, 67 ms. With seven retries it outlasts the pauses of a busy machine.
+/// The local ACK timeout is 67 ms, so seven retries outlast the pauses of a busy machine.
 const LOSSY: Setup = Setup { mtu: 256, timeout: 14, psn: 0xff_fff0, ..Setup::DEFAULT };
 /// Message length in bytes: six packets.
 const LEN: u64 = 5 * 256 + 1;
@@ -340,7 +340,6 @@ fn mitra_gone() -> Result<()> {
     mitra.expect_state(QpState::Rts)
 }
 
-/// An idle connection survives an outage.
 fn idle_outage() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     let Wire { mitra, kernel } = &mut wire;

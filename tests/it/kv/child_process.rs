@@ -1,4 +1,4 @@
-//! What the tests ask of child processes, and requests to a server of the store.
+//! Queries of child processes, and requests to a server of the store.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

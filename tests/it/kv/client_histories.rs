@@ -1,5 +1,5 @@
-//! Clients that record what they request and what the store answers, and the check that the record
-//! is linearizable.
+//! Clients that record their requests and the store's answers, and the check that the record is
+//! linearizable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ enum Request {
     Delete,
 }
 
-/// The store's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Answer {
     Value(Option<String>),
@@ -57,21 +56,19 @@ const EVENTS: usize = 400;
 /// Operations of a client, at least.
 const OPERATIONS: usize = 120;
 const CLIENTS: usize = 4;
-/// The number of the client that only reads. Without writes, only an answer tells it that its
-/// server is no longer the leader.
+/// The number of the client that only reads. Without writes, the client learns only from an answer
+/// that its server is no longer the leader.
 const READER: usize = 3;
 
-/// State that all clients share.
 #[derive(Default)]
 struct SharedRun {
     /// Counts calls and returns.
     clock: AtomicUsize,
-    /// Whether all faults have happened.
     faults_over: AtomicBool,
 }
 
 /// Runs a client that issues one request after the other. The requests depend on the client's
-/// number only, so that a failure can recur as far as a schedule can.
+/// number only, so a failure recurs if the schedule recurs.
 fn run_client(id: usize, mut client: Client, run: &SharedRun) -> Histories {
     let mut histories = Histories::new();
     let mut last_seen = BTreeMap::new();

@@ -33,11 +33,11 @@ pub struct Cluster {
     place: Place,
 }
 
-/// Where the programs run.
+/// The hosts of the programs.
 enum Place {
     /// On this host. The addresses are this test's only, since other tests run at the same time.
     Loopback(#[allow(dead_code, reason = "it is a reservation")] OwnNetwork),
-    /// On a host of its own each: first those of the processes, then those of the memories.
+    /// Each program has its own host: first the processes, then the memories.
     Hosts(NetworkHosts),
 }
 
@@ -140,7 +140,7 @@ impl Cluster {
         command
     }
 
-    /// Starts a memory node. Only one with files may be started again.
+    /// Starts a memory node. Only a memory node with files may be started again.
     pub fn start_memory(&mut self, m: usize) {
         let (n, m_all) = (self.process_addresses.len().to_string(), self.memory_addresses.len().to_string());
         let (listen, directory) =
@@ -181,7 +181,6 @@ impl Cluster {
         Client::new(self.client_addresses.clone(), TIMEOUT)
     }
 
-    /// The address at which a process serves clients.
     pub fn client_address(&self, p: usize) -> SocketAddr {
         self.client_addresses[p]
     }
@@ -191,7 +190,6 @@ impl Cluster {
         self.process_addresses.len() + m
     }
 
-    /// The hosts.
     pub fn hosts(&mut self) -> &mut NetworkHosts {
         match &mut self.place {
             Place::Hosts(hosts) => hosts,
@@ -199,12 +197,12 @@ impl Cluster {
         }
     }
 
-    /// Waits until a process reports that it leads, and returns it.
+    /// Waits until a process reports that it leads, and returns its number.
     pub fn leader(&self) -> usize {
         self.leader_among(0..self.processes.len())
     }
 
-    /// Waits until one of `some` reports that it leads, and returns it.
+    /// Waits until a process in `some` reports that it leads, and returns its number.
     pub fn leader_among(&self, some: impl Iterator<Item = usize> + Clone) -> usize {
         let leads = |p: &usize| {
             self.processes[*p].is_some()
@@ -242,18 +240,15 @@ impl Cluster {
         self.memories[m] = None;
     }
 
-    /// Kills all programs.
     pub fn kill_all(&mut self) {
         self.memories.fill_with(|| None);
         self.processes.fill_with(|| None);
     }
 
-    /// Injects a fault script into a process.
     pub fn fault_process(&self, p: usize, script: &str) {
         self.fault(self.processes[p].as_ref().expect("the program runs"), script);
     }
 
-    /// Injects a fault script into a memory node.
     pub fn fault_memory(&self, m: usize, script: &str) {
         self.fault(self.memories[m].as_ref().expect("the program runs"), script);
     }
@@ -269,7 +264,7 @@ impl Cluster {
         (output.status.code(), object.unwrap_or_else(|error| panic!("{words:?}: {error}: {said}")))
     }
 
-    /// Returns what `mitra fault --list --json` says about each process.
+    /// Returns the object of each process in the output of `mitra fault --list --json`.
     pub fn listed(&self) -> Vec<serde_json::Value> {
         let output = output(&mut self.mitra(&["fault", "--list", "--json"]));
         let mut report: serde_json::Value =

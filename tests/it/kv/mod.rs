@@ -54,8 +54,6 @@ fn client_commands_print_json() {
     assert_eq!(cluster.kv_json(&["get", "k"]), (Some(1), json!({"key": "k", "value": null, "index": null})));
 }
 
-/// `mitra fault --list` counts the queue pairs of memory nodes and processes, and their moves to
-/// another rail.
 #[test]
 fn fault_list_counts_queue_pairs_and_failovers() {
     let cluster = Cluster::start(3, 3);
@@ -70,8 +68,8 @@ fn fault_list_counts_queue_pairs_and_failovers() {
             pause();
         }
     };
-    // Each memory node has a queue pair to each process. Each process has one to each memory and to
-    // each other process.
+    // Each memory node has a queue pair to each process. Each process has a queue pair to each
+    // memory and to each other process.
     until("all are connected", &|listed| {
         let of = |command: &str| {
             let has =
@@ -88,7 +86,7 @@ fn fault_list_counts_queue_pairs_and_failovers() {
 }
 
 /// The server executes pipelined requests in order, whether or not it has a session for the client
-/// yet. A request that is too long is refused without effect on the others.
+/// yet. A request that is too long is refused without effect on the other requests.
 #[test]
 fn pipelined_requests_are_executed_in_order() {
     let cluster = Cluster::start(3, 3);
@@ -146,7 +144,6 @@ fn store_survives_kill_of_everything_with_memories_in_files() {
     });
 }
 
-/// With `--sync`, acknowledged writes are on the disk.
 #[test]
 fn synced_writes_survive_kill_of_everything() {
     let mut cluster = Cluster::on_disk(3, 3, true);
@@ -162,8 +159,8 @@ fn synced_writes_survive_kill_of_everything() {
     }
 }
 
-/// Each memory is killed in turn. In the end none has run all the time, and without those that came
-/// back there would be no majority.
+/// Each memory is killed and started again in turn. In the end no memory has run all the time, so
+/// every majority contains a restarted memory.
 #[test]
 fn memories_in_files_rejoin_after_restart() {
     client_histories::check_under_faults(&mut Cluster::on_disk(3, 3, false), |cluster| {
@@ -253,9 +250,9 @@ fn last_process_has_all_acknowledged_writes() {
     }
 }
 
-/// The clients write many times what the ring of entries holds. The memories do not grow, and a
-/// follower that was stopped meanwhile catches up from the snapshot. Some keys are written before
-/// all others only, so that the follower has them from the snapshot alone.
+/// The clients write many times the capacity of the ring of entries. The memories do not grow, and
+/// a follower that was stopped meanwhile catches up from the snapshot. Some keys are only written
+/// at the beginning, so that the follower has them from the snapshot alone.
 #[test]
 fn stopped_follower_catches_up_from_snapshot_after_ring_wraps() {
     let mut cluster = Cluster::start(2, 3);

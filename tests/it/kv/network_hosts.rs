@@ -35,12 +35,10 @@ pub struct NetworkHosts {
     cuts: Vec<(usize, usize)>,
 }
 
-/// The address of a host.
 pub fn address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, host as u8, 2)
 }
 
-/// Runs ip(8).
 fn ip(arguments: &str) {
     let output = output(command("ip").args(arguments.split(' ')));
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -58,7 +56,6 @@ fn in_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
 }
 
 impl NetworkHosts {
-    /// Creates `count` hosts.
     pub fn new(count: usize) -> NetworkHosts {
         ip("link set lo up");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("the namespace is this test's");

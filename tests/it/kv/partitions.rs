@@ -11,8 +11,8 @@ use super::client_histories;
 use super::cluster::{Cluster, TIMEOUT, wait_until};
 use super::network_hosts::run_at_router;
 
-/// How long a partition lasts, at least. It is longer than clients wait for a silent server before
-/// they try another.
+/// The shortest duration of a partition. After less time without an answer, clients try another
+/// server.
 const CUT_DURATION: Duration = Duration::from_secs(2);
 /// A key that no client uses.
 const KEY: &str = "written before the cut";
@@ -58,7 +58,6 @@ fn assert_idle(cluster: &mut Cluster) {
     }
 }
 
-/// The other two of three.
 fn others_of_three(one: usize) -> [usize; 2] {
     [(one + 1) % 3, (one + 2) % 3]
 }
@@ -72,13 +71,11 @@ fn cut_one_way(cluster: &mut Cluster, from: &[usize], to: &[usize]) {
     }
 }
 
-/// Drops all packets between two sets of hosts.
 fn cut_both_ways(cluster: &mut Cluster, some: &[usize], others: &[usize]) {
     cut_one_way(cluster, some, others);
     cut_one_way(cluster, others, some);
 }
 
-/// The hosts of these memories.
 fn hosts_of_memories<const N: usize>(cluster: &Cluster, which: [usize; N]) -> [usize; N] {
     which.map(|m| cluster.host_of_memory(m))
 }
@@ -138,7 +135,7 @@ fn leader_with_minority_of_memories_is_replaced() {
 }
 
 /// The leader's writes arrive and their acknowledgements do not. Such unacknowledged writes may
-/// take effect, like those of a crashed leader.
+/// take effect, like writes of a crashed leader.
 #[test]
 fn leader_that_receives_nothing_from_memories_is_replaced() {
     check_under_partition(
@@ -193,7 +190,7 @@ fn one_leader_remains_when_processes_cannot_talk() {
 }
 
 /// A memory is cut off from all hosts and comes back. Then another memory and the leader are
-/// killed, so the majority needs it.
+/// killed, so the majority needs the memory that came back.
 #[test]
 fn cut_off_memory_rejoins() {
     check_under_partition("kv::partitions::cut_off_memory_rejoins", |cluster| {
@@ -217,7 +214,6 @@ fn cut_off_memory_rejoins() {
     });
 }
 
-/// Programs that reach no other host wait without using the processor.
 #[test]
 fn isolated_programs_stay_idle() {
     run_at_router("kv::partitions::isolated_programs_stay_idle", || {

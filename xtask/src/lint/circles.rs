@@ -1,12 +1,12 @@
 //! Circles of imports between the modules of a crate.
 //!
-//! A module uses another if it names one of the other's items, by an import or by a path. A module
-//! is a file: inline modules belong to theirs. An item that a module re-exports, or imports,
-//! belongs to the module that defines it, so `super::Item` may be a use of a sibling. These are no
-//! uses:
+//! A module uses another module if it names an item of that module, by an import or by a path. A
+//! module is a file, and inline modules belong to the module of their file. An item that a module
+//! imports or re-exports belongs to the module that defines the item, so `super::Item` may be a use
+//! of a sibling. These are no uses:
 //!
-//! - an item of an ancestor, because a type's methods are in the children of its module, and use
-//!   it;
+//! - an item of an ancestor, because the methods of a type are in the children of the type's
+//!   module;
 //! - a re-export of an item of a descendant;
 //! - the name of a module by itself, as in `use crate::module`;
 //! - everything in code that is compiled for tests only, and in documentation.
@@ -87,7 +87,7 @@ struct Search<'a> {
     uses: &'a Uses,
     done: BTreeSet<&'a Module>,
     path: Vec<&'a Module>,
-    /// Each circle's last module uses its first.
+    /// Each circle's last module uses its first module.
     circles: Vec<Vec<&'a Module>>,
 }
 

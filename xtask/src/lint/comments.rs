@@ -19,7 +19,7 @@ use crate::root;
 /// The columns of a line of a comment.
 const WIDTH: usize = 100;
 
-/// Lines, and what they become.
+/// A range of lines, and the lines that replace them.
 type Replacement = (Range<usize>, Vec<String>);
 
 /// Wraps the wide comments of files.
@@ -60,7 +60,7 @@ fn replaced(text: &str, replacements: Vec<Replacement>) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns how comments begin in a file of this kind, or nothing if they are not wrapped.
+/// Returns the markers of comments in a file of this kind, or none if its comments are not wrapped.
 fn markers(path: &Path) -> &'static [&'static str] {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => &["//!", "///", "//"],
@@ -129,7 +129,7 @@ impl Paragraph<'_> {
         columns(self.bullet)
     }
 
-    /// Returns the line `first` and those after it, wrapped.
+    /// Returns the line `first` and the lines after it, wrapped.
     fn wrapped_from(&self, first: usize) -> Vec<String> {
         let begin = format!("{}{}", self.prefix, " ".repeat(self.indentation()));
         let width = WIDTH.saturating_sub(columns(&begin));
@@ -177,7 +177,7 @@ fn atoms(text: &str, width: usize) -> Vec<String> {
     atoms
 }
 
-/// Whether a word at the begin of a line would be something else than text.
+/// Whether a word at the beginning of a line would be the bullet of a list, a heading or the like.
 fn means_more_at_begin(word: &str) -> bool {
     is_list_item(&format!("{word} "))
         || is_no_text(word)
@@ -193,7 +193,6 @@ fn is_no_text(line: &str) -> bool {
     line.starts_with(['#', '<']) || is_row || is_definition
 }
 
-/// Returns the paragraphs of the comments.
 fn paragraphs<'a>(lines: &[&'a str], markers: &[&str], literals: &BTreeSet<usize>) -> Vec<Paragraph<'a>> {
     let mut paragraphs: Vec<Paragraph> = Vec::new();
     let mut previous_prefix = String::new();

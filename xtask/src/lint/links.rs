@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use super::{has_extension, read};
 use crate::root;
 
-/// Finds links to files and headings that do not exist.
 pub(super) fn findings(files: &[PathBuf]) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for path in files.iter().filter(|path| has_extension(path, &["md"])) {
@@ -45,7 +44,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Checks that a link's file exists and has the heading that the link names. Links to other sites
-/// are not checked, and rustdoc checks those to Rust paths.
+/// are not checked, and rustdoc checks links to Rust paths.
 fn resolve(from: &Path, target: &str) -> Result<()> {
     let is_rust_path = target.contains("::");
     if is_rust_path || target.contains("://") || target.starts_with("mailto:") {

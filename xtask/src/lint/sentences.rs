@@ -83,8 +83,8 @@ fn split_sentences(paragraph: &str) -> Vec<String> {
     sentences
 }
 
-/// Counts words: what stands between spaces and has a letter or a digit. Inline code and the target
-/// of a link have no words of their own.
+/// Counts words. A word stands between spaces and has a letter or a digit. Inline code and the
+/// target of a link have no words of their own.
 fn words(sentence: &str) -> usize {
     let mut prose = String::new();
     for (i, part) in sentence.split('`').enumerate() {

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use mitra_test_process::setup_dir;
 
-/// The Debian packages that the machine needs. Those that the host lacks are downloaded with their
-/// dependencies.
+/// The Debian packages that the machine needs. Packages that the host lacks are downloaded with
+/// their dependencies.
 const TOOLS: [&str; 7] = [
     "qemu-system-x86",
     "busybox-static",

@@ -1,5 +1,5 @@
-//! A primary and its synchronous standby in a temporary directory. Nothing of them is left at the
-//! end, whatever ends this process; only SIGKILL leaves the directory behind.
+//! A primary and its synchronous standby in a temporary directory. Servers and directory are
+//! removed whatever ends this process; only SIGKILL leaves the directory behind.
 
 use std::fs::{self, File};
 use std::os::unix::fs::chown;
@@ -16,7 +16,7 @@ use nix::unistd::{Pid, Uid, User};
 use postgres::{Client, Config, NoTls};
 use tempfile::TempDir;
 
-/// Where Debian installs each version.
+/// The directory in which Debian installs each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
 /// The system user of Debian's package. PostgreSQL refuses to run as root.
@@ -25,7 +25,7 @@ const UNPRIVILEGED: &str = "postgres";
 /// The time for a server to start, and to end.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What differs from PostgreSQL's own settings, for both servers.
+/// The settings of both servers that differ from PostgreSQL's defaults.
 pub(super) const SETTINGS: &[(&str, &str)] = &[
     // Only Unix sockets.
     ("listen_addresses", ""),
@@ -48,7 +48,6 @@ pub(super) const SETTINGS: &[(&str, &str)] = &[
     ("dynamic_shared_memory_type", "mmap"),
 ];
 
-/// The two servers.
 pub(super) struct Clusters {
     bin: PathBuf,
     user: Option<User>,
@@ -56,7 +55,7 @@ pub(super) struct Clusters {
     running: Arc<Mutex<Running>>,
 }
 
-/// What must be ended and removed.
+/// The processes to end, and the directory to remove.
 struct Running {
     dir: Option<TempDir>,
     /// The servers, and a program that makes the data of one.
@@ -103,7 +102,8 @@ impl Clusters {
         Ok(clusters)
     }
 
-    /// Copies the primary, starts the copy as its standby, and makes all later commits wait for it.
+    /// Copies the primary, starts the copy as its standby, and makes all later commits wait for the
+    /// standby.
     pub(super) fn add_standby(&self) -> Result<()> {
         let mut copy = self.program("pg_basebackup");
         copy.args([
@@ -162,7 +162,7 @@ impl Clusters {
         client.with_context(|| format!("cannot connect to the {}", server.name()))
     }
 
-    /// The process of each server that has started the others.
+    /// The first process of each server, which has started the server's other processes.
     pub(super) fn postmasters(&self) -> Vec<u32> {
         lock(&self.running).processes.iter().map(Child::id).collect()
     }
@@ -191,7 +191,6 @@ impl Clusters {
         Ok(())
     }
 
-    /// Runs a program to its end.
     fn run(&self, command: &mut Command) -> Result<()> {
         let log = self.spawn(command, "program")?;
         let status = loop {
@@ -205,10 +204,10 @@ impl Clusters {
         Ok(())
     }
 
-    /// Starts a process that [`Running::end`] ends, and returns the file with what it prints.
+    /// Starts a process that [`Running::end`] ends, and returns the file with its output.
     fn spawn(&self, command: &mut Command, name: &str) -> Result<PathBuf> {
         let log = self.socket_dir.join(format!("{name}.log"));
-        // An interrupt at the terminal ends this process, which ends the others.
+        // An interrupt at the terminal ends this process, which ends the servers.
         command.process_group(0).stdout(Stdio::null()).stderr(File::create(&log)?);
         let mut running = lock(&self.running);
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -216,7 +215,7 @@ impl Clusters {
         Ok(log)
     }
 
-    /// How the process that was started last has ended.
+    /// The exit status of the process that was started last, if the process has ended.
     fn poll_last(&self) -> Result<Option<ExitStatus>> {
         Ok(lock(&self.running).processes.last_mut().context("no process was started")?.try_wait()?)
     }
@@ -225,8 +224,8 @@ impl Clusters {
         self.socket_dir.join(server.name())
     }
 
-    /// A command that runs one of PostgreSQL's programs as an unprivileged user, and ends it with
-    /// SIGQUIT, an immediate shutdown, when the thread that starts it ends.
+    /// A command that runs a program of PostgreSQL as an unprivileged user. When the thread that
+    /// starts the program ends, SIGQUIT ends the program by an immediate shutdown.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "QUIT"]);
@@ -260,7 +259,7 @@ impl Running {
     }
 }
 
-/// Ends a process at once. A server ends those that it has started.
+/// Ends a process at once. A server ends its own child processes.
 fn end(process: &mut Child) -> Result<()> {
     let begin = Instant::now();
     while process.try_wait()?.is_none() {
@@ -274,15 +273,15 @@ fn end(process: &mut Child) -> Result<()> {
 /// Ends the servers and this process when a signal asks for it.
 fn end_on_signals(running: &Arc<Mutex<Running>>) -> Result<()> {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-    // The threads that start later inherit this; started programs do not.
+    // Threads that start later inherit the blocked signals; started programs do not.
     signals.thread_block()?;
     let running = Arc::clone(running);
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
         let mut running = lock(&running);
         running.end();
-        // The lock is held, so the main thread, whose connections fail now, does not end the
-        // process before.
+        // The main thread, whose connections fail now, waits for the lock, so it does not end the
+        // process first.
         std::process::exit(128 + signal as i32);
     });
     Ok(())

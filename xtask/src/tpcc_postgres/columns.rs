@@ -61,7 +61,7 @@ impl<'a> FromSql<'a> for Cell {
 /// The cells of a row that are not taken yet.
 pub(super) type Cells = std::vec::IntoIter<Cell>;
 
-/// What takes one or more columns.
+/// A value in one or more columns.
 pub(super) trait Columns: Sized {
     fn push_to(&self, cells: &mut Vec<Cell>);
 

@@ -11,7 +11,7 @@ pub(super) fn of_this_process() -> Result<Duration> {
     Ok(ticks(Stat::read("self")?.own))
 }
 
-/// The user and system time of a process and its children, those that have ended included.
+/// The user and system time of a process and its children, ended children included.
 pub(super) fn of_process_and_children(process: u32) -> Result<Duration> {
     let root = Stat::read(&process.to_string())?;
     let mut sum = root.own + root.ended_children;
@@ -39,7 +39,7 @@ impl Stat {
     fn read(process: &str) -> Result<Stat> {
         let path = format!("/proc/{process}/stat");
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        // The name of the program is in parentheses, and may have some itself.
+        // The name of the program is in parentheses, and may contain parentheses.
         let fields = text.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect::<Vec<_>>());
         let fields = fields.with_context(|| format!("{path} is not as proc(5) says"))?;
         // Counted from field 3, the state.

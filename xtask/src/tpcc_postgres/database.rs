@@ -23,7 +23,7 @@ pub(super) const RUN: &str = "run";
 const SCHEMA: &str = include_str!("schema.sql");
 const MARK: &str = "-- AFTER THE LOAD\n";
 
-/// Makes the database that runs begin with.
+/// Creates the database with which every run begins.
 pub(super) fn load(clusters: &Clusters, load: Load, scale: &Scale) -> Result<()> {
     let (tables, rest) = SCHEMA.split_once(MARK).context("schema.sql has no mark")?;
     clusters.connect(Server::Primary, "postgres")?.batch_execute(&format!("CREATE DATABASE {LOADED}"))?;
@@ -85,8 +85,7 @@ pub(super) fn records(clusters: &Clusters, server: Server) -> Result<BTreeMap<Re
     let mut records = BTreeMap::new();
     for (table, name) in TABLES {
         let query = match table {
-            // The customer's payments in the order of their dates have the numbers that keys of
-            // HISTORY have.
+            // The keys of HISTORY number a customer's payments in the order of their dates.
             Table::History => "SELECT h_c_w_id, h_c_d_id, h_c_id,
                     row_number() OVER (PARTITION BY h_c_w_id, h_c_d_id, h_c_id ORDER BY h_date),
                     h_w_id, h_d_id, h_date, h_amount, h_data FROM history"

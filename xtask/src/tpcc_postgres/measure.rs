@@ -18,22 +18,21 @@ use super::session::{Isolation, Outcome, Session};
 /// caches.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// What clients have counted in the time of the measurement.
+/// The counts of the clients during the measurement.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Tally {
-    /// The committed transactions, in the order of [`Kind`]. A Delivery is one.
+    /// The committed transactions, in the order of [`Kind`]. A Delivery counts as one.
     pub committed: [u64; 5],
-    /// The committed database transactions. A Delivery is one for each district.
+    /// The committed database transactions. A Delivery counts as one for each district.
     pub database_transactions: u64,
     /// The New-Orders that were rolled back because of an unused item.
     pub rolled_back: u64,
-    /// How often PostgreSQL has rolled a transaction back, which ran again then.
+    /// The number of times that PostgreSQL has rolled a transaction back, which then runs again.
     pub conflicts: u64,
-    /// The time of each New-Order that is committed, with its conflicts.
+    /// The time of each committed New-Order, with its conflicts.
     pub new_order_times: Vec<Duration>,
 }
 
-/// The processor time that processes have used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTimes {
     pub primary: Duration,
@@ -41,13 +40,12 @@ pub(super) struct CpuTimes {
     pub clients: Duration,
 }
 
-/// Now, as the records have it.
+/// The current time, as the records contain it.
 pub(super) fn now() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_micros() as Time)
 }
 
-/// Runs `clients` clients for a time.
 pub(super) fn run(
     clusters: &Clusters,
     isolation: Isolation,
@@ -93,7 +91,8 @@ fn cpu_times(clusters: &Clusters) -> Result<CpuTimes> {
     })
 }
 
-/// Runs the transactions of a terminal until the end of the window. Those that end in it count.
+/// Runs the transactions of a terminal until the end of the window. Transactions that end in the
+/// window count.
 fn client(mut session: Session, mut terminal: Terminal, window: &Range<Instant>) -> Result<Tally> {
     let mut tally = Tally::default();
     loop {

@@ -41,7 +41,6 @@ pub(super) struct Session {
     functions: [Statement; 5],
 }
 
-/// How a call has ended.
 pub(super) enum Outcome {
     /// The transaction is committed, and has returned this row.
     Committed(Row),
@@ -55,7 +54,7 @@ pub(super) enum Outcome {
 impl Session {
     pub(super) fn connect(mut config: Config, isolation: Isolation) -> Result<Session> {
         // A sequential scan of a small table would make the transaction conflict with each change
-        // of it.
+        // of the table.
         config.options(&format!(
             "-c enable_seqscan=off -c default_transaction_isolation={}",
             isolation.name().replace(' ', "\\ ")
@@ -79,7 +78,7 @@ impl Session {
     /// Runs a transaction once.
     ///
     /// # Errors
-    /// If it has ended in another way than [`Outcome`] names.
+    /// The transaction has ended in a way that [`Outcome`] does not name.
     pub(super) fn run(&mut self, input: &Input) -> Result<Outcome> {
         let row = match input {
             Input::NewOrder(input) => {
@@ -135,7 +134,7 @@ impl Session {
         match row {
             Ok(row) => Ok(Outcome::Committed(row)),
             Err(error) => match error.code() {
-                // As `schema.sql` says.
+                // `schema.sql` raises this code for a rollback by the program.
                 Some(code) if code.code() == "TC001" => Ok(Outcome::RolledBack),
                 Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED) => {
                     Ok(Outcome::Conflict)
@@ -149,7 +148,7 @@ impl Session {
         self.client.query_one(&self.functions[kind as usize], arguments)
     }
 
-    /// Runs a transaction, and returns what it shows.
+    /// Runs a transaction, and returns its output.
     pub(super) fn output(&mut self, input: &Input) -> Result<Result<Output, Abort>> {
         Ok(match self.run(input)? {
             Outcome::Committed(row) => Ok(output(input, &row)?),
@@ -168,7 +167,7 @@ fn id_or_last_name(customer: CustomerBy) -> (Option<i32>, Option<String>) {
     }
 }
 
-/// What a committed transaction shows, from the row that its function has returned.
+/// The output of a committed transaction, from the row that its function has returned.
 fn output(input: &Input, row: &Row) -> Result<Output> {
     Ok(match input {
         Input::NewOrder(_) => {

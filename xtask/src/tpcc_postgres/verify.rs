@@ -1,4 +1,4 @@
-//! Whether the functions of `schema.sql` do what the programs of `mitra_txn_workloads::tpcc` do.
+//! Compares the functions of `schema.sql` with the programs of `mitra_txn_workloads::tpcc`.
 
 use anyhow::{Result, ensure};
 use mitra_txn::Model;
@@ -15,8 +15,8 @@ const SIZES: Sizes = Sizes { items: 10_000, districts: 10, customers: 300, new_o
 const WAREHOUSES: u16 = 2;
 const TRANSACTIONS: u64 = 5000;
 
-/// Runs the same transactions here and on a model of a store, and compares all results and all
-/// records.
+/// Runs the same transactions on PostgreSQL and on a model of a store, and compares all results and
+/// all records.
 pub(super) fn run(seed: u64) -> Result<()> {
     let scale = Scale::reduced(WAREHOUSES, SIZES)?;
     let load = Load::new(scale, seed, 0);

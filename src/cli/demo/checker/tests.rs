@@ -60,7 +60,7 @@ impl CheckedRun {
         self.check_round().kinds[kind.index()]
     }
 
-    /// Returns the first operation of a kind among those in flight.
+    /// Returns the first operation of this kind that was in flight at the failure.
     fn first(&self, kind: Kind) -> usize {
         self.workload.of_kind(kind, FIRST_IN_FLIGHT).unwrap()
     }

@@ -23,7 +23,6 @@ pub(super) struct AxisLine {
     pub(super) ticks: Vec<Tick>,
 }
 
-/// A tick of an axis.
 pub(super) struct Tick {
     pub(super) x: Px,
     pub(super) label: String,
@@ -80,7 +79,6 @@ fn tick_label(at: u64, zero: u64, step: u64) -> String {
     format!("{sign}{} {name}", ns.abs() / unit)
 }
 
-/// Formats a time relative to `zero`.
 pub(super) fn format_relative(at: u64, zero: u64) -> String {
     let us = (at as i128 - zero as i128) as f64 / 1e3;
     let sign = if us < 0.0 { "−" } else { "" };

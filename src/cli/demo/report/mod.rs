@@ -87,7 +87,6 @@ struct ViolationCell {
     count: String,
 }
 
-/// Returns the report as HTML.
 pub(super) fn page(summary: &Summary, runs: &[PolicyRun]) -> anyhow::Result<String> {
     let count = runs.first().map_or(0, |run| run.rounds.len());
     // The report draws the first pass through the fault sequence only, so that the page stays
@@ -169,9 +168,8 @@ fn cards(summary: &Summary) -> Vec<Card> {
 }
 
 /// Returns the number of the round that shows most. The score of a round is the number of kinds of
-/// operation that were corrupted or recovered, over all policies. Of the rounds with the highest
-/// score or one less, the function returns the round with the shortest failover, which is drawn at
-/// the largest scale.
+/// operation that were corrupted or recovered, over all policies. Among the rounds with the highest
+/// score or one less, the round with the shortest failover is drawn at the largest scale.
 fn most_instructive_round(runs: &[PolicyRun]) -> usize {
     let score = |number: usize| -> usize {
         let rounds = || runs.iter().map(|run| &run.rounds[number]);

@@ -18,16 +18,14 @@ const GUTTER: f64 = 64.0;
 const RIGHT: f64 = 18.0;
 const LABEL: f64 = 15.0;
 const BAND_GAP: f64 = 10.0;
-/// The total height of the bars of all bands. It is exceeded if the bars would become too thin.
+/// The total height of the bars of all bands, unless the bars would become too thin.
 const BARS: f64 = 560.0;
 
 /// The part of a round that is drawn, in ns relative to the failure. All policies are drawn with
 /// the same window, so that they can be compared.
 #[derive(Clone, Copy)]
 pub(super) struct TimeWindow {
-    /// The time before the failure.
     pub(super) before: u64,
-    /// The time after the failure.
     pub(super) after: u64,
 }
 
@@ -43,7 +41,6 @@ impl TimeWindow {
         Some(TimeWindow { before: (zero - first).min(2 * after).max(after / 4), after: after + after / 8 })
     }
 
-    /// Returns the smallest window that contains both windows.
     pub(super) fn union(self, other: TimeWindow) -> TimeWindow {
         TimeWindow { before: self.before.max(other.before), after: self.after.max(other.after) }
     }
@@ -168,7 +165,7 @@ impl Timeline {
     }
 }
 
-/// Assigns every operation of a kind that is in the window to the first free row.
+/// Assigns the operations of a kind between `lo` and `hi` to rows, each to the first free row.
 fn assign_rows(round: &RoundResult, kind: Kind, lo: u64, hi: u64) -> Vec<Slot> {
     let mut free: Vec<u64> = Vec::new();
     let mut slots = Vec::new();

@@ -7,7 +7,6 @@ use super::lanes::Lanes;
 use super::time_axis::{Break, Tick, TimeAxis, format_time};
 use crate::cli::svg_units::{Px, Rect};
 
-/// The largest number of records that are drawn.
 const MAX_DRAWN: usize = 5_000;
 /// The height of a row of labels above the lanes, the number of rows, and the mean width of a
 /// letter.
@@ -19,7 +18,6 @@ const RIGHT: f64 = 120.0;
 /// The width of the names of the lanes.
 const NAMES: f64 = 92.0;
 
-/// A drawing of a time line.
 #[derive(Template)]
 #[template(path = "seeded_runs/report/drawing.svg")]
 pub(super) struct Drawing {
@@ -126,7 +124,7 @@ impl Drawing {
             y.map(|y| LaneMark { class, shape: shape(class), x: Px(x), y: Px(y), tooltip: tooltip.clone() })
         };
         match event.kind {
-            // The record of the arrival draws the packet, or that of the loss.
+            // The record of the packet's arrival or loss draws the packet.
             EventKind::Packet { step: PacketStep::Sent, .. } => self.marks.extend(mark("sent")),
             EventKind::Packet { step: PacketStep::Changed, .. } => self.marks.extend(mark("changed")),
             EventKind::Packet { step, sent } => {
@@ -162,7 +160,7 @@ impl Drawing {
                 self.marks.extend(mark(class));
                 let label = format!("{} {}", name(timeline, event.about), event.text);
                 let width = label.chars().count() as f64 * LETTER + 12.0;
-                // The row whose last label ends first, if none is free.
+                // If no row is free, the row whose last label ends first.
                 let row = rows.iter().position(|&end| end <= x);
                 let row = row
                     .unwrap_or_else(|| (0..ROWS).min_by(|&a, &b| rows[a].total_cmp(&rows[b])).unwrap_or(0));
@@ -226,7 +224,8 @@ fn is_moment(kind: EventKind) -> bool {
     matches!(kind, EventKind::Note(NoteKind::Fault | NoteKind::Recovery | NoteKind::Move))
 }
 
-/// Returns whether a recovery ends a fault. A dead or hung NIC stays so when its link is up again.
+/// Returns whether a recovery ends a fault. A dead or hung NIC stays dead or hung when its link is
+/// up again.
 fn is_end_of(recovery: &str, fault: &str) -> bool {
     match recovery {
         "link up" => fault == "link down",

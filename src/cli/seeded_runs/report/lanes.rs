@@ -1,5 +1,5 @@
 //! The lanes of a time line: one for each host and each NIC. The NICs of a rail are next to each
-//! other, and the packets fly between them.
+//! other, and the packets are drawn between them.
 
 use mitra_sim::timeline::{Subject, Timeline};
 
@@ -10,7 +10,6 @@ const HOST_PITCH: f64 = 40.0;
 const NIC_PITCH: f64 = 66.0;
 const RAIL_GAP: f64 = 36.0;
 
-/// The vertical positions of the lanes.
 pub(super) struct Lanes {
     hosts: Vec<f64>,
     nics: Vec<f64>,
@@ -19,7 +18,6 @@ pub(super) struct Lanes {
     pub(super) bottom: f64,
 }
 
-/// The name of a lane.
 pub(super) struct LaneLabel {
     pub(super) class: &'static str,
     pub(super) text: String,
@@ -88,7 +86,7 @@ impl Lanes {
         self.labels.push(LaneLabel { class, text, y: Px(y), text_y: Px(y + 4.0) });
     }
 
-    /// Returns the height of a lane, or `None` for what is about the whole world.
+    /// Returns the height of a lane, or `None` for a record about the whole world.
     pub(super) fn y(&self, subject: Subject) -> Option<f64> {
         match subject {
             Subject::World => None,

@@ -29,7 +29,7 @@ struct ReportPage<'a> {
     version: &'static str,
 }
 
-/// A finding: its first line, and the others.
+/// A finding: its first line, and its other lines.
 struct FindingLines<'a> {
     checker: &'a str,
     summary: &'a str,
@@ -46,7 +46,7 @@ impl<'a> FindingLines<'a> {
 /// The number of records that are kept for a page.
 const KEPT_RECORDS: usize = 100_000;
 
-/// Runs what a reduction leaves of the world of a seed, and returns the page that shows it.
+/// Runs the reduced world of a seed, and returns the page that shows the world.
 pub(super) fn page(workload: &Workload, seed: u64, reduction: &Reduction) -> anyhow::Result<String> {
     let run = workload.run_reduced(seed, reduction, KEPT_RECORDS).map_err(anyhow::Error::msg)?;
     let events = &run.timeline.events;

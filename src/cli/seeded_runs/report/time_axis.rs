@@ -10,7 +10,7 @@ const PER_RECORD: f64 = 11.0;
 const WIDTHS: (f64, f64) = (900.0, 40_000.0);
 /// The largest number of times that are left out.
 const MAX_BREAKS: usize = 60;
-/// No shorter time is left out, in ns.
+/// The shortest time that is left out, in ns.
 const SHORTEST_BREAK: u64 = 20_000;
 /// The least distance of two labels.
 const LABEL_DISTANCE: f64 = 84.0;
@@ -29,7 +29,6 @@ struct Segment {
     x: f64,
 }
 
-/// A label of the axis.
 pub(super) struct Tick {
     pub(super) x: Px,
     pub(super) label: String,
@@ -45,7 +44,7 @@ pub(super) struct Break {
 
 impl TimeAxis {
     /// Creates an axis for records at these times, which must be in order. `left` is the position
-    /// of the first one.
+    /// of the first record.
     pub(super) fn new(times: &[u64], left: f64) -> TimeAxis {
         let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         gaps.sort_unstable_by_key(|&gap| std::cmp::Reverse(gap));
@@ -68,15 +67,15 @@ impl TimeAxis {
         TimeAxis { segments, scale, width: x - BREAK }
     }
 
-    /// Returns the position of a time. A time that is left out has that of the end of the segment
-    /// before it.
+    /// Returns the position of a time. A time that is left out has the position of the end of the
+    /// segment before it.
     pub(super) fn x(&self, at: u64) -> f64 {
         let after = self.segments.partition_point(|segment| segment.begin <= at);
         let Some(segment) = self.segments.get(after.saturating_sub(1)) else { return 0.0 };
         segment.x + (at.clamp(segment.begin, segment.end) - segment.begin) as f64 * self.scale
     }
 
-    /// Returns a label for the begin of each segment, and for round times within it.
+    /// Returns a label for the beginning of each segment, and for round times within the segment.
     pub(super) fn ticks(&self) -> Vec<Tick> {
         let step = round_step(LABEL_DISTANCE / self.scale);
         let mut ticks: Vec<Tick> = Vec::new();
@@ -96,7 +95,6 @@ impl TimeAxis {
         ticks
     }
 
-    /// Returns the times that are left out.
     pub(super) fn breaks(&self) -> Vec<Break> {
         let pairs = self.segments.windows(2);
         let gap = |pair: &[Segment]| {
@@ -121,7 +119,7 @@ fn round_step(ns: f64) -> u64 {
     }
 }
 
-/// Formats ns as µs, with as many decimals as are of use.
+/// Formats ns as µs, with two decimals below 10 µs, and none from 1 ms on.
 pub(super) fn format_time(ns: u64) -> String {
     let us = ns as f64 / 1e3;
     match ns {

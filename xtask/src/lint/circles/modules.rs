@@ -1,4 +1,4 @@
-//! The modules of a crate, and which of them each uses.
+//! The modules of a crate, and the uses between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,22 +13,22 @@ use super::Uses;
 /// The path of a module, which is empty for the root of the crate.
 pub(super) type Module = Vec<String>;
 
-/// What one module contains.
+/// The contents of one module.
 #[derive(Default)]
 struct Source {
     /// The module whose file contains this one.
     file: Module,
-    /// The names of its items, without those that it imports.
+    /// The names of the module's items, without imported items.
     items: BTreeSet<String>,
     /// The path of each name that it imports.
     imports: BTreeMap<String, Module>,
-    /// The modules all of whose names it imports.
+    /// The modules that it imports with `*`.
     globs: Vec<Module>,
     /// The paths that it names, and whether each is in a re-export.
     paths: Vec<(Module, bool)>,
 }
 
-/// Returns the modules that each module uses of the crate whose root is this file.
+/// Returns the modules that each module of a crate uses. `root` is the file of the crate's root.
 pub(super) fn uses(root: &Path) -> Result<Uses> {
     let mut modules = Crate::default();
     modules.load(root, Module::new(), root.parent().context("a file is in a directory")?)?;
@@ -46,7 +46,7 @@ impl Crate {
         self.add(parsed.items, module.clone(), module, file, folder)
     }
 
-    /// Adds a module with these items. Its own file is that of the module `file_module`.
+    /// Adds a module with these items, in the file of the module `file_module`.
     fn add(
         &mut self,
         items: Vec<Item>,
@@ -97,8 +97,8 @@ impl Crate {
         uses
     }
 
-    /// Returns what a path in the module `from` leads to, if it is of this crate. `depth` is the
-    /// number of imports followed so far.
+    /// Returns the target of a path in the module `from`, if the target is in this crate. `depth`
+    /// is the number of imports followed so far.
     fn resolve(&self, path: &[String], from: &Module, depth: usize) -> Option<Target> {
         let (first, mut rest) = path.split_first()?;
         let mut target = match first.as_str() {
@@ -122,7 +122,7 @@ impl Crate {
         Some(target)
     }
 
-    /// Returns what a name means in a module.
+    /// Returns the target of a name in a module.
     fn lookup(&self, name: &str, module: &Module, depth: usize) -> Option<Target> {
         // Globs that import each other would be followed forever.
         if depth > 8 {
@@ -147,7 +147,7 @@ impl Crate {
     }
 }
 
-/// What a path leads to: a module, or an item of one.
+/// The target of a path: a module, or an item of a module.
 struct Target {
     module: Module,
     is_item: bool,
@@ -297,7 +297,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns what the module `user` uses in a crate of these files.
+    /// Returns the modules that `user` uses in a crate of these files.
     fn uses_of(user: &str, files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {
