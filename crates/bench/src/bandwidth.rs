@@ -151,7 +151,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(crate) struct Measurement {
     /// Outstanding messages.
     window: u32,
-    /// The MTU in bytes.
     mtu: usize,
     /// The number of the last block.
     number: u32,

@@ -155,7 +155,6 @@ fn run_error(peer: &mut PeerProcess, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The operations to measure.
 #[derive(Clone, Debug)]
 struct Ops(Vec<Op>);
 

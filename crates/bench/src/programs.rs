@@ -35,7 +35,6 @@ pub(crate) struct Args {
 /// The time after which a program is considered to hang.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A program and its baseline.
 struct Case {
     name: &'static str,
     unit: &'static str,
@@ -43,7 +42,6 @@ struct Case {
     baseline: Measure,
 }
 
-/// How to measure a value.
 #[derive(Clone, Copy)]
 enum Measure {
     /// A row of another benchmark: its subcommand, operation and message size.
@@ -195,8 +193,8 @@ impl Measure {
                 Ok((rate, rate))
             }
             Measure::UcxLatency(transport, test) => {
-                // UCX columns: iterations, median latency, average latency, ...: half of a round
-                // trip, except for fadd
+                // UCX columns: iterations, median latency, average latency, ... A latency is half
+                // of a round trip. The latency of fadd is a full round trip.
                 let figures = ucx(transport, test, "8", &lat)?;
                 let half = if test.contains("fadd") { 0.5 } else { 1.0 };
                 let [_, median, average, ..] = figures[..] else { bail!("{figures:?}") };

@@ -21,7 +21,7 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 
 pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
-/// The id of an acceptor, and the addresses of the processes with lower ids, which it dials.
+/// The id of an acceptor, and the addresses that the acceptor dials: the processes with lower ids.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Acceptor {
     me: ProcessId,
