@@ -1,4 +1,4 @@
-//! Whether a history of transactions that read and append to lists is strictly serializable.
+//! Checks whether a history of transactions that read and append to lists is strictly serializable.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use petgraph::graphmap::DiGraphMap;
 /// A transaction that was told to be committed, or that has taken effect without being told.
 #[derive(Clone, Debug)]
 pub struct Transaction {
-    /// What it has read, by record.
+    /// The lists that the transaction has read, by record.
     pub reads: BTreeMap<u32, Vec<u32>>,
     /// The records to which it has appended its number.
     pub appends: Vec<u32>,

@@ -29,13 +29,14 @@ struct World {
     attempts: Vec<u32>,
     works: Vec<Work>,
     committed: BTreeMap<u32, Transaction>,
-    /// The transactions of lives that have ended; what is in the lists of these has taken effect.
+    /// The transactions of ended lives. A transaction whose number is in the lists has taken
+    /// effect.
     open: BTreeMap<u32, Transaction>,
     recovered: BTreeSet<Life>,
     /// The clients whose lives have ended, to be recovered.
     ended: Vec<usize>,
     to_do: u32,
-    /// When a node dies, if one does.
+    /// The step in which a node dies.
     dies_at: Option<u64>,
 }
 

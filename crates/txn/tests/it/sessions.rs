@@ -37,7 +37,6 @@ fn value_of(list: &[u32]) -> Vec<u8> {
     list.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// What all tasks share.
 struct History {
     now: Cell<u64>,
     to_do: Cell<u32>,
@@ -119,12 +118,11 @@ struct World {
     history: Rc<History>,
     /// All processes that ever were; those that have ended are `None`.
     processes: Vec<Option<Process>>,
-    /// Their lives.
     lives: Vec<Life>,
-    /// When a coordinator starts again.
+    /// The step in which a coordinator starts again.
     starts: BTreeMap<u16, u64>,
     highest: BTreeMap<u16, u16>,
-    /// Whose requests are under way, by the number that the cluster knows them by.
+    /// The process and ticket of each batch in flight, by the cluster's number of its client.
     posted: BTreeMap<usize, (usize, Ticket)>,
     next_post: usize,
     fences: Vec<Fence>,

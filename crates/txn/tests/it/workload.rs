@@ -57,7 +57,6 @@ fn value_of(list: &[u32]) -> Vec<u8> {
     list.iter().rev().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// A transaction that runs.
 pub struct Running {
     attempt: Attempt,
     pub number: u32,
@@ -65,7 +64,6 @@ pub struct Running {
     is_committing: bool,
 }
 
-/// What a transaction needs next.
 pub enum Next {
     Post(Vec<Request>),
     /// It has ended, without an effect if this lock was in its way.
