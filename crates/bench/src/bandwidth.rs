@@ -91,7 +91,6 @@ impl Block {
         self.messages.saturating_sub(self.window.into())..self.messages
     }
 
-    /// Returns the UDP stream with the same payload.
     fn udp_plan(&self) -> StreamPlan {
         let payload = self.mtu.min(self.len);
         StreamPlan {
@@ -147,7 +146,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures blocks, and numbers them.
 pub(crate) struct Measurement {
     /// Outstanding messages.
     window: u32,
@@ -179,7 +177,6 @@ impl Measurement {
     }
 }
 
-/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     serve_blocks(setup, connection, |endpoint, block: &Block, connection| {
         endpoint.run(block.variant, &Server(block), connection)

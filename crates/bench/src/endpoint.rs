@@ -209,7 +209,6 @@ pub(crate) trait BlockTask {
 }
 
 impl Endpoint {
-    /// Runs `task` on the queue pair or socket of `variant`.
     pub(crate) fn run<T: BlockTask>(
         &mut self,
         variant: Variant,

@@ -139,7 +139,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the second process.
 pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     while let Some(plan) = connection.receive::<Option<TrialPlan>>()? {
         failover_trial::run_responder(&plan, connection)?;

@@ -58,7 +58,6 @@ enum Measure {
 
 /// UCX over Mitra's RC queue pairs. UCX adds UD for the connection set-up.
 const RC: &str = "rc_v";
-/// UCX over TCP sockets.
 const TCP: &str = "tcp";
 
 const CASES: [Case; 8] = [
@@ -210,7 +209,6 @@ impl Measure {
     }
 }
 
-/// Returns a command that runs this program.
 fn mitra() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()))
 }
@@ -298,7 +296,6 @@ fn run_pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Res
     Ok(String::from_utf8_lossy(&called.stdout).into_owned())
 }
 
-/// Returns whether a process listens at this TCP port.
 fn is_listening(port: u16) -> bool {
     // proc(5): columns sl, local_address, rem_address, st; state 0A is LISTEN.
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

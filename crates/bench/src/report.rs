@@ -32,10 +32,8 @@ pub(crate) struct Report {
 pub(crate) struct Claim {
     /// The name of the figure. It is stable.
     pub(crate) name: String,
-    /// The paper's figure.
     pub(crate) paper: &'static str,
     pub(crate) target: &'static str,
-    /// The figure of this run.
     #[serde(serialize_with = "rounded")]
     pub(crate) value: f64,
     pub(crate) unit: &'static str,

@@ -98,7 +98,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let nics = setup.placement.open()?.map(|nic| nic as Arc<dyn Provider>);
     let domain = Domain::new(nics.to_vec())?;

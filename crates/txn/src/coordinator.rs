@@ -71,7 +71,6 @@ struct Slot {
 pub(crate) struct Core {
     layout: Rc<Layout>,
     life: Life,
-    /// The number of attempts that have begun.
     attempts: u32,
     slots: Vec<Slot>,
     waiting_for_slot: Vec<Waker>,
@@ -215,7 +214,6 @@ impl Coordinator {
         self.core.borrow_mut().end_life();
     }
 
-    /// Leaves this many numbers of attempts.
     #[cfg(test)]
     pub(crate) fn leave_attempts(&self, left: u32) {
         self.core.borrow_mut().attempts = u32::MAX - left;
@@ -261,7 +259,6 @@ impl fmt::Debug for Coordinator {
 }
 
 impl Core {
-    /// Takes a slot for an attempt.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<(usize, LockWord), NotCommitted>> {
         if self.attempts == u32::MAX {
             self.end_life(); // numbers are not used again
@@ -305,7 +302,8 @@ impl Core {
         }
     }
 
-    /// Returns what the transaction of a slot waits for.
+    /// Returns the reply for the transaction of a slot, or [`Abort::LifeEnded`] after the end of
+    /// the life.
     pub(crate) fn reply(&mut self, slot: usize, context: &Context<'_>) -> Poll<Reply> {
         match self.slots[slot].reply.take() {
             Some(reply) => Poll::Ready(reply),

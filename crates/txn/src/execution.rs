@@ -62,7 +62,6 @@ enum At {
     Removal(Place),
 }
 
-/// The search for one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Search {
     key: RecordKey,
@@ -93,7 +92,6 @@ pub(crate) struct Execution {
     failed: Option<Abort>,
     /// The places of the records that were looked for; `None` if a record does not exist.
     found: BTreeMap<RecordKey, Option<Place>>,
-    /// The places of inserted records.
     inserted: BTreeMap<RecordKey, Place>,
     /// The buckets that the attempt changes.
     buckets: BTreeMap<Place, Bucket>,
@@ -233,7 +231,7 @@ impl Execution {
                 .any(|lock| requests.iter().any(|request| request.node == lock.node && request.at == lock.at))
     }
 
-    /// Ends the transaction without an effect, after a validation of what the program has read.
+    /// Ends the transaction without an effect, after a validation of the program's reads.
     pub(crate) fn refuse(&mut self, store: &mut Store<'_>, why: Abort) -> Progress {
         self.writes.clear();
         self.failed = Some(why);
@@ -244,7 +242,6 @@ impl Execution {
         self.abort(Abort::RolledBack)
     }
 
-    /// Continues with the outcomes of the last requests.
     pub(crate) fn on_outcomes(&mut self, store: &mut Store<'_>, outcomes: &[Outcome]) -> Progress {
         let step = self.attempt.on_outcomes(outcomes);
         self.on_step(store, step)
@@ -477,7 +474,6 @@ impl Execution {
         Some(record.value.clone())
     }
 
-    /// Passes the writes to the attempt, and commits it.
     fn commit_attempt(&mut self, store: &mut Store<'_>) -> Progress {
         let misfit = self.writes.iter().find_map(|(&key, pending)| {
             let exists = self.found.get(&key).copied().flatten().is_some();
@@ -540,7 +536,6 @@ impl Execution {
     }
 }
 
-/// The bucket to which the place of a record belongs.
 pub(crate) fn bucket_of(layout: &Layout, record: Place) -> Place {
     let records = layout.buckets(record.table).map_or(1, |(_, records)| records);
     Place { kind: PlaceKind::Bucket, index: record.index / records, ..record }

@@ -31,7 +31,6 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A bucket without keys, with place for this many.
     pub(crate) fn empty(records: u32) -> Bucket {
         Bucket { keys: vec![None; records as usize], is_passed: false }
     }

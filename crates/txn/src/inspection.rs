@@ -337,7 +337,6 @@ impl Display for HeldLock {
     }
 }
 
-/// Writes the number of findings, and the first findings.
 fn list<T>(
     f: &mut Formatter<'_>,
     what: &str,

@@ -28,9 +28,8 @@ struct Part {
 /// The outcome of the READ of one place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadOutcome<'a> {
-    /// What was read, if it is known.
+    /// The result of the READ, if it is known.
     pub(crate) bytes: Option<&'a [u8]>,
-    /// Whether the node is declared dead.
     pub(crate) is_dead: bool,
 }
 

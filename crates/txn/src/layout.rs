@@ -108,7 +108,6 @@ struct TableLayout {
     bucket_records: u32,
     bucket_bytes: u64,
     record_bytes: u64,
-    /// The length of a partition.
     partition_bytes: u64,
     /// The largest number of partitions of which a node has copy i.
     partitions_of_node: u64,

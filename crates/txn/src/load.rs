@@ -73,7 +73,6 @@ pub struct Loader<'a> {
     taken: BTreeSet<(TableId, u32)>,
 }
 
-/// The content of a partition.
 #[derive(Clone, Debug, Default)]
 struct Partition {
     /// Key and value of each record, by the number of its place. The records of a bucket have its

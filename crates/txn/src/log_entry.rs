@@ -19,7 +19,6 @@ pub(crate) const HEADER_BYTES: usize = 24;
 /// The length of what comes before the content of a record.
 const RECORD_HEADER_BYTES: usize = 15;
 
-/// One record of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Logged {
     pub(crate) place: Place,

@@ -53,7 +53,6 @@ struct Change {
     is_orphan: bool,
 }
 
-/// One slot of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Slot {
     copies: Vec<Location>,

@@ -59,7 +59,6 @@ impl Request {
         Request { node: from.node, at: from.at, op: Op::Read(bytes) }
     }
 
-    /// Writes bytes at an offset behind a location.
     pub(crate) fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
         Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
     }

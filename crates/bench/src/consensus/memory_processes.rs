@@ -34,7 +34,6 @@ struct MemoryInfo {
     rc_qp: RcQpInfo,
 }
 
-/// Returns the configuration of all connections.
 pub(super) fn config() -> mitra_failover::Config {
     mitra_failover::Config { detector: detector(), ..mitra_failover::Config::default() }
 }
@@ -45,7 +44,7 @@ pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
     (0..processes).map(|p| [p; 16]).collect()
 }
 
-/// A memory process, as the leader sees it.
+/// The leader's end of a memory process.
 pub(super) struct Memory {
     _process: PeerProcess,
     /// The TCP address of each protocol's memory node.

@@ -119,7 +119,6 @@ pub(crate) enum Setup {
     Acceptor(paxos_acceptors::Acceptor),
 }
 
-/// Runs a second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     match setup {
         Setup::Memory(shared) => memory_processes::peer(shared, connection),
@@ -127,7 +126,6 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
     }
 }
 
-/// Returns the sizes of the log.
 fn log(processes: u8, memories: u8) -> replicated::Config {
     replicated::Config {
         processes,

@@ -22,7 +22,6 @@ pub struct Cluster {
     dead: Vec<bool>,
     queues: BTreeMap<(usize, NodeId), VecDeque<Posted>>,
     batches: BTreeMap<usize, Batch>,
-    /// The queues whose clients are fenced.
     fenced: BTreeSet<(usize, NodeId)>,
     /// The step until which a queue stands still.
     paused: BTreeMap<(usize, NodeId), u64>,
@@ -38,7 +37,6 @@ struct Posted {
     begun: Option<Vec<u8>>,
 }
 
-/// The outcomes of what a client has posted.
 struct Batch {
     outcomes: Vec<Option<Outcome>>,
 }
@@ -86,7 +84,7 @@ impl Cluster {
         }
     }
 
-    /// Ends what a client has posted: each node has executed a part of it, and executes no more.
+    /// Ends all requests of a client. Each node has executed a part of them, and executes no more.
     pub fn fence(&mut self, client: usize) {
         let keys: Vec<_> = self.queues.keys().filter(|(owner, _)| *owner == client).copied().collect();
         for key in keys {
@@ -102,7 +100,7 @@ impl Cluster {
         self.fenced.insert((client, node));
     }
 
-    /// A node executes nothing that a client posts.
+    /// Makes a node execute no requests of a client.
     pub fn refuse(&mut self, client: usize, node: NodeId) {
         self.fenced.insert((client, node));
     }

@@ -12,7 +12,6 @@ use crate::workload::{self, COPIES, NODES, Next, Running, SLOT_BYTES, resolve, s
 
 const CLIENTS: usize = 4;
 
-/// What a client is doing.
 enum Work {
     Idle,
     Attempt(Box<Running>),
@@ -153,7 +152,7 @@ impl World {
     }
 }
 
-/// Runs the workload from a seed. Returns the number of committed transactions, or what is wrong.
+/// Runs the workload from a seed. Returns the number of committed transactions, or the violation.
 fn run(seed: u64) -> Result<usize, String> {
     let cluster_prng = Prng::stream(seed, "cluster");
     let bytes = workload::bytes(CLIENTS);

@@ -23,7 +23,7 @@ const TIMEOUT: u64 = 2_000;
 const MAX_SLEEP: u64 = 6_000;
 const SEEDS_FOR_MUTANTS: u64 = 2000;
 
-/// A rule that is not kept.
+/// The rule that a run breaks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mutant {
     /// The log of a life is read although nothing has fenced the life.
@@ -211,7 +211,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes on with a takeover that does not wait for outcomes.
+    /// Continues a takeover that does not wait for outcomes.
     fn wait(&mut self, id: usize) -> Result<(), String> {
         let process = self.processes.get_mut(&id).unwrap();
         let now = Duration::from_micros(self.now);
@@ -247,7 +247,7 @@ impl World {
         self.on_takeover(id, takeover, step)
     }
 
-    /// A recovery begins.
+    /// Checks the invariants at the begin of a recovery.
     fn check_recovery(&mut self, id: usize, of: Life) -> Result<(), String> {
         self.takeovers += 1;
         self.recoveries.push((id, of));
@@ -402,7 +402,7 @@ impl World {
         }
     }
 
-    /// Whether every life that has ended is recovered, and nobody does anything.
+    /// Whether every ended life is recovered, and no process has work.
     fn is_at_rest(&self) -> bool {
         let is_over = |coordinator| {
             let word = self.word(coordinator);

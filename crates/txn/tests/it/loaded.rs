@@ -296,7 +296,7 @@ fn loaded_store_is_as_if_transactions_had_inserted_the_records() {
     }
 }
 
-/// Changes records in one transaction. Returns what was there.
+/// Changes records in one transaction. Returns the earlier values.
 async fn change(
     tx: &mut impl Transaction,
     changes: &Loaded,
@@ -593,7 +593,7 @@ fn stores_with_dead_nodes_are_read_from_backups() {
     assert!(!inspection.is_clean());
 }
 
-/// A node that was started again is named, and so is one of another store.
+/// The inspection names a node that was started again, and a node of another store.
 #[test]
 fn nodes_without_the_store_are_found() {
     let (mut store, _) = small_store();

@@ -55,7 +55,6 @@ fn run_until(
     }
 }
 
-/// Runs an attempt to its next result.
 fn run(memory: &mut Memory, attempt: &mut Attempt, mut step: Step) -> Step {
     while let Step::Post(requests) = step {
         step = attempt.on_outcomes(&execute(memory, &requests));

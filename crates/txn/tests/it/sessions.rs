@@ -99,7 +99,7 @@ struct Process {
     session: Session,
     life: Life,
     wakes: u64,
-    /// What has ended while the process slept.
+    /// The outcomes that arrived while the process slept.
     inbox: Vec<(Ticket, Vec<Outcome>)>,
     fenced: BTreeSet<NodeId>,
 }
@@ -116,7 +116,7 @@ struct World {
     cluster: Cluster,
     prng: Prng,
     history: Rc<History>,
-    /// All processes that ever were; those that have ended are `None`.
+    /// All processes; an ended process is `None`.
     processes: Vec<Option<Process>>,
     lives: Vec<Life>,
     /// The step in which a coordinator starts again.
