@@ -33,7 +33,7 @@ impl OutputFile {
         Ok(file)
     }
 
-    /// Writes the file and replaces what it contained.
+    /// Writes the file, in place of its earlier content.
     ///
     /// # Errors
     /// The file can no longer be created, or its disk is full. The error names the path and a

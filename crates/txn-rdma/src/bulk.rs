@@ -18,7 +18,7 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 /// The number of records between two polls of the links: about a millisecond of work.
 const RECORDS_PER_POLL: usize = 256;
 
-/// Why a store was not loaded as a whole.
+/// Why a store was not loaded completely.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
     /// A record has no place in the store.

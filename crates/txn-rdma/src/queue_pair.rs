@@ -51,7 +51,7 @@ pub enum LinkError {
     Nic(#[from] Error),
 }
 
-/// How a request has ended.
+/// The end of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Success,

@@ -219,7 +219,7 @@ impl Inputs {
         Inputs { accounts, hotspot, prng }
     }
 
-    /// The next transaction: a SendPayment with 25 %, each of the others with 15 %.
+    /// The next transaction: a SendPayment with 25 %, every other kind with 15 %.
     pub fn next_input(&mut self) -> Input {
         let [account, other] = self.two_accounts();
         let amount = self.prng.between(1, 50_00) as Cents;

@@ -5,8 +5,8 @@
 //!   nothing here is audited.
 //! - A Delivery is one database transaction for each district, as §2.7 allows, so it locks little
 //!   at a time. It is not put into a queue here: the caller may run its transactions later.
-//! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It reads and locks the
-//!   same records as any other New-Order.
+//! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It reads and locks
+//!   the same records as any other New-Order.
 //! - W_YTD, D_YTD and D_NEXT_O_ID are records of their own, and three kinds of index records exist
 //!   (§1.4 allows both).
 //!

@@ -4,7 +4,6 @@
 //! [`Coordinator::take_requests`] returns, and passes their outcomes to
 //! [`Coordinator::on_outcomes`]. The driver executes the requests of one ticket to one node in
 //! their order. A ticket has one list of requests in flight at a time.
-//! their order. A ticket has one list of requests under way at a time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +59,7 @@ struct Slot {
     /// Whether a [`RemoteTransaction`](crate::RemoteTransaction) uses the slot.
     is_used: bool,
     is_told: bool,
-    /// Whether requests are under way or parked.
+    /// Whether requests are in flight or parked.
     is_posted: bool,
     /// Requests that would meet locks of a committed transaction of this coordinator. They wait
     /// until the locks are free.
@@ -189,8 +188,8 @@ impl Coordinator {
             && core.slots.iter().all(|slot| slot.execution.is_none())
     }
 
-    /// Returns whether no transaction is under way or to be applied. Tasks may wait for something
-    /// else.
+    /// Returns whether no transaction is in flight or still to be applied. Tasks may wait for
+    /// something else.
     pub fn is_settled(&self) -> bool {
         self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
     }

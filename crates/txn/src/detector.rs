@@ -1,5 +1,5 @@
-//! The failure detector of coordinators: every coordinator beats, and reads the beats of the
-//! others.
+//! The failure detector of coordinators: each coordinator writes heartbeats, and reads the
+//! heartbeats of all coordinators.
 //!
 //! A suspicion may be wrong. Then only the suspected life is lost, because it is fenced.
 
@@ -121,8 +121,8 @@ impl Detector {
     }
 
     /// Returns whether another life has claimed or recovered this life. This life should end,
-    /// because it is going to be fenced. If the recoverer has ended, this life still does not
-    /// suspect itself.
+    /// because it is going to be fenced. A life does not suspect itself, so without a third
+    /// coordinator nobody replaces a recoverer that has ended.
     pub fn is_taken_over(&self) -> bool {
         let word = self.line(self.me).map(|line| line.word);
         let is_claimed = |word: LifeWord| {

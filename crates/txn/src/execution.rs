@@ -102,7 +102,7 @@ pub(crate) struct Execution {
 }
 
 /// The places that a committed transaction has read and written, with their versions. Two
-/// transactions with a place in common are ordered by its versions.
+/// transactions with a place in common are ordered by the versions of this place.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Footprint {
     /// The read places, with the versions that were found.
@@ -289,7 +289,7 @@ impl Execution {
         }
     }
 
-    /// Where the search for a key begins; `None` if there is no such table.
+    /// Returns the first place of the search for a key, or `None` if the table does not exist.
     fn begin(&self, store: &mut Store<'_>, key: RecordKey) -> Option<At> {
         match store.cache.get(key) {
             Some(place) => Some(At::Record(place)),
@@ -297,7 +297,7 @@ impl Execution {
         }
     }
 
-    /// Continues the searches, and after the last search the stage.
+    /// Continues the searches. After the last search, returns the values or commits.
     fn search(&mut self, store: &mut Store<'_>) -> Progress {
         loop {
             if self.searches.is_empty() {

@@ -90,7 +90,7 @@ pub enum IndexError {
     },
 }
 
-/// What an [`Inspector`] has found.
+/// The findings of an [`Inspector`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inspection {
     /// The number of records of each table, by the number of the table.
@@ -118,9 +118,9 @@ pub struct Inspection {
 /// Inspects a store, without I/O. It needs memory for the index of one partition, and for 256 KiB
 /// or one record of each copy.
 ///
-/// No transaction may run or wait for its recovery, because the inspector may report its writes as
-/// torn or different. The caller executes [`Inspector::requests`] and passes their outcomes to
-/// [`Inspector::on_outcomes`], until there are no more requests.
+/// No transaction may run or wait for a recovery, because the inspector may report unfinished
+/// writes as torn or different. The caller executes [`Inspector::requests`] and passes their
+/// outcomes to [`Inspector::on_outcomes`], until there are no more requests.
 #[derive(Clone, Debug)]
 pub struct Inspector {
     layout: Rc<Layout>,
@@ -265,8 +265,8 @@ impl Inspector {
     fn check_index(&mut self, Place { table, partition, .. }: Place) {
         let count = self.buckets.len();
         let mut places = Vec::new();
-        // For each bucket, the number of marked buckets directly before it. The search continues
-        // with the first bucket after the last.
+        // For each bucket, the number of marked or unreadable buckets directly before it. After the
+        // last bucket, the search continues with the first.
         let mut leading = vec![0; count];
         for step in 1..2 * count {
             let before = (step - 1) % count;

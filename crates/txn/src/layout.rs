@@ -267,7 +267,7 @@ impl Layout {
         (0..self.schema.slots).map(|slot| self.log_slot(coordinator, slot)).collect()
     }
 
-    /// Where the copies of a place are; `None` if there is no such place.
+    /// Returns the copies of a place, or `None` if the place does not exist.
     pub fn copies_of(&self, place: Place) -> Option<Copies> {
         let table = self.tables.get(usize::from(place.table.0))?;
         let (count, stride) = self.places(place.table, place.kind)?;

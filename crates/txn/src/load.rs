@@ -131,8 +131,8 @@ impl<'a> Loader<'a> {
 
     /// Removes all partitions with records from the loader. They must be complete. Returns the
     /// WRITEs of all their copies, each of at most 256 KiB or of one record. The WRITEs may be
-    /// executed in any order, and repeated until executed. The iterator makes each WRITE only when
-    /// the caller takes it.
+    /// executed in any order, and repeated until executed. The iterator makes the WRITEs lazily, so
+    /// that they need little memory.
     pub fn take_requests(&mut self) -> impl Iterator<Item = Request> + use<'a> {
         let layout = self.layout;
         let partitions = core::mem::take(&mut self.partitions);

@@ -14,7 +14,7 @@ pub struct Place {
     pub partition: u32,
     /// Whether it is the place of a bucket of the table's index, or of one of its records.
     pub kind: PlaceKind,
-    /// The number of the place among those of its kind in the partition.
+    /// The number of the place among the places of its kind in the partition.
     pub index: u32,
 }
 

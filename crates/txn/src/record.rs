@@ -26,8 +26,8 @@ pub(crate) const VERSION_BYTES: usize = 8;
 /// The length of lock and version, in bytes.
 pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
-/// The version of a record. Each commit that writes the record increases it. The versions of a
-/// deleted record continue when its place is used again.
+/// The version of a record. Each commit that writes the record increases it. A deleted record has a
+/// version too, from which a new record at its place continues.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(u64);
 

@@ -38,13 +38,13 @@ pub enum Op {
     },
 }
 
-/// What is known about a request when it has ended. It is never executed later.
+/// The outcome of a request. A request is never executed after its outcome is known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// The request was executed once. The bytes are the result of a READ, or the word before a
     /// compare-and-swap; empty for a WRITE.
     Executed(Vec<u8>),
-    /// The request was executed once, and what it returned is lost.
+    /// The request was executed once, and its result is lost.
     ValueLost,
     /// The request was not executed.
     NotExecuted,

@@ -84,8 +84,8 @@ impl Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     layout: Rc<Layout>,
-    /// The begin of the next piece of each partition and kind that is not read completely. The last
-    /// element is read first.
+    /// The first place of the next piece, for each partition and kind that is not read completely.
+    /// The last element is read first.
     begins: Vec<Place>,
     copies: usize,
     piece: Option<Piece>,

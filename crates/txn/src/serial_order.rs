@@ -57,8 +57,8 @@ impl Order {
     }
 }
 
-/// Returns a serial order that has the same results and respects real time: a transaction comes
-/// after every transaction that its caller knew to be committed before the begin.
+/// Returns a serial order with the same results. The order respects real time: a transaction comes
+/// before all transactions that began after its caller knew of the commit.
 ///
 /// The history may lack transactions, for example of coordinators that died. Each version that no
 /// event has made counts as the write of an unknown transaction. Unknown transactions weaken the

@@ -30,7 +30,7 @@ const STORE: u64 = BEAT - 1;
 pub enum Command {
     /// Execute these requests, and answer with [`Session::on_outcomes`].
     Post(Ticket, Vec<Request>),
-    /// Fence a life and all earlier ones of its coordinator on all nodes that are not declared
+    /// Fence a life and all earlier lives of its coordinator on all nodes that are not declared
     /// dead, and answer with [`Session::on_fenced`].
     Fence(Life),
 }
@@ -73,7 +73,7 @@ pub enum Ending {
         node: NodeId,
         /// The life.
         life: Life,
-        /// What the node says.
+        /// The node's reason.
         reason: String,
     },
     /// The life has used all its numbers of attempts.
@@ -84,7 +84,7 @@ pub enum Ending {
     Undecided,
 }
 
-/// A takeover, and what it waits for.
+/// A takeover, and the event that it waits for.
 #[derive(Debug)]
 struct Running {
     takeover: Takeover,
@@ -111,7 +111,7 @@ pub struct Session {
     /// start.
     takeovers: BTreeMap<u16, Running>,
     commands: Vec<Command>,
-    /// When the next heartbeat is due; `None` while one is under way.
+    /// The time of the next heartbeat; `None` while a heartbeat is in flight.
     next_beat: Option<Duration>,
     now: Duration,
     is_live: bool,
@@ -121,8 +121,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a life. `life` comes from [`Life::next`]; its process is connected to all nodes but
-    /// the `dead` ones.
+    /// Begins a life. `life` comes from [`Life::next`]. Its process is connected to all nodes
+    /// except the `dead` nodes.
     pub fn new(layout: Rc<Layout>, life: Life, timing: Timing, dead: &[NodeId]) -> Session {
         let lines = layout.nodes().map(|node| Location { node, at: layout.life_line(1) }).collect();
         let coordinators = layout.schema().coordinators;
@@ -294,7 +294,7 @@ impl Session {
             });
         }
         for life in ended {
-            // A life that has not begun recovers no others.
+            // A life that has not begun recovers no other life.
             let is_left =
                 self.takeovers.contains_key(&life.coordinator) || self.unrecoverable.contains_key(&life);
             if self.is_live && !is_left {

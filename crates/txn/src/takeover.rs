@@ -2,7 +2,7 @@
 //! coordinator.
 //!
 //! Every node has the life word of every coordinator. The word on the first node that is not
-//! declared dead counts. The begin of a life, and a claim, are written to the nodes in their order,
+//! declared dead counts. The start of a life, and a claim, are written to the nodes in their order,
 //! and have an effect only when all nodes have them. So the first node decides between two
 //! concurrent changes. If the first node is dead, the next node has at least the changes that have
 //! an effect. The state *recovered* is written in the opposite order, so nobody reads it on the
@@ -26,9 +26,9 @@ use crate::request::{Op, Outcome, Request};
 pub enum TakeoverStep {
     /// Execute these requests: at least one.
     Post(Vec<Request>),
-    /// Fence this life and all earlier ones of its coordinator on all nodes that are not declared
-    /// dead, then call [`Takeover::on_fenced`]. A node has fenced a life when nothing that the life
-    /// has posted is executed there any more.
+    /// Fence this life and all earlier lives of its coordinator on all nodes that are not declared
+    /// dead, then call [`Takeover::on_fenced`]. A node has fenced a life when the node executes no
+    /// posted request of the life any more.
     Fence(Life),
     /// Another life recovers. Wait and call [`Takeover::retry`] or, if that life is suspected to
     /// have ended, [`Takeover::replace`].
@@ -104,7 +104,7 @@ enum Stage {
     Ended(TakeoverStep),
 }
 
-/// A takeover of a life. It runs until it ends, or until the life that performs it ends.
+/// A takeover of a life. Only the end of the life that performs a takeover may cut it short.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Takeover {
     /// The life that is taken over. A start learns its incarnation from the word on the first node.

@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct Faults {
     /// The period of the rail failures. One rail is down for half of each period.
     pub(super) period: Option<Duration>,
-    /// The time from the begin of the turn to the kill of coordinator 1.
+    /// The time from the start of the turn to the kill of coordinator 1.
     pub(super) kill: Option<Duration>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Cluster {
     killed_cpu: f64,
 }
 
-/// A time in which transactions ran, by [`clock`], and the CPU time that the processes used in it.
+/// A period in which transactions ran, by [`clock`], and the CPU time of the processes in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pub(super) from: u64,

@@ -117,8 +117,8 @@ fn life_of_a_silent_coordinator_ends() {
     }
 }
 
-/// A life posts WRITEs and swaps without pause while another one fences it. After the fence, the
-/// memory stays as it is.
+/// A life posts WRITEs and swaps without pause while another life fences it. After the fence, the
+/// memory does not change.
 fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
     let nodes = start_nodes(2, rails, kind);
     let (mut victim, _nics) = connect(&links_config(1, &nodes, kind), rails);

@@ -1,4 +1,4 @@
-//! How many rows the tables have.
+//! The numbers of rows of the tables.
 
 /// The number of districts of a warehouse, of order lines of an order, and of customers of a
 /// district that keys have room for.
@@ -74,7 +74,7 @@ impl Scale {
         self.sizes
     }
 
-    /// Whether the sizes are those of the specification.
+    /// Whether the sizes are the sizes of the specification.
     pub fn is_full(&self) -> bool {
         self.sizes == Sizes::TPCC
     }

@@ -36,11 +36,11 @@ enum Step {
     Put(RecordKey, u64),
     Insert(RecordKey, u64),
     Delete(RecordKey),
-    /// Changes the record whatever it is: deletes it, inserts it, or writes it.
+    /// Deletes, inserts or writes the record, depending on its state.
     Toggle(RecordKey, u64),
 }
 
-/// A random program. What it does depends on what it reads.
+/// A random program whose actions depend on its reads.
 #[derive(Clone, Debug)]
 struct Program {
     first: Vec<(RecordKey, Access)>,

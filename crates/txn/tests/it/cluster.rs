@@ -9,11 +9,11 @@ use mitra_txn::{NodeId, Op, Outcome, Request};
 /// The line of the memory that a NIC reads and writes as one.
 const LINE: usize = 64;
 
-/// How often a request ends in doubt, in parts per million.
+/// The rate of requests that end in doubt, in parts per million.
 pub const DOUBT_PPM: u32 = 20_000;
 
-/// How often a queue stands still, in parts per million, and for how many steps at most: long
-/// enough for a whole transaction.
+/// The rate at which a queue stands still, in parts per million, and the longest standstill in
+/// steps: long enough for a whole transaction.
 const PAUSE_PPM: u32 = 30_000;
 const MAX_PAUSE: u64 = 400;
 

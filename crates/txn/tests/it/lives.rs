@@ -43,7 +43,7 @@ enum Activity {
     Transaction,
 }
 
-/// What a process waits for to take over a life.
+/// The event that a process waits for to take over a life.
 enum Waiting {
     Outcomes,
     /// These nodes do not have the fence yet.
@@ -247,7 +247,7 @@ impl World {
         self.on_takeover(id, takeover, step)
     }
 
-    /// Checks the invariants at the begin of a recovery.
+    /// Checks the invariants at the start of a recovery.
     fn check_recovery(&mut self, id: usize, of: Life) -> Result<(), String> {
         self.takeovers += 1;
         self.recoveries.push((id, of));

@@ -351,9 +351,9 @@ fn inspect(layout: &Rc<Layout>, memory: &mut Memory, recovered: Life) -> Inspect
     inspector.into_inspection()
 }
 
-/// Schedule 3: a coordinator dies after each request of a transaction that inserts a record and
-/// deletes another one. The places and the buckets are locked and logged, so a recovery leaves all
-/// of it or nothing.
+/// Schedule 3: a coordinator dies after each request of a transaction that inserts one record and
+/// deletes another record. The places and the buckets are locked and logged, so a recovery leaves
+/// the whole transaction or nothing.
 #[test]
 fn insert_and_delete_are_recovered_after_every_request() {
     let layout = layout();
@@ -407,9 +407,9 @@ fn insert_and_delete_are_recovered_after_every_request() {
     assert!(lost > 4 && recovered > 4 && moving > 4, "{lost} lost, {recovered} recovered, {moving} moving");
 }
 
-/// Schedule 4: a coordinator knows the place of a record that another one deletes. The place is
-/// used again for another key, which the first coordinator must neither read nor write as the
-/// deleted record.
+/// Schedule 4: a coordinator knows the place of a record that another coordinator deletes. The
+/// place is used again for another key, which the first coordinator must neither read nor write as
+/// the deleted record.
 #[test]
 fn known_place_of_a_deleted_record_is_not_trusted() {
     for is_reading in [false, true] {
@@ -480,8 +480,8 @@ fn torn_bucket_does_not_show_that_a_record_is_missing() {
     assert_eq!(*found.borrow(), Some(Ok(Some(vec![1]))));
 }
 
-/// Runs a session for a moment. The node 1 executes what it posts only if it hears the coordinator.
-/// Returns the life that is to be fenced, if the session asks for it.
+/// Runs a session for a moment. Node 1 executes the session's requests only if `hears` is true.
+/// Returns the life that is to be fenced, if the session asks for a fence.
 fn turn(session: &mut Session, memory: &mut Memory, now: Duration, hears: bool) -> Option<Life> {
     let mut fence = None;
     for command in session.poll(now) {

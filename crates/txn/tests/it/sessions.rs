@@ -202,7 +202,7 @@ impl World {
         for process in self.processes.iter_mut().flatten().filter(|process| is_fenced(&process.life)) {
             process.fenced.insert(node);
         }
-        // What a dead process has posted is executed until it is fenced, too.
+        // The requests of a dead process are also executed until a fence.
         let posts = self.posted.iter().filter(|(_, (owner, _))| is_fenced(&self.lives[*owner]));
         posts.for_each(|(&post, _)| self.cluster.fence_at(post, node));
         if nodes.is_empty() {
