@@ -68,7 +68,8 @@ pub(crate) struct Row {
         serialize_with = "rounded_some"
     )]
     pub(crate) baseline_median: Option<f64>,
-    /// The median over all rounds of the ratio of this row's block to the baseline's block.
+    /// The ratio of this row's block to the baseline's block of the same round: the median over all
+    /// rounds.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) ratio: Option<f64>,
     /// The A/A ratio: `ratio` for two identical variants. Its distance from 1 is the noise of the
@@ -241,8 +242,8 @@ impl Blocks {
         self.p99s.push(p99);
     }
 
-    /// Returns the median over all rounds of the ratio of this variant's block to the block of
-    /// `other`.
+    /// Returns the ratio of this variant's block to the block of `other` of the same round: the
+    /// median over all rounds.
     pub(crate) fn ratio_to(&self, other: &Blocks) -> f64 {
         let ratios: Vec<f64> = self.medians.iter().zip(&other.medians).map(|(a, b)| a / b).collect();
         median(&ratios)
