@@ -91,7 +91,6 @@ impl Block {
         self.messages.saturating_sub(self.window.into())..self.messages
     }
 
-    /// Returns the UDP stream with the same payload.
     fn udp_plan(&self) -> StreamPlan {
         let payload = self.mtu.min(self.len);
         StreamPlan {
@@ -147,11 +146,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures blocks, and numbers them.
 pub(crate) struct Measurement {
     /// Outstanding messages.
     window: u32,
-    /// The MTU in bytes.
     mtu: usize,
     /// The number of the last block.
     number: u32,
@@ -180,7 +177,6 @@ impl Measurement {
     }
 }
 
-/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     serve_blocks(setup, connection, |endpoint, block: &Block, connection| {
         endpoint.run(block.variant, &Server(block), connection)

@@ -19,10 +19,8 @@ pub(crate) const RD_ATOMIC: u8 = 16;
 /// The largest payload that a work request carries inline, in bytes.
 pub(crate) const MAX_INLINE: usize = 64;
 
-/// Access rights of the memory that the peer reads, writes and updates atomically.
 const REMOTE: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-/// The numbers of completions that one poll returned.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct PollCounts {
     pub(crate) sent: u32,
@@ -45,7 +43,6 @@ pub(crate) trait BenchQp {
     fn poll(&mut self) -> anyhow::Result<PollCounts>;
     /// Returns the number of posted send requests whose completion has not been polled.
     fn outstanding(&self) -> u32;
-    /// Polls until the send queue has room, then posts.
     fn post_when_room(&mut self, wr: SendWr) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
         while self.outstanding() >= QUEUE_DEPTH {
@@ -87,7 +84,6 @@ pub(crate) struct RcQpInfo {
     rkey: u32,
 }
 
-/// An RC queue pair.
 pub(crate) struct RcBenchQp {
     nic: Arc<dyn Provider>,
     pd: PdId,
@@ -233,7 +229,6 @@ pub(crate) struct VqpInfo {
     region: Vec<u8>,
 }
 
-/// A virtual queue pair.
 pub(crate) struct VirtualBenchQp {
     pub(crate) vqp: VirtualQp,
     memory: Arc<Buffer>,
@@ -326,8 +321,8 @@ impl BenchQp for VirtualBenchQp {
     }
 }
 
-/// Counts posted and completed send requests. The `wr_id` of a request is its number, from 1. A
-/// completion also completes the unsignalled requests before its own.
+/// Counts posted and completed send requests. The `wr_id` of a request is its number, from 1. The
+/// completion of a request also completes all earlier unsignalled requests.
 #[derive(Clone, Copy, Default, Debug)]
 struct CompletionCounter {
     posted: u64,
@@ -357,7 +352,7 @@ impl CompletionCounter {
 }
 
 /// Returns a signalled request that moves `len` bytes between `offset` of the local memory and `at`
-/// of the peer's.
+/// of the peer's memory.
 pub(crate) fn request<L: BenchQp>(qp: &L, op: Op, offset: usize, at: usize, len: usize) -> SendWr {
     let remote = qp.remote(at);
     match op {

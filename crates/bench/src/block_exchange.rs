@@ -15,8 +15,8 @@ pub(crate) struct Setup {
     pub(crate) half: usize,
 }
 
-/// Runs one block at both ends: `task` here, and what [`serve_blocks`] runs for `block` in the
-/// second process. Returns the measured value.
+/// Runs `task` in this process, and sends `block` to [`serve_blocks`] in the second process.
+/// Returns the measured value.
 pub(crate) fn run_block<T: BlockTask>(
     endpoint: &mut Endpoint,
     peer: &mut PeerProcess,

@@ -1,7 +1,7 @@
-//! The baseline *resend with cached requests*. The requester keeps a copy of each request until it
-//! completes. After a failure, it sends every request in flight again, over a backup queue pair
-//! that was connected in advance. It neither fences the old rail nor asks what the responder has
-//! executed, so it executes again what the responder executed before the failure.
+//! The baseline *resend with cached requests*. The requester keeps a copy of each request until the
+//! request completes. After a failure, the requester sends all requests in flight again, over a
+//! backup queue pair that was connected in advance. The requester neither fences the old rail nor
+//! reads evidence, so the responder executes some requests twice.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::stopwatch::Deadline;
 /// The word by which the responder tells the requester that its link is down.
 const LINK_DOWN: u64 = 1;
 
-/// An end of a trial. It has a queue pair on each rail, and all of them use the same memory.
+/// An end of a trial: a queue pair on each rail, all with the same memory.
 struct CachedEndpoint {
     nics: [Arc<SoftNic>; 2],
     qps: [RcBenchQp; 2],
@@ -67,7 +67,7 @@ impl CachedEndpoint {
     }
 }
 
-/// Runs the requester of a trial. Returns `None` if the fault did not trigger.
+/// Returns `None` if the fault did not trigger.
 pub(crate) fn run_requester(
     plan: &TrialPlan,
     fault: Fault,
@@ -98,7 +98,6 @@ pub(crate) fn run_requester(
     evaluate(plan, &observed, &responder)
 }
 
-/// The work of the requester.
 struct CachedRun<'a> {
     end: CachedEndpoint,
     plan: &'a TrialPlan,
@@ -198,8 +197,7 @@ impl CachedRun<'_> {
         Ok(())
     }
 
-    /// Returns what has reported the failure of rail 0, if it has failed: the port, or the
-    /// responder's word.
+    /// Returns the source of the report that rail 0 has failed: the port, or the responder's word.
     fn failure(&mut self) -> Option<Cause> {
         if self.end.detect_link_down() {
             return Some(Cause::Device);
@@ -247,7 +245,6 @@ impl CachedRun<'_> {
     }
 }
 
-/// Runs the responder of a trial.
 pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let mut end = CachedEndpoint::open(plan, &plan.placement, connection)?;
     let (old, _, _) = end.qps[0].ids();
@@ -273,8 +270,8 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         }
         received += received_now;
         if fault.is_some() && end.detect_link_down() && !told {
-            // Only this side sees the failure of its port, so it tells the requester over the other
-            // rail.
+            // Only the responder sees its port fail, so the responder tells the requester over rail
+            // 1.
             told = true;
             end.qps[1].memory().store(end.layout.word(), LINK_DOWN);
             let notice = request(&end.qps[1], Op::Write, end.layout.word(), end.layout.stop(), 8);

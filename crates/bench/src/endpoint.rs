@@ -32,7 +32,6 @@ pub(crate) struct NicPlacement {
 }
 
 impl NicPlacement {
-    /// Opens a NIC for each rail.
     pub(crate) fn open(&self) -> anyhow::Result<[Arc<SoftNic>; 2]> {
         let open = |rail: usize| -> anyhow::Result<Arc<SoftNic>> {
             let mut config = match self.addresses {
@@ -84,13 +83,12 @@ impl Layout {
         2 * self.half + 16
     }
 
-    /// Returns the length of the memory in bytes.
     pub(crate) fn len(self) -> usize {
         2 * self.half + WORDS
     }
 }
 
-/// The endpoint of every variant in one process.
+/// The queue pairs and the UDP socket of all variants in one process.
 pub(crate) struct Endpoint {
     /// The NIC of each rail. The NIC of rail 0 also carries the RC queue pairs.
     pub(crate) nics: [Arc<SoftNic>; 2],
@@ -211,7 +209,6 @@ pub(crate) trait BlockTask {
 }
 
 impl Endpoint {
-    /// Runs `task` on the queue pair or socket of `variant`.
     pub(crate) fn run<T: BlockTask>(
         &mut self,
         variant: Variant,

@@ -139,7 +139,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the second process.
 pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     while let Some(plan) = connection.receive::<Option<TrialPlan>>()? {
         failover_trial::run_responder(&plan, connection)?;
@@ -147,7 +146,6 @@ pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The trials under one policy.
 pub(crate) struct PolicyTrials {
     name: &'static str,
     pub(crate) policy: TrialPolicy,
@@ -221,7 +219,7 @@ impl PolicyTrials {
         ]
     }
 
-    /// Returns the ratio of all resent bytes under this policy to those under `other`.
+    /// Returns all bytes resent under this policy, divided by all bytes resent under `other`.
     pub(crate) fn resent_bytes_ratio(&self, other: &PolicyTrials) -> f64 {
         let bytes = |policy: &PolicyTrials| -> u64 {
             policy.trials.iter().map(|trial| trial.report.stats.bytes_replayed).sum()
@@ -244,8 +242,8 @@ pub(crate) fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
     }
 }
 
-/// Draws a stage that messages of this number of packets pass, and the number of a packet after the
-/// window of operations in flight is full.
+/// Draws a link failure at a stage that messages of `packets` packets pass. The link fails at a
+/// packet after the window of operations in flight is full.
 pub(crate) fn draw_fault(random: &mut Prng, in_flight: u32, packets: u64) -> Fault {
     let stages: &[u8] = if packets > 1 { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
     let stage = *random.pick(stages);

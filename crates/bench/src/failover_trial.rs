@@ -36,10 +36,10 @@ pub(crate) struct TrialResult {
     pub(crate) fault_at: Time,
     /// The time from the first post to the fault.
     pub(crate) before_fault: Duration,
-    /// The number of operations that the responder had executed before the move and that were sent
-    /// again nevertheless. READs are not counted, because a READ is recovered by another READ.
+    /// The number of operations that the requester sent again although the responder had executed
+    /// them before the move. READs are not counted, because a READ is recovered by another READ.
     pub(crate) resent: u64,
-    /// The number of executions of FAAs and SENDs in excess of those that were posted.
+    /// The number of executions of FAAs and SENDs beyond the posted FAAs and SENDs.
     pub(crate) doubled: u64,
     /// The number of operations that did not complete with success.
     pub(crate) failed: u64,
@@ -127,12 +127,11 @@ pub(crate) fn arm(nic: &SoftNic, fault: Fault) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether the link of a NIC is down.
 pub(crate) fn is_link_down(nic: &SoftNic) -> bool {
     nic.query_port().is_ok_and(|port| port.state == PortState::Down)
 }
 
-/// Runs the requester of a trial. Returns `None` if the fault did not trigger.
+/// Returns `None` if the fault did not trigger.
 pub(crate) fn run_requester(
     plan: &TrialPlan,
     placement: &NicPlacement,
@@ -172,7 +171,6 @@ pub(crate) struct Place {
     pub(crate) from: usize,
     /// The offset in the responder's memory.
     pub(crate) at: usize,
-    /// The length in bytes.
     pub(crate) len: usize,
 }
 
@@ -187,7 +185,6 @@ impl Place {
     }
 }
 
-/// The work of the requester.
 struct RequesterRun<'a> {
     end: TrialEndpoint,
     plan: &'a TrialPlan,
@@ -343,7 +340,6 @@ pub(crate) fn evaluate(
     Ok(Some(TrialResult { report, fault_at, before_fault, resent: resent.count() as u64, doubled, failed }))
 }
 
-/// Runs the responder of a trial.
 pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
     if plan.policy == TrialPolicy::Cached {
         return cached_resend::run_responder(plan, connection);

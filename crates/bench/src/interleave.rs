@@ -23,8 +23,8 @@ pub(crate) fn interleave_blocks(
     Ok(results)
 }
 
-/// Returns a row for each variant. The baseline of the RC queue pair is the UDP socket; the
-/// baseline of the virtual and of the second RC queue pair is the RC queue pair.
+/// Returns a row for each variant. The UDP socket is the baseline of the RC queue pair. The RC
+/// queue pair is the baseline of the other queue pairs.
 pub(crate) fn rows(
     op: Op,
     len: usize,

@@ -122,7 +122,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures blocks, and numbers them.
 pub(crate) struct Measurement {
     /// Round trips per block for 8 bytes.
     iters: u64,
@@ -166,7 +165,6 @@ fn iteration_divisor(len: usize) -> u64 {
     }
 }
 
-/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     serve_blocks(setup, connection, |endpoint, block: &Block, connection| {
         endpoint.run(block.variant, &Server(block), connection)
@@ -302,7 +300,6 @@ fn fetch_once<L: BenchQp>(qp: &mut L, layout: Layout, block: &Block, i: u64) -> 
     Ok(())
 }
 
-/// The process that responds.
 struct Server<'a>(&'a Block);
 
 impl BlockTask for Server<'_> {

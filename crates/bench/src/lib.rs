@@ -75,7 +75,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Returns the placement of this process's NICs and of the peer's.
+    /// Returns the placements of this process's NICs and of the peer's NICs.
     fn placements(&self) -> [NicPlacement; 2] {
         [0, 1].map(|end| NicPlacement { addresses: self.addresses.map(|ends| ends[end]), mtu: self.mtu })
     }
@@ -107,7 +107,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The task of the second process.
 #[derive(Serialize, Deserialize)]
 enum Task {
     Consensus(consensus::Setup),
@@ -155,7 +154,6 @@ fn run_error(peer: &mut PeerProcess, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The operations to measure.
 #[derive(Clone, Debug)]
 struct Ops(Vec<Op>);
 

@@ -17,8 +17,8 @@ impl OutputFile {
     /// Checks that a file at this path can be written.
     ///
     /// # Errors
-    /// The file cannot be opened for writing, or cannot be created. The error names the path and
-    /// the way out.
+    /// The file cannot be opened for writing, or cannot be created. The error names the path and a
+    /// remedy.
     pub fn new(path: PathBuf) -> anyhow::Result<OutputFile> {
         let created = OpenOptions::new().write(true).create_new(true).open(&path);
         let checked = match created {
@@ -33,11 +33,11 @@ impl OutputFile {
         Ok(file)
     }
 
-    /// Writes the file and replaces what it contained.
+    /// Writes the file, in place of its earlier content.
     ///
     /// # Errors
-    /// The file can no longer be created, or its disk is full. The error names the path and the way
-    /// out.
+    /// The file can no longer be created, or its disk is full. The error names the path and a
+    /// remedy.
     pub fn write(&self, content: &str) -> anyhow::Result<()> {
         self.explain(fs::write(&self.path, content))
     }

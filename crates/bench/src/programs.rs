@@ -35,7 +35,6 @@ pub(crate) struct Args {
 /// The time after which a program is considered to hang.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A program and its baseline.
 struct Case {
     name: &'static str,
     unit: &'static str,
@@ -43,7 +42,6 @@ struct Case {
     baseline: Measure,
 }
 
-/// How to measure a value.
 #[derive(Clone, Copy)]
 enum Measure {
     /// A row of another benchmark: its subcommand, operation and message size.
@@ -60,7 +58,6 @@ enum Measure {
 
 /// UCX over Mitra's RC queue pairs. UCX adds UD for the connection set-up.
 const RC: &str = "rc_v";
-/// UCX over TCP sockets.
 const TCP: &str = "tcp";
 
 const CASES: [Case; 8] = [
@@ -195,8 +192,8 @@ impl Measure {
                 Ok((rate, rate))
             }
             Measure::UcxLatency(transport, test) => {
-                // UCX columns: iterations, median latency, average latency, ...: half of a round
-                // trip, except for fadd
+                // UCX columns: iterations, median latency, average latency, ... A latency is half
+                // of a round trip. The latency of fadd is a full round trip.
                 let figures = ucx(transport, test, "8", &lat)?;
                 let half = if test.contains("fadd") { 0.5 } else { 1.0 };
                 let [_, median, average, ..] = figures[..] else { bail!("{figures:?}") };
@@ -212,7 +209,6 @@ impl Measure {
     }
 }
 
-/// Returns a command that runs this program.
 fn mitra() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()))
 }
@@ -300,7 +296,6 @@ fn run_pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Res
     Ok(String::from_utf8_lossy(&called.stdout).into_owned())
 }
 
-/// Returns whether a process listens at this TCP port.
 fn is_listening(port: u16) -> bool {
     // proc(5): columns sl, local_address, rem_address, st; state 0A is LISTEN.
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

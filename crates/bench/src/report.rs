@@ -10,7 +10,6 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 
-/// The result of a benchmark.
 #[derive(Serialize)]
 pub(crate) struct Report {
     /// The name of the benchmark in JSON.
@@ -28,15 +27,13 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// A figure of this run beside what a paper claims and what this project aims at.
+/// A figure of this run beside the paper's claim and this project's target.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Claim {
     /// The name of the figure. It is stable.
     pub(crate) name: String,
-    /// The paper's figure.
     pub(crate) paper: &'static str,
     pub(crate) target: &'static str,
-    /// The figure of this run.
     #[serde(serialize_with = "rounded")]
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
@@ -71,12 +68,12 @@ pub(crate) struct Row {
         serialize_with = "rounded_some"
     )]
     pub(crate) baseline_median: Option<f64>,
-    /// The median over the rounds of this row's block divided by the baseline's block of the same
-    /// round.
+    /// The ratio of this row's block to the baseline's block of the same round: the median over all
+    /// rounds.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) ratio: Option<f64>,
-    /// The A/A ratio: the same ratio for two identical variants. Its distance from 1 is the noise
-    /// of the measurement.
+    /// The A/A ratio: `ratio` for two identical variants. Its distance from 1 is the noise of the
+    /// measurement.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) aa_ratio: Option<f64>,
 }
@@ -161,7 +158,6 @@ impl Report {
         Ok(out.flush()?)
     }
 
-    /// Prints the claims, if there are any.
     fn claims_table(&self, out: &mut impl Write) -> io::Result<()> {
         if self.claims.is_empty() {
             return Ok(());
@@ -236,9 +232,7 @@ pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
 /// The blocks of one row, one per round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blocks {
-    /// The median of each block.
     pub(crate) medians: Vec<f64>,
-    /// The 99th percentile of each block.
     pub(crate) p99s: Vec<f64>,
 }
 
@@ -248,8 +242,8 @@ impl Blocks {
         self.p99s.push(p99);
     }
 
-    /// Returns the median over the rounds of this variant's block divided by the block of `other`
-    /// of the same round.
+    /// Returns the ratio of this variant's block to the block of `other` of the same round: the
+    /// median over all rounds.
     pub(crate) fn ratio_to(&self, other: &Blocks) -> f64 {
         let ratios: Vec<f64> = self.medians.iter().zip(&other.medians).map(|(a, b)| a / b).collect();
         median(&ratios)
@@ -271,7 +265,6 @@ impl Blocks {
 }
 
 impl Row {
-    /// Returns the cells of the text table.
     pub(crate) fn cells(&self) -> [String; 7] {
         let ratio = match (self.ratio, self.aa_ratio) {
             (Some(ratio), Some(aa)) => format!("{ratio:.3} (A/A {aa:.3})"),

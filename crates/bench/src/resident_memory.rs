@@ -36,7 +36,6 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// The kind of queue pair that a process creates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum QpKind {
     Qp,
@@ -99,7 +98,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let nics = setup.placement.open()?.map(|nic| nic as Arc<dyn Provider>);
     let domain = Domain::new(nics.to_vec())?;
@@ -111,7 +109,7 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
         completion_log: (setup.kind == QpKind::VqpLog).then(CompletionLogConfig::default),
         ..Config::default()
     };
-    // This thread polls one vQP at a time, so its peer answers no heartbeat.
+    // This thread polls one vQP at a time, so the other vQPs answer no heartbeats.
     config.detector.max_missed_heartbeats = 0;
     let pairs = setup.count / 2;
     let found = match setup.kind {

@@ -79,7 +79,6 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// Returns the deadline for a whole block.
     pub(crate) fn for_block() -> Deadline {
         Deadline { timeout: 20 * RECEIVE_TIMEOUT, ..Deadline::default() }
     }
@@ -102,7 +101,6 @@ impl Deadline {
     }
 }
 
-/// Converts nanoseconds to microseconds.
 pub(crate) fn micros(nanos: u64) -> f64 {
     Duration::from_nanos(nanos).as_secs_f64() * 1e6
 }

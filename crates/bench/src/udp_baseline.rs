@@ -126,8 +126,8 @@ impl UdpBaseline {
         }
     }
 
-    /// Receives the stream of `plan` and acknowledges each run with the number of payload bytes so
-    /// far. The payload is not read.
+    /// Receives the stream of `plan`. Acknowledges each run with the number of payload bytes
+    /// received so far. The payload is not read.
     pub(crate) fn sink(&mut self, plan: &StreamPlan) -> anyhow::Result<()> {
         let mut datagrams = 0_u64;
         let total = plan.bytes.div_ceil(plan.payload as u64);
@@ -163,7 +163,6 @@ impl UdpBaseline {
     }
 }
 
-/// A UDP stream.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StreamPlan {
     /// The payload of the stream in bytes, a multiple of the payload of a GSO run.

@@ -11,31 +11,31 @@ use mitra_txn::{
 use crate::channels::LostNode;
 use crate::links::Links;
 
-/// The most requests that are under way.
+/// The largest number of requests in flight.
 const MAX_POSTED: usize = 32;
 /// The longest sleep between two polls.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
-/// The records that are made between two polls of the links, in about a millisecond.
+/// The number of records between two polls of the links: about a millisecond of work.
 const RECORDS_PER_POLL: usize = 256;
 
-/// Why a store was not loaded as a whole.
+/// Why a store was not loaded completely.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
     /// A record has no place in the store.
     #[error(transparent)]
     Record(#[from] mitra_txn::LoadError),
-    /// The links are over.
+    /// A node was lost, so the life is over.
     #[error(transparent)]
     Lost(#[from] LostNode),
 }
 
 /// Writes the first content of a store, and keeps the links alive meanwhile. A part has all records
-/// of its partitions, and is in this process as a whole; the parts are made and written one after
-/// the other. The store's `number` comes last; the caller draws it at random. Calls `progress` with
-/// the number of parts that are written and with the bytes written so far, those of all copies.
+/// of its partitions. Only one part at a time is in the memory of this process. The store's
+/// `number` is written last; the caller draws it at random. Calls `progress` with the number of
+/// written parts, and with the bytes written so far to all copies.
 ///
 /// # Errors
-/// A [`LoadError`]. Some of the store is written then.
+/// A [`LoadError`]. The store is then partly written.
 pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
     links: &mut Links,
     layout: &Layout,
@@ -47,7 +47,7 @@ pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
     for (written_parts, records) in parts.into_iter().enumerate() {
         for (count, (at, value)) in (1..).zip(records) {
             loader.insert(at, value)?;
-            // A node takes a peer that does not poll for silent.
+            // A node considers a coordinator silent if the coordinator does not poll.
             if count % RECORDS_PER_POLL == 0 {
                 links.poll(&mut Vec::new())?;
             }
@@ -61,8 +61,8 @@ pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
     Ok(write_all(links, loader.finish(number)?, |_| ())?)
 }
 
-/// Executes WRITEs in any order, each until it is executed. Calls `written` with the length of
-/// each.
+/// Executes WRITEs in any order, and repeats each until it is executed. Calls `written` with the
+/// length of each.
 fn write_all(
     links: &mut Links,
     requests: impl IntoIterator<Item = Request>,
@@ -97,7 +97,7 @@ fn write_all(
 /// are recovered do not count as held.
 ///
 /// # Errors
-/// [`LostNode`]: the links are over.
+/// [`LostNode`]: the life is over.
 pub fn inspect(
     links: &mut Links,
     layout: &Rc<Layout>,
@@ -105,7 +105,7 @@ pub fn inspect(
 ) -> Result<Inspection, LostNode> {
     let mut inspector = Inspector::new(Rc::clone(layout));
     for coordinator in 1..=layout.schema().coordinators {
-        // The word is the same on all nodes that live, at rest.
+        // At rest, the word is the same on all live nodes.
         let read = |node| Request { node, at: layout.life_line(coordinator), op: Op::Read(8) };
         let words = execute(links, layout.nodes().map(read).collect())?;
         let word = words.iter().find_map(|outcome| match outcome {
@@ -124,10 +124,10 @@ pub fn inspect(
     Ok(inspector.into_inspection())
 }
 
-/// Measures the time of a READ of 64 bytes that is alone, `count` times.
+/// Measures `count` times the time of a single READ of 64 bytes.
 ///
 /// # Errors
-/// [`LostNode`]: the links are over.
+/// [`LostNode`]: the life is over.
 pub fn round_trips(links: &mut Links, at: Location, count: usize) -> Result<Vec<Duration>, LostNode> {
     (0..count)
         .map(|_| {

@@ -13,7 +13,7 @@ use crate::hello::{Answer, Hello, Refusal};
 /// The delay before a failed attempt is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a memory node did not do what a coordinator asked for.
+/// Why a request to a memory node failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -28,7 +28,7 @@ pub enum CallError {
         /// The last error.
         error: io::Error,
     },
-    /// The answer is not one to this question.
+    /// The answer does not match the question.
     #[error("the answer is none to the question; run the same version of Mitra everywhere")]
     Answer,
     /// The NIC refused the connection that the node has made.
@@ -36,7 +36,7 @@ pub enum CallError {
     Connect(mitra_verbs::Error),
 }
 
-/// A question, which is repeated while the node is unreachable, until its time is over.
+/// A question, which is repeated while the node is unreachable, until the deadline.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) node: NodeId,

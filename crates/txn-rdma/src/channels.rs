@@ -9,14 +9,14 @@ use mitra_txn::{NodeId, Outcome, Request};
 pub use self::link::Link;
 use crate::queue_pair::LinkError;
 
-/// What the connections of a coordinator have carried since they were made.
+/// The traffic of a coordinator's connections since they were made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// The requests that were posted.
     pub requests: u64,
-    /// Their payload: the bytes written and read, 8 for a compare-and-swap.
+    /// The payload of the requests: the bytes written and read, 8 for a compare-and-swap.
     pub bytes: u64,
-    /// The lists in which they were posted.
+    /// The lists in which the requests were posted.
     pub doorbells: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct Counters {
 pub struct LostNode {
     /// The node.
     pub node: NodeId,
-    /// Why.
+    /// The reason for the loss.
     pub error: LinkError,
 }
 
@@ -48,9 +48,9 @@ pub enum PostError {
     Bounds {
         /// The offset of the request.
         at: u64,
-        /// Its length.
+        /// The length of the request, in bytes.
         bytes: u64,
-        /// The size of the memory.
+        /// The size of the memory, in bytes.
         limit: u64,
     },
     /// The request is longer than the staging memory.
@@ -73,14 +73,14 @@ struct Ticket {
     left: usize,
 }
 
-/// A request: the place of its ticket, and its index there.
+/// A request: the place of its ticket, and its index in the ticket.
 #[derive(Clone, Copy, Debug)]
 struct RequestRef {
     ticket: u32,
     index: u32,
 }
 
-/// The tickets under way. Places are used again.
+/// The tickets in flight. Places are reused.
 #[derive(Debug, Default)]
 struct Tickets {
     places: Vec<Ticket>,
@@ -150,16 +150,16 @@ impl Channels {
         self.links[usize::from(node.0)] = Some(link);
     }
 
-    /// Takes the requests of a ticket, which are posted by the next poll. [`Channels::poll`]
-    /// returns their outcomes together when all have ended. The caller chooses the ticket's number,
-    /// which names no other requests that have not ended.
+    /// Takes the requests of a ticket. The next poll posts them. [`Channels::poll`] returns their
+    /// outcomes together when all have ended. The caller chooses the ticket's number, which no
+    /// unfinished ticket may have.
     ///
-    /// The requests to one node are executed in their order, and none behind one that was not, or
-    /// perhaps not, executed, unless it was under way already. Requests to different nodes, and
-    /// those of different tickets, have no order.
+    /// A node executes the requests of a ticket in their order. After a request that is not
+    /// executed or in doubt, the node executes only requests that are already in flight. Requests
+    /// to different nodes, and requests of different tickets, have no order.
     ///
     /// # Errors
-    /// A [`PostError`]; no request is posted then.
+    /// A [`PostError`]. No request is posted then.
     pub fn post(&mut self, ticket: u64, requests: Vec<Request>) -> Result<(), PostError> {
         for request in &requests {
             let link = self.links.get(usize::from(request.node.0)).ok_or(PostError::Node(request.node))?;
@@ -184,7 +184,7 @@ impl Channels {
     /// ended to `done`, with the outcomes in the order of the requests.
     ///
     /// # Errors
-    /// [`LostNode`], now and from now on: the life is over. Tickets that have not ended never do.
+    /// [`LostNode`], now and in every later call: the life is over. Unfinished tickets never end.
     pub fn poll(&mut self, done: &mut Vec<(u64, Vec<Outcome>)>) -> Result<(), LostNode> {
         if let Some(lost) = &self.lost {
             return Err(lost.clone());

@@ -9,10 +9,10 @@ use mitra_txn::{Command, Ending, Layout, Outcome, Session, Ticket, Timing};
 
 use crate::links::{ConnectError, Links, LinksConfig};
 
-/// For how long a driver polls without a result while transactions are under way, before it sleeps.
-/// Most failovers of a rail take less.
+/// The time for which a driver polls without a result before it sleeps, while transactions are in
+/// flight. Most failovers of a rail take less.
 const SPIN: Duration = Duration::from_millis(5);
-/// A sleep is longer than asked for, so a driver polls if it has something to do within this time.
+/// The shortest sleep. Sleeps last longer than requested, so a driver polls if work is due earlier.
 const MIN_SLEEP: Duration = Duration::from_micros(100);
 /// The longest sleep: links must be polled about every millisecond.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
@@ -55,26 +55,27 @@ impl Driver {
         Ok(Driver { session, links, done: Vec::new(), begin: now, last_result: now })
     }
 
-    /// Returns the session, to add tasks and to see how it stands.
+    /// Returns the session, to add tasks and to read its state.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Returns the links, to see what they have carried.
+    /// Returns the links, to read their counters.
     pub fn links(&self) -> &Links {
         &self.links
     }
 
-    /// Does what can be done now. Sleeps for a millisecond at most if nothing has come for some
-    /// time. Call it again and again, until [`Session::ending`] says why the life is over.
+    /// Makes progress. Sleeps for at most a millisecond if there was no result for some time. The
+    /// caller repeats the call until [`Session::ending`] returns the reason for the end of the
+    /// life.
     pub fn poll(&mut self) -> Option<Ending> {
         let now = Instant::now();
         for command in self.session.poll(now - self.begin) {
             match command {
                 Command::Post(ticket, requests) => {
                     if self.links.post(ticket.0, requests).is_err() {
-                        // The layout is that of the nodes, so this does not happen; if it did, the
-                        // outcomes would never come.
+                        // The nodes have the same layout, so no request is refused here. A refused
+                        // request would never get an outcome.
                         self.session.end(Ending::Disconnected);
                     }
                 }
@@ -94,7 +95,7 @@ impl Driver {
         if !self.done.is_empty() {
             self.last_result = now;
         } else if is_busy {
-            // The memory nodes may need this CPU for what is waited for.
+            // The memory nodes may need this CPU to return the results.
             std::thread::yield_now();
         }
         for (ticket, outcomes) in self.done.drain(..) {
@@ -111,7 +112,7 @@ impl Driver {
         }
         let ending = self.session.ending();
         if ending.is_some() {
-            // The tasks learn of it.
+            // The tasks see the end of the life.
             self.session.poll(now - self.begin);
         }
         ending

@@ -1,4 +1,4 @@
-//! What a coordinator and a memory node exchange over TCP: one frame in each direction.
+//! The messages between a coordinator and a memory node over TCP: one frame in each direction.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,15 +20,15 @@ pub struct Hello {
     pub token: Token,
     /// The fingerprint of the layout that both ends must have.
     pub fingerprint: u64,
-    /// The number that the coordinator takes the node for.
+    /// The number that the coordinator expects the node to have.
     pub node: u16,
     /// The number of the coordinator.
     pub coordinator: u16,
-    /// What it asks for.
+    /// The request to the node.
     pub ask: Ask,
 }
 
-/// What the coordinator asks for.
+/// A request of a coordinator to a memory node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// The highest incarnation of the coordinator that the node has ever admitted or fenced.
@@ -37,16 +37,16 @@ pub enum Ask {
     Connect {
         /// The incarnation.
         incarnation: u16,
-        /// The coordinator's end.
+        /// The connection data of the coordinator's end.
         info: QpInfo,
     },
-    /// The end of all rights of a life. The coordinator asks as this incarnation.
+    /// The end of all rights of a life.
     Fence {
         /// The incarnation that asks.
         incarnation: u16,
         /// The coordinator that is fenced.
         fenced_coordinator: u16,
-        /// Its incarnation. Earlier ones are fenced, too.
+        /// The fenced incarnation. All earlier incarnations are fenced too.
         fenced_incarnation: u16,
     },
 }
@@ -56,11 +56,11 @@ pub enum Ask {
 pub enum Answer {
     /// The highest incarnation, 0 if there is none.
     Highest(u16),
-    /// The node has connected its end. `region` is an encoded [`mitra_failover::RemoteRegion`].
+    /// The node has connected its end.
     Connected {
-        /// The node's end.
+        /// The connection data of the node's end.
         info: QpInfo,
-        /// Its memory: an encoded [`mitra_failover::RemoteRegion`].
+        /// The node's memory: an encoded [`mitra_failover::RemoteRegion`].
         region: Vec<u8>,
     },
     /// The NIC has confirmed that no access of the life is under way, and that none follows.
@@ -76,7 +76,7 @@ pub enum Refusal {
     /// The two programs are of different versions.
     #[error("the node speaks version {0} of the protocol; run the same version of Mitra everywhere")]
     Version(u32),
-    /// The token is not that of the coordinator, or the coordinator has none.
+    /// The token does not belong to the coordinator, or the coordinator has no token.
     #[error("the token is not that of coordinator {0}; give both ends the same tokens")]
     Token(u16),
     /// The layouts differ.
@@ -85,7 +85,7 @@ pub enum Refusal {
     /// Another node has this address.
     #[error("the address is that of node {0}; list the nodes in the order of their numbers")]
     Node(u16),
-    /// The incarnation is not above those that the node has admitted or fenced.
+    /// The incarnation is not above all incarnations that the node has admitted or fenced.
     #[error(
         "the node has admitted or fenced incarnation {0}; another process may run as this coordinator: end it, or connect again"
     )]

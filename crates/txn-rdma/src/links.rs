@@ -17,9 +17,9 @@ use crate::channels::{Channels, Counters, LostNode, PostError};
 
 /// The connections of one life of a coordinator to all memory nodes.
 ///
-/// They make progress only inside [`Links::poll`] and [`Links::wait`], one of which must be called
-/// about every millisecond, also while nothing is posted: a node takes a coordinator that does not
-/// poll for silent.
+/// They make progress only inside [`Links::poll`] and [`Links::wait`]. The caller must call one of
+/// the two about every millisecond, even if nothing is posted. Otherwise a node considers the
+/// coordinator silent.
 #[derive(Debug)]
 pub struct Links {
     life: Life,
@@ -29,9 +29,9 @@ pub struct Links {
 }
 
 impl Links {
-    /// Connects to all memory nodes that are not declared dead, as the next incarnation of the
-    /// coordinator: one above all those that a node has admitted or fenced. Blocks for
-    /// [`LinksConfig::timeout`] at most, and some seconds for connections that are being made then.
+    /// Connects to all memory nodes that are not declared dead, as the coordinator's next
+    /// incarnation: one above the highest incarnation that a node has admitted or fenced. Blocks
+    /// for at most [`LinksConfig::timeout`], and some seconds more for connections in progress.
     ///
     /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without
     /// them, completions do not end [`Links::wait`].
@@ -47,16 +47,16 @@ impl Links {
         self.life
     }
 
-    /// Takes the requests of a ticket, which are posted by the next poll. [`Links::poll`] returns
-    /// their outcomes together when all have ended. The caller chooses the ticket's number, which
-    /// names no other requests that have not ended.
+    /// Takes the requests of a ticket. The next poll posts them. [`Links::poll`] returns their
+    /// outcomes together when all have ended. The caller chooses the ticket's number, which no
+    /// unfinished ticket may have.
     ///
-    /// The requests to one node are executed in their order, and none behind one that was not, or
-    /// perhaps not, executed, unless it was under way already. Requests to different nodes, and
-    /// those of different tickets, have no order.
+    /// A node executes the requests of a ticket in their order. After a request that is not
+    /// executed or in doubt, the node executes only requests that are already in flight. Requests
+    /// to different nodes, and requests of different tickets, have no order.
     ///
     /// # Errors
-    /// A [`PostError`]; no request is posted then.
+    /// A [`PostError`]. No request is posted then.
     pub fn post(&mut self, ticket: u64, requests: Vec<Request>) -> Result<(), PostError> {
         self.channels.post(ticket, requests)
     }
@@ -65,7 +65,7 @@ impl Links {
     /// have all ended to `done`, with the outcomes in the order of the requests.
     ///
     /// # Errors
-    /// [`LostNode`], now and from now on: the life is over. Tickets that have not ended never do.
+    /// [`LostNode`], now and in every later call: the life is over. Unfinished tickets never end.
     pub fn poll(&mut self, done: &mut Vec<(u64, Vec<Outcome>)>) -> Result<(), LostNode> {
         if self.channels.lost().is_none() {
             self.fences.poll();
@@ -73,8 +73,8 @@ impl Links {
         self.channels.poll(done)
     }
 
-    /// Polls, and if no ticket has ended, blocks until a completion arrives, for at most `max`,
-    /// which should be about a millisecond. The caller polls then.
+    /// Polls. If no ticket has ended, blocks until a completion arrives, for at most `max`. The
+    /// caller then polls. `max` should be about a millisecond.
     ///
     /// # Errors
     /// As [`Links::poll`].
@@ -94,8 +94,8 @@ impl Links {
     }
 
     /// Begins to fence a life on all memory nodes that are not declared dead, in the background.
-    /// Polls drive it, and [`Links::take_fenced`] returns the result. A node that is not reached is
-    /// asked again and again.
+    /// Polls drive the fence, and [`Links::take_fenced`] returns the result. Unreachable nodes are
+    /// asked again until they answer.
     pub fn fence(&mut self, life: Life) {
         self.fences.begin(self.life, life);
     }

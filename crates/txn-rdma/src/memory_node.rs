@@ -35,8 +35,8 @@ impl MemoryNode {
     /// end [`MemoryNode::wait`].
     ///
     /// Virtual queue pairs with the policy exact share atomics ([`Domain::share_atomics`]), so that
-    /// compare-and-swaps of different coordinators exclude each other also after a failover. With
-    /// the other policies, which are baselines, they do not.
+    /// compare-and-swaps of different coordinators are atomic even after a failover. The other
+    /// policies are baselines and do not guarantee this atomicity.
     ///
     /// # Errors
     /// A [`StartError`].
@@ -71,7 +71,7 @@ impl MemoryNode {
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let answer = self.node.answer(&incoming.hello).unwrap_or_else(Answer::Refused);
-            // A coordinator that is gone is silent, and its life ends as any other.
+            // A coordinator that has gone is silent, so its life ends like any other.
             let _ = incoming.accept(&answer);
         }
         self.node.poll();

@@ -14,19 +14,20 @@ use serde::{Deserialize, Serialize};
 
 use self::rc::{RcInfo, RcQp};
 
-/// The kind of the queue pairs between a coordinator and a memory node. Both ends need the same.
+/// The kind of the queue pairs between a coordinator and a memory node. Both ends need the same
+/// kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum QpKind {
     /// Virtual queue pairs.
     #[default]
     Virtual,
     /// RC queue pairs on rail 0: the baseline of benchmarks. A failure ends the life of the
-    /// coordinator. Of the failover configuration, they use the sizes, `rd_atomic`, and the
-    /// retransmission of the detector.
+    /// coordinator. RC queue pairs use only the sizes, `rd_atomic` and the detector's
+    /// retransmission from the failover configuration.
     Rc,
 }
 
-/// What the peer needs to connect.
+/// The connection data of an end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum QpInfo {
     /// An encoded [`ConnectInfo`].
@@ -50,7 +51,7 @@ pub enum LinkError {
     Nic(#[from] Error),
 }
 
-/// How a request has ended.
+/// The end of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Success,
@@ -218,7 +219,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// Returns what is known about a request of a virtual queue pair.
+/// Returns the end of a request of a virtual queue pair.
 fn ending(outcome: Outcome) -> Result<Ending, LinkError> {
     Ok(match outcome {
         Outcome::Success => Ending::Success,
@@ -228,7 +229,7 @@ fn ending(outcome: Outcome) -> Result<Ending, LinkError> {
             Ending::ValueLost
         }
         Outcome::Unresolved(UnresolvedError::Undecided(reason)) => return Err(LinkError::Closed(reason)),
-        // A new kind of unresolved error says nothing that this version can use.
+        // An unresolved error that this version does not know counts as unknown.
         Outcome::Unresolved(_) => Ending::Unknown,
     })
 }

@@ -14,9 +14,10 @@ pub trait Program: Debug {
 
     /// Runs the program. A store that calls this commits the transaction after `Ok`.
     ///
-    /// The inner error says that a record cannot be used. The program has written nothing then, and
-    /// the transaction is committed like another: a transaction that is not validated yet may have
-    /// seen records that never existed together, so only a commit shows that the store is corrupt.
+    /// The inner error reports a record that the program cannot use. The program has then written
+    /// nothing, and the transaction commits like any other. Before its validation, a transaction
+    /// may have seen records that never existed together, so only a commit shows that the store is
+    /// corrupt.
     ///
     /// # Errors
     /// The [`Abort`] of the store, or [`Abort::RolledBack`] where the workload asks for it.
@@ -29,7 +30,7 @@ pub enum Corrupt {
     /// The record does not exist.
     #[error("{0:?} does not exist")]
     Missing(RecordKey),
-    /// The value is not one of the record's type.
+    /// The value does not have the record's type.
     #[error("the value of {0:?} is damaged")]
     Damaged(RecordKey, #[source] Damaged),
 }
@@ -43,7 +44,7 @@ pub(crate) enum Failure {
     Corrupt(#[from] Corrupt),
 }
 
-/// The result of [`Program::execute`] for what a program's steps have returned.
+/// Returns the result of [`Program::execute`] for the result of a program's steps.
 pub(crate) fn outcome<T>(result: Result<T, Failure>) -> Result<Result<T, Corrupt>, Abort> {
     match result {
         Ok(output) => Ok(Ok(output)),
@@ -106,15 +107,15 @@ pub struct Difference {
     pub replayed: String,
 }
 
-/// Runs the committed transactions of a run again, on a model of the store that has the content
-/// which the store had at first.
+/// Runs the committed transactions of a run again, on a model with the initial content of the
+/// store.
 ///
-/// `history` has each program with its output, in an order that is equivalent to the run, without
-/// the transactions that have ended with an [`Abort`]. After `Ok`, the store must have the records
-/// that the model has then.
+/// `history` has each program with its output, in an order that is equivalent to the run.
+/// Transactions that ended with an [`Abort`] are not in `history`. After `Ok`, the store and the
+/// model must have the same records.
 ///
 /// # Errors
-/// The first transaction that returns something else, or that does not commit.
+/// The first transaction that returns another result, or that does not commit.
 pub fn replay<'a, P: Program + 'a>(
     model: &mut Model,
     history: impl IntoIterator<Item = (&'a P, &'a P::Output)>,

@@ -34,8 +34,8 @@ record! {
     }
 }
 
-/// A transaction with its inputs. Amounts are above zero but where another rule is stated. Two
-/// accounts are two different ones.
+/// A transaction with its inputs. Amounts are above zero unless stated otherwise. The two accounts
+/// of a transaction differ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
     /// Balance: reads both balances of an account.
@@ -88,8 +88,8 @@ pub enum Input {
 /// The result of a committed transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Output {
-    /// The sum of the balances that the transaction has read, before it wrote. For SendPayment, of
-    /// the two checking balances.
+    /// The sum of the balances that the transaction has read, before it wrote. For SendPayment, the
+    /// sum of the two checking balances.
     pub read: Cents,
     /// The change of the sum of all balances, in cents.
     pub change: Cents,
@@ -196,8 +196,8 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// What FORD and other systems over one-sided operations use: 90 % of the choices fall on 4 %
-    /// of the accounts.
+    /// The hotspot of FORD and other systems over one-sided operations: 90 % of the choices fall on
+    /// 4 % of the accounts.
     pub const USUAL: Hotspot = Hotspot { choices: 90, accounts: 4 };
 }
 
@@ -219,7 +219,7 @@ impl Inputs {
         Inputs { accounts, hotspot, prng }
     }
 
-    /// The next transaction: a SendPayment with 25 %, each of the others with 15 %.
+    /// The next transaction: a SendPayment with 25 %, every other kind with 15 %.
     pub fn next_input(&mut self) -> Input {
         let [account, other] = self.two_accounts();
         let amount = self.prng.between(1, 50_00) as Cents;
@@ -236,7 +236,7 @@ impl Inputs {
         }
     }
 
-    /// Two accounts, both hot ones or both from all.
+    /// Two accounts, either both hot or both drawn from all.
     fn two_accounts(&mut self) -> [u64; 2] {
         let hot = (u128::from(self.accounts) * u128::from(self.hotspot.accounts) / 100) as u64;
         let is_hot = self.prng.below(100) < u64::from(self.hotspot.choices);
@@ -247,8 +247,7 @@ impl Inputs {
     }
 }
 
-/// The sum of all balances of a store, which no transaction changes meanwhile. Records of other
-/// tables are ignored.
+/// The sum of all balances of a store at rest. Records of other tables are ignored.
 ///
 /// The invariant of SmallBank: this sum changes by exactly the sum of [`Output::change`] of the
 /// committed transactions.

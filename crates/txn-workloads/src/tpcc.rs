@@ -5,13 +5,13 @@
 //!   nothing here is audited.
 //! - A Delivery is one database transaction for each district, as §2.7 allows, so it locks little
 //!   at a time. It is not put into a queue here: the caller may run its transactions later.
-//! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It has read, and
-//!   locked, all that another one does.
+//! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It reads and locks
+//!   the same records as any other New-Order.
 //! - W_YTD, D_YTD and D_NEXT_O_ID are records of their own, and three kinds of index records exist
 //!   (§1.4 allows both).
 //!
 //! # Round trips
-//! Each transaction reads all that it knows the keys of together. New-Order reads once. Payment and
+//! Each transaction reads all records with known keys together. New-Order reads once. Payment and
 //! Order-Status read once and twice, and once more by last name. A Delivery of a district reads
 //! three times, a Stock-Level four times.
 
@@ -49,7 +49,6 @@ use crate::program::{Corrupt, Failure, Found, Program, outcome};
 /// An amount of money in cents.
 pub type Cents = i64;
 
-/// The least number of lines of an order.
 const MIN_LINES: u8 = 5;
 
 /// A database transaction with its inputs.
@@ -67,7 +66,7 @@ pub enum Input {
     StockLevel(StockLevel),
 }
 
-/// What a committed transaction shows.
+/// The result of a committed transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// New-Order.
@@ -114,7 +113,7 @@ impl Program for Input {
     }
 }
 
-/// C_ID of the customer that the index record `at` leads to, which is the next value of `found`.
+/// C_ID of the customer of the index record `at`, whose value is the next one of `found`.
 fn customer_by_name(at: RecordKey, found: &mut Found) -> Result<u16, Corrupt> {
     found.required::<rows::CustomersByName>()?.middle().ok_or(Corrupt::Missing(at))
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What can be stored as the value of a record, or as a column of one.
+/// The value of a record, or of a column of a record.
 pub trait Value: Sized {
     /// The largest number of bytes of an encoded value. All types but lists always have this
     /// length.
@@ -59,7 +59,7 @@ pub enum Fault {
     /// A text is longer than its column, not printable ASCII, or not followed by zeros.
     #[error("the bytes are not a text")]
     Text,
-    /// A number is none of those that stand for something.
+    /// A number has no meaning in its column.
     #[error("the code is unknown")]
     Code,
 }
@@ -252,15 +252,10 @@ mod tests {
     use super::*;
 
     record! {
-        /// A record for the tests.
         pub struct Sample {
-            /// A number.
             pub number: i64,
-            /// A column that can be null.
             pub null: Option<u16>,
-            /// A text.
             pub text: Text<5>,
-            /// A list.
             pub list: [bool; 2],
         }
     }

@@ -1,11 +1,12 @@
-//! One attempt of a transaction, as a state machine: it reads and locks records, validates what it
-//! has read, logs, applies and unlocks.
+//! One attempt of a transaction, as a state machine: reads and locks records, validates the read
+//! records, logs, applies and unlocks.
 //!
 //! The caller executes the requests of each [`Step::Post`] and passes all their outcomes to
 //! [`Attempt::on_outcomes`], in the same order. Requests may fail in any way that [`Outcome`]
-//! names. None is executed after its outcome is known, which makes two repetitions safe: a
-//! compare-and-swap that takes a free lock for this attempt, since its lock word is no other's; and
-//! a WRITE of a record that this attempt has locked.
+//! names. The caller executes no request after its outcome is known. Therefore the attempt may
+//! repeat:
+//! - a compare-and-swap that takes a free lock, because no other attempt has the same lock word;
+//! - a WRITE of a record that the attempt has locked.
 
 use mitra_mutants::Mutant;
 
@@ -16,26 +17,26 @@ use crate::place::{Copies, Location, Place};
 use crate::record::{self, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Record, Version};
 use crate::request::{Outcome, Request};
 
-/// How often records are read again that another attempt has locked.
+/// The limit of repeated READs of records that another attempt has locked.
 const MAX_LOCKED_READS: u32 = 8;
-/// How often records are read again whose checksum is wrong although their locks are free: a few
-/// times if a WRITE was under way, always if the memory is damaged.
+/// The limit of repeated READs of records with a free lock and a wrong checksum. A WRITE in
+/// progress needs few repetitions. In damaged memory, the checksum stays wrong.
 const MAX_TORN_READS: u32 = 64;
 
-/// What an attempt needs next, or how it has ended.
+/// The next action of the caller, or the end of the attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     /// Execute these requests: at least one.
     Post(Vec<Request>),
     /// The records of the last [`Attempt::fetch`] are known. [`Attempt::record`] returns them.
     Fetched,
-    /// The transaction is committed and applied, and all its locks are free. It was committed as
-    /// soon as [`Attempt::is_committed`] returned true.
+    /// The transaction is committed and applied, and all its locks are free. The commit happened
+    /// when [`Attempt::is_committed`] began to return true.
     Applied,
     /// The transaction had no effect, and its locks are free.
     Aborted(Conflict),
-    /// Too few nodes live, and no one knows whether the log entry counts. The life of the
-    /// coordinator must end, and a recovery decides.
+    /// Too few nodes live to decide whether the log entry counts. The life of the coordinator must
+    /// end, and a recovery decides.
     Undecided,
 }
 
@@ -54,7 +55,7 @@ pub enum Conflict {
     RolledBack,
 }
 
-/// What a transaction writes to a record.
+/// A write of a transaction to a record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Write {
     /// The key.
@@ -66,7 +67,6 @@ pub struct Write {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Item {
     copies: Copies,
-    /// The record, if it was read.
     record: Option<Record>,
     lock: Lock,
     write: Option<Write>,
@@ -74,9 +74,9 @@ struct Item {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Lock {
-    /// The attempt has not tried to take it, or another holds it.
+    /// The attempt has not tried to take the lock, or another attempt holds it.
     No,
-    /// A compare-and-swap was posted, and nothing tells whether it was executed.
+    /// A compare-and-swap was posted, and it is unknown whether it was executed.
     Undecided,
     Held,
 }
@@ -84,8 +84,8 @@ enum Lock {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     Executing,
-    /// The records of these items are read, and those with `true` locked. `rereads` counts the
-    /// rounds in which one was torn, or locked by another attempt.
+    /// The records of these items are read, and the items with `true` are locked. `rereads` counts
+    /// the rounds in which a record was torn, or locked by another attempt.
     Fetching {
         wanted: Vec<(usize, bool)>,
         rereads: u32,
@@ -98,7 +98,7 @@ enum Stage {
     Validating {
         wanted: Vec<usize>,
     },
-    /// The log entry is written at these locations; `complete` others have it.
+    /// The log entry is written at these locations; `complete` other locations have the entry.
     Logging {
         wanted: Vec<Location>,
         spare: Vec<Location>,
@@ -117,20 +117,20 @@ enum Stage {
     Ended,
 }
 
-/// What is still to be done at a primary.
+/// The remaining work at a primary.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Apply {
     WriteAndUnlock,
     Unlock,
-    /// Nobody knows whether the record was written and unlocked: the lock tells.
+    /// Unknown whether the record was written and unlocked. The lock word shows it.
     Look,
 }
 
-/// One attempt.
+/// One attempt of a transaction.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attempt {
     lock: LockWord,
-    /// The slot of the attempt in the log of each node, in the order in which they are to be used.
+    /// The slot of the attempt in the log of each node, in the order of use.
     log: Vec<Location>,
     /// The number of logs that must have the entry.
     copies: usize,
@@ -140,8 +140,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Creates an attempt with its lock word. Its log entry is written to `copies` of the slots
-    /// `log`, the first ones whose nodes live.
+    /// Creates an attempt with its lock word. The attempt writes its log entry to `copies` of the
+    /// slots `log`: the first slots whose nodes live.
     pub fn new(lock: LockWord, log: Vec<Location>, copies: usize) -> Attempt {
         Attempt { lock, log, copies, items: Vec::new(), stage: Stage::Executing, is_committed: false }
     }
@@ -160,19 +160,19 @@ impl Attempt {
         self.items.iter().find(|item| item.copies.place == place)?.record.as_ref()
     }
 
-    /// Returns whether the log entry is being written, so that nobody knows whether the transaction
+    /// Returns whether the log entry is being written. Then it is unknown whether the transaction
     /// takes effect.
     pub fn is_logging(&self) -> bool {
         matches!(self.stage, Stage::Logging { .. })
     }
 
-    /// Returns the places that the attempt has read, with the versions that it has found there.
+    /// Returns the places that the attempt has read, with the versions found there.
     pub fn reads(&self) -> impl Iterator<Item = (Place, Version)> {
         self.items.iter().filter_map(|item| Some((item.copies.place, item.record.as_ref()?.version)))
     }
 
-    /// Returns the places that the attempt writes, with the versions that it makes. They are known
-    /// when all locks are held.
+    /// Returns the places that the attempt writes, with the versions that the commit makes. The
+    /// versions are known when all locks are held.
     pub fn writes(&self) -> impl Iterator<Item = (Place, Version)> {
         let items = self.items.iter().enumerate().filter(|(_, item)| item.write.is_some());
         items.map(|(index, item)| (item.copies.place, self.new_version(index)))
@@ -183,8 +183,8 @@ impl Attempt {
         self.items.iter().filter(|item| item.lock != Lock::No).map(|item| item.copies.primary)
     }
 
-    /// Takes a place out of what the attempt has read, so that it is not validated. The attempt
-    /// must not have requests under way. Returns false if the attempt locks or writes the place.
+    /// Removes a place from the read places, so that the place is not validated. The attempt must
+    /// have no requests in flight. Returns false if the attempt locks or writes the place.
     pub fn forget(&mut self, place: Place) -> bool {
         let position = self.items.iter().position(|item| item.copies.place == place);
         let Some(index) = position else { return true };
@@ -195,8 +195,8 @@ impl Attempt {
         is_unused
     }
 
-    /// Reads records, and locks those with `true`. Records that the attempt has read are not read
-    /// again, unless they are to be locked now.
+    /// Reads records, and locks the records with `true`. A record that the attempt has already read
+    /// is read again only to be locked.
     pub fn fetch(&mut self, wanted: &[(Copies, bool)]) -> Step {
         let mut items = Vec::new();
         for (copies, locks) in wanted {
@@ -216,7 +216,7 @@ impl Attempt {
         self.items[index].write = Some(write);
     }
 
-    /// Commits.
+    /// Commits: validates, logs, applies and unlocks.
     pub fn commit(&mut self) -> Step {
         let is_missing = |item: &(usize, &Item)| item.1.write.is_some() && item.1.lock != Lock::Held;
         let wanted = self.items.iter().enumerate().filter(is_missing).map(|(index, _)| index).collect();
@@ -229,8 +229,7 @@ impl Attempt {
         self.abort(Conflict::RolledBack)
     }
 
-    /// Returns the number of the item of a place, which is new if the attempt does not know the
-    /// place.
+    /// Returns the index of a place's item. Adds an item for a new place.
     fn item(&mut self, copies: &Copies) -> usize {
         match self.items.iter().position(|item| item.copies.place == copies.place) {
             Some(index) => index,
@@ -241,7 +240,7 @@ impl Attempt {
         }
     }
 
-    /// Continues with the outcomes of the last requests.
+    /// Continues with the outcomes of the last requests, in their order.
     pub fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Step {
         let mut outcomes = outcomes.iter();
         let mut next = || outcomes.next().unwrap_or(&Outcome::Unknown);
@@ -350,7 +349,7 @@ impl Attempt {
         self.go_on()
     }
 
-    /// Posts what the stage still needs, or enters the next one.
+    /// Posts the remaining requests of the stage, or enters the next stage.
     fn go_on(&mut self) -> Step {
         loop {
             let requests = self.requests();
@@ -418,8 +417,8 @@ impl Attempt {
         Stage::ApplyingPrimaries { wanted: self.items.iter().enumerate().filter_map(apply).collect() }
     }
 
-    /// Returns the requests that the stage needs. Those of a kind come together, because a NIC
-    /// sends and receives packets of the same length at less cost.
+    /// Returns the requests that the stage needs. Requests of one kind are adjacent, because a NIC
+    /// sends and receives packets of equal length at less cost.
     fn requests(&self) -> Vec<Request> {
         let copies = |index: usize| &self.items[index].copies;
         match &self.stage {
@@ -464,7 +463,7 @@ impl Attempt {
         }
     }
 
-    /// Takes the outcomes of a fetched item. Returns whether it needs nothing more.
+    /// Returns whether a fetched item needs nothing more.
     fn on_fetched(
         &mut self,
         index: usize,
@@ -499,7 +498,7 @@ impl Attempt {
         }
     }
 
-    /// Takes the outcomes of an item that was locked. Returns whether it needs nothing more.
+    /// Returns whether a locked item needs nothing more.
     fn on_locked(&mut self, index: usize, lock: &Outcome, found: ReadOutcome<'_>) -> Result<bool, Conflict> {
         let header = found.bytes.and_then(record::decode_header);
         self.on_lock(index, lock)?;
@@ -518,7 +517,6 @@ impl Attempt {
         }
     }
 
-    /// Takes the outcome of the compare-and-swap of an item's lock.
     fn on_lock(&mut self, index: usize, outcome: &Outcome) -> Result<(), Conflict> {
         let item = &mut self.items[index];
         let place = item.copies.place;
@@ -535,7 +533,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Takes the outcome of the READ that validates an item. Returns whether it needs nothing more.
+    /// Returns whether the validation of an item needs nothing more.
     fn on_validated(&mut self, index: usize, found: ReadOutcome<'_>) -> Result<bool, Conflict> {
         let item = &self.items[index];
         let place = item.copies.place;
@@ -553,14 +551,14 @@ impl Attempt {
         Ok(true)
     }
 
-    /// Takes the outcomes at a primary: of the WRITE or READ, and of the compare-and-swap. Returns
-    /// what is still to be done there.
+    /// Returns the remaining work at a primary. `first` is the outcome of the WRITE or READ,
+    /// `unlock` the outcome of the compare-and-swap.
     fn after(&self, first: Option<&Outcome>, unlock: Option<&Outcome>) -> Option<Apply> {
         if [first, unlock].contains(&Some(&Outcome::NodeDead)) {
             return None;
         }
         match (first, unlock) {
-            // The node executes them in order.
+            // The node executes both requests in order.
             (_, Some(unlock)) if is_answered(unlock) => None,
             (None, Some(_)) => Some(Apply::Unlock),
             (Some(write), Some(_)) if write.is_executed() => Some(Apply::Unlock),
@@ -585,7 +583,6 @@ impl Attempt {
         self.go_on()
     }
 
-    /// Returns the version that a written record gets.
     fn new_version(&self, index: usize) -> Version {
         let item = &self.items[index];
         let before = item.record.as_ref().map_or(Version::UNUSED, |record| record.version);
@@ -635,7 +632,7 @@ impl Attempt {
     }
 }
 
-/// Returns whether the outcome of a compare-and-swap says what it found.
+/// Returns whether the outcome of a compare-and-swap contains the word that was found.
 fn is_answered(unlock: &Outcome) -> bool {
     unlock.word().is_some() || (Mutant::UnlockedByWrite.is_on() && unlock.is_executed())
 }

@@ -2,8 +2,8 @@
 //!
 //! The driver calls [`Coordinator::poll`], executes the requests that
 //! [`Coordinator::take_requests`] returns, and passes their outcomes to
-//! [`Coordinator::on_outcomes`]. Requests of one ticket that go to the same node are executed in
-//! their order. A ticket has one list of requests under way at a time.
+//! [`Coordinator::on_outcomes`]. The driver executes the requests of one ticket to one node in
+//! their order. A ticket has one list of requests in flight at a time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +27,8 @@ use crate::scan::Scan;
 use crate::transaction::{Abort, Access, RecordKey, TableId};
 use crate::{Copies, PlaceKind, free_stale_lock};
 
-/// The longest time before a transaction's second attempt, which doubles for each further one up to
-/// a limit.
+/// The longest delay before the second attempt of a transaction. Each further attempt doubles the
+/// delay, up to a limit.
 const FIRST_BACK_OFF: Duration = Duration::from_micros(20);
 const MAX_DOUBLINGS: u32 = 7;
 
@@ -42,7 +42,7 @@ pub struct Coordinator {
     tasks: FuturesUnordered<LocalBoxFuture<'static, ()>>,
 }
 
-/// What a transaction waits for.
+/// The event that a transaction waits for.
 pub(crate) enum Reply {
     Values(Vec<Option<Vec<u8>>>),
     /// With the number of round trips.
@@ -59,30 +59,28 @@ struct Slot {
     /// Whether a [`RemoteTransaction`](crate::RemoteTransaction) uses the slot.
     is_used: bool,
     is_told: bool,
-    /// Whether requests are under way or parked.
+    /// Whether requests are in flight or parked.
     is_posted: bool,
-    /// Requests that wait until a committed transaction of this coordinator has freed the locks
-    /// that they would meet.
+    /// Requests that would meet locks of a committed transaction of this coordinator. They wait
+    /// until the locks are free.
     parked: Option<Vec<Request>>,
-    /// How often requests were under way.
     round_trips: u32,
 }
 
 pub(crate) struct Core {
     layout: Rc<Layout>,
     life: Life,
-    /// The attempts that have begun.
     attempts: u32,
     slots: Vec<Slot>,
     waiting_for_slot: Vec<Waker>,
     cache: PlaceCache,
     dead: BTreeSet<NodeId>,
-    /// For each coordinator, its last incarnation that is recovered.
+    /// The last recovered incarnation of each coordinator.
     recovered: BTreeMap<u16, u16>,
     requests: Vec<(Ticket, Vec<Request>)>,
     /// The indexes that are read into the cache.
     scans: BTreeMap<Ticket, Scan>,
-    /// The next ticket that is not a slot's.
+    /// The next ticket of requests without a slot.
     next_ticket: u64,
     now: Duration,
     timers: BTreeMap<(Duration, u64), Waker>,
@@ -93,8 +91,7 @@ pub(crate) struct Core {
 }
 
 impl Coordinator {
-    /// Creates the coordinator of a life that has been taken, and in which no coordinator was
-    /// created before.
+    /// Creates the coordinator of a life that has begun. A life has one coordinator.
     pub fn new(layout: Rc<Layout>, life: Life) -> Coordinator {
         let slots = layout.schema().slots;
         let core = Core {
@@ -119,7 +116,7 @@ impl Coordinator {
         Coordinator { core: Rc::new(RefCell::new(core)), tasks: FuturesUnordered::new() }
     }
 
-    /// Returns what tasks run transactions with.
+    /// Returns a handle with which tasks run transactions.
     pub fn client(&self) -> Client {
         Client::new(Rc::clone(&self.core))
     }
@@ -129,7 +126,7 @@ impl Coordinator {
         self.tasks.push(Box::pin(task));
     }
 
-    /// Runs all tasks that can go on. `now` is the time since any fixed moment.
+    /// Runs all tasks that are ready. `now` is the time since a fixed moment.
     pub fn poll(&mut self, now: Duration) {
         let due = {
             let core = &mut *self.core.borrow_mut();
@@ -148,8 +145,9 @@ impl Coordinator {
     }
 
     /// Reads the indexes of partitions into the cache of places, so that transactions find the
-    /// records there in one round trip. The coordinator is not idle until that is done. Partitions
-    /// whose primary is declared dead are left out, and so is what does not fit into the cache.
+    /// records there in one round trip. The coordinator is not idle until all these indexes are
+    /// read. Partitions whose primary is declared dead are left out, and so are records that exceed
+    /// the cache.
     pub fn warm_up(&mut self, partitions: impl IntoIterator<Item = (TableId, u32)>) {
         let core = &mut *self.core.borrow_mut();
         let indexes = partitions.into_iter().map(|(table, partition)| (table, partition, PlaceKind::Bucket));
@@ -168,14 +166,15 @@ impl Coordinator {
             return core.go_on_with_scan(ticket);
         }
         let slot = ticket.0 as usize;
-        // A lock that was to be freed is met again if it was not.
+        // Other tickets free stale locks. A lock that was not freed is met again, so their outcomes
+        // are ignored.
         if slot < core.slots.len() && core.slots[slot].is_posted && !core.is_ended {
             core.slots[slot].is_posted = false;
             core.with_execution(slot, |execution, store| execution.on_outcomes(store, outcomes));
         }
     }
 
-    /// When [`Coordinator::poll`] has something to do, if no outcome comes before.
+    /// The time at which [`Coordinator::poll`] is due without an outcome.
     pub fn next_timer(&self) -> Option<Duration> {
         self.core.borrow().timers.keys().next().map(|(at, _)| *at)
     }
@@ -189,46 +188,44 @@ impl Coordinator {
             && core.slots.iter().all(|slot| slot.execution.is_none())
     }
 
-    /// Returns whether no transaction is under way or to be applied. Tasks may wait for something
-    /// else.
+    /// Returns whether no transaction is in flight or still to be applied. Tasks may wait for
+    /// something else.
     pub fn is_settled(&self) -> bool {
         self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
     }
 
-    /// Tells that a life and all earlier ones of its coordinator are recovered, so that their locks
-    /// may be freed.
+    /// Reports that a life and all earlier lives of its coordinator are recovered, so that their
+    /// locks may be freed.
     pub fn set_recovered(&mut self, life: Life) {
         let core = &mut *self.core.borrow_mut();
         let last = core.recovered.entry(life.coordinator).or_default();
         *last = life.incarnation.max(*last);
     }
 
-    /// Tells that a node is declared dead. The driver ends all requests to it as
+    /// Reports that a node is declared dead. The driver ends all requests to the node as
     /// [`Outcome::NodeDead`].
     pub fn set_dead(&mut self, node: NodeId) {
         self.core.borrow_mut().dead.insert(node);
     }
 
-    /// Ends the life: the coordinator posts nothing more, and the transactions that wait are told
-    /// so.
+    /// Ends the life: the coordinator posts nothing more, and waiting transactions end.
     pub fn end_life(&mut self) {
         self.core.borrow_mut().end_life();
     }
 
-    /// Uses up almost all numbers of attempts: this many are left.
     #[cfg(test)]
     pub(crate) fn leave_attempts(&self, left: u32) {
         self.core.borrow_mut().attempts = u32::MAX - left;
     }
 
-    /// Returns whether the life has ended: by [`Coordinator::end_life`], because nobody knows
-    /// whether a transaction takes effect, or because 2³² − 1 attempts have begun.
+    /// Returns whether the life has ended: by [`Coordinator::end_life`], by a transaction whose
+    /// effect is unknown, or after 2³² − 1 attempts.
     pub fn is_ended(&self) -> bool {
         self.core.borrow().is_ended
     }
 
-    /// The attempts whose log entries are being written, with what they have read and write. If the
-    /// life ends now, nobody knows whether they take effect before the life is recovered.
+    /// The attempts whose log entries are being written, with their footprints. If the life ends
+    /// now, the recovery of the life decides whether they take effect.
     pub fn undecided(&self) -> Vec<(LockWord, Footprint)> {
         let core = self.core.borrow();
         let executions = core.slots.iter().filter_map(|slot| slot.execution.as_ref());
@@ -261,7 +258,6 @@ impl fmt::Debug for Coordinator {
 }
 
 impl Core {
-    /// Takes a slot for an attempt.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<(usize, LockWord), NotCommitted>> {
         if self.attempts == u32::MAX {
             self.end_life(); // numbers are not used again
@@ -290,8 +286,7 @@ impl Core {
         self.with_execution(slot, |execution, store| execution.commit(store));
     }
 
-    /// Ends a transaction whose program has refused, once it is known that the program has read
-    /// what was there together.
+    /// Ends a transaction whose program has refused, after a validation of the program's reads.
     pub(crate) fn refuse(&mut self, slot: usize, why: Abort) {
         self.with_execution(slot, |execution, store| execution.refuse(store, why));
     }
@@ -300,14 +295,14 @@ impl Core {
         self.with_execution(slot, |execution, _| execution.roll_back());
     }
 
-    /// Adds a write to the transaction of a slot.
     pub(crate) fn write(&mut self, slot: usize, write: impl FnOnce(&mut Execution)) {
         if let Some(execution) = &mut self.slots[slot].execution {
             write(execution);
         }
     }
 
-    /// Returns what the transaction of a slot waits for.
+    /// Returns the reply for the transaction of a slot, or [`Abort::LifeEnded`] after the end of
+    /// the life.
     pub(crate) fn reply(&mut self, slot: usize, context: &Context<'_>) -> Poll<Reply> {
         match self.slots[slot].reply.take() {
             Some(reply) => Poll::Ready(reply),
@@ -321,7 +316,8 @@ impl Core {
         }
     }
 
-    /// The transaction of a slot is no longer interested in it. What has begun ends by itself.
+    /// Releases the slot of a transaction that has ended or was dropped. Requests in flight end
+    /// without it.
     pub(crate) fn release(&mut self, slot: usize) {
         self.slots[slot].is_used = false;
         if !self.slots[slot].is_posted && !self.is_ended {
@@ -330,11 +326,11 @@ impl Core {
         self.on_free(slot);
     }
 
-    /// The time before the next attempt, after this many.
+    /// The time of the next attempt, after this many attempts.
     pub(crate) fn back_off(&self, attempts: u32) -> Duration {
         let longest = FIRST_BACK_OFF * 2_u32.pow(attempts.saturating_sub(1).min(MAX_DOUBLINGS));
         let lock = LockWord::new(self.life, self.attempts);
-        // No two coordinators have the same times.
+        // Coordinators draw different times, because their lock words differ.
         let part = xxh3_64(&lock.bits().to_le_bytes()) >> 44;
         self.now + longest.mul_f64(part as f64 / f64::from(1 << 20))
     }
@@ -408,8 +404,8 @@ impl Core {
     }
 
     /// Posts the requests of a transaction, or parks them while they would meet a lock of a
-    /// committed transaction. A committed transaction waits for no other one, so no two wait for
-    /// each other.
+    /// committed transaction. A committed transaction waits for no other transaction, so there is
+    /// no deadlock.
     fn post(&mut self, index: usize, requests: Vec<Request>) {
         let mut executions = self.slots.iter().filter_map(|slot| slot.execution.as_ref());
         let is_committed = self.slots[index].execution.as_ref().is_some_and(Execution::is_committed);
@@ -421,7 +417,7 @@ impl Core {
         self.requests.push((Ticket(index as u64), requests));
     }
 
-    /// Posts what a scan still has to read, or ends it.
+    /// Posts the next READs of a scan, or ends the scan.
     fn go_on_with_scan(&mut self, ticket: Ticket) {
         match self.scans.get_mut(&ticket).and_then(Scan::requests).filter(|_| !self.is_ended) {
             Some(requests) => self.requests.push((ticket, requests)),
@@ -448,7 +444,7 @@ impl Core {
     fn on_free(&mut self, index: usize) {
         let slot = &self.slots[index];
         if slot.execution.is_none() && !slot.is_used {
-            // One that no longer waits must not keep the slot from the others.
+            // All waiters are woken: the first waiter may no longer want the slot.
             self.waiting_for_slot.drain(..).for_each(Waker::wake);
         }
     }

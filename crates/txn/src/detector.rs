@@ -1,6 +1,7 @@
-//! Which lives have ended: every coordinator beats, and reads the beats of the others.
+//! The failure detector of coordinators: each coordinator writes heartbeats, and reads the
+//! heartbeats of all coordinators.
 //!
-//! A suspicion may be wrong. It costs the suspected life, which is fenced, and nothing else.
+//! A suspicion may be wrong. Then only the suspected life is lost, because it is fenced.
 
 use core::time::Duration;
 
@@ -13,19 +14,19 @@ use crate::request::{Op, Outcome, Request};
 /// ⟨incarnation 16, number 48⟩.
 pub const LIFE_LINE_BYTES: u32 = 64;
 
-/// What is known about a coordinator.
+/// The line of a coordinator, as last read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Line {
     word: LifeWord,
     beat: u64,
-    /// When the word was last seen to change, or the beat of the life that it depends on; before
-    /// the first READ, `None`.
+    /// The time of the last READ that found a change of the word, or of the beat of the life that
+    /// the word depends on. `None` before the first READ.
     changed: Option<Duration>,
 }
 
 impl Line {
-    /// Takes what was read. If a later life has claimed the word, the beats of the earlier one do
-    /// not count.
+    /// A beat counts only if it is from the life that the word depends on. After a claim by the
+    /// coordinator's next life, the beats of the earlier life do not count.
     fn update(&mut self, coordinator: u16, word: LifeWord, beat: u64, now: Duration) {
         let incarnation = (beat >> 48) as u16;
         let counts = match word.state() {
@@ -40,11 +41,11 @@ impl Line {
     }
 }
 
-/// The detector of a coordinator. Times are durations since any start that the caller keeps.
+/// The detector of a coordinator. Times are durations since a fixed moment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Detector {
     me: Life,
-    /// Where the lines begin on the nodes that are not known to be dead, the last node first.
+    /// The beginnings of the lines on the nodes that are not known to be dead, the last node first.
     nodes: Vec<Location>,
     timeout: Duration,
     beats: u64,
@@ -52,9 +53,9 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Creates the detector of a life. `nodes` has the place of the line of coordinator 1 on every
-    /// node, in their order; those of the others, up to `coordinators`, follow it. A life whose
-    /// line has not changed for `timeout` is suspected.
+    /// Creates the detector of a life. `nodes` has the place of coordinator 1's line on every node,
+    /// in the order of the nodes. The lines of the other coordinators, up to `coordinators`,
+    /// follow. A life whose line has not changed for `timeout` is suspected.
     pub fn new(me: Life, mut nodes: Vec<Location>, coordinators: u16, timeout: Duration) -> Detector {
         nodes.reverse();
         let line = Line { word: LifeWord::from_bits(0), beat: 0, changed: None };
@@ -75,8 +76,8 @@ impl Detector {
         ]
     }
 
-    /// Continues with the outcomes of these requests. Returns the lives of other coordinators that
-    /// are to be taken over.
+    /// Continues with the outcomes of [`Detector::requests`]. Returns the lives of other
+    /// coordinators that are to be taken over.
     pub fn on_outcomes(&mut self, outcomes: &[Outcome], now: Duration) -> Vec<Life> {
         match outcomes.last() {
             Some(Outcome::NodeDead) => {
@@ -119,8 +120,9 @@ impl Detector {
         is_followed || line.word.is_recovered(life) || now.saturating_sub(changed) >= self.timeout
     }
 
-    /// Returns whether another life has claimed this one. It will be fenced and does well to end;
-    /// if its recoverer has ended, it is recovered no sooner, because it does not suspect itself.
+    /// Returns whether another life has claimed or recovered this life. This life should end,
+    /// because it is going to be fenced. A life does not suspect itself, so without a third
+    /// coordinator nobody replaces a recoverer that has ended.
     pub fn is_taken_over(&self) -> bool {
         let word = self.line(self.me).map(|line| line.word);
         let is_claimed = |word: LifeWord| {

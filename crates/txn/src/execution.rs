@@ -1,10 +1,10 @@
 //! One execution of a transaction by keys: finds the places of its records, and runs an [`Attempt`]
 //! on them.
 //!
-//! The place of a record is known from the cache, or from the index. A record that is not at its
-//! cached place is looked for in the index. A transaction that has found nothing has read every
-//! bucket in which the key could be, so the attempt validates them: no other transaction inserts
-//! the key before it commits.
+//! The place of a record comes from the cache, or from the index. A record that is not at its
+//! cached place is looked up in the index. A search without a result has read every bucket in which
+//! the key could be. The attempt validates these buckets, so no other transaction inserts the key
+//! before the commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::request::{NodeId, Outcome, Request};
 use crate::transaction::{Abort, Access, RecordKey};
 use crate::{LockWord, log_entry};
 
-/// What an execution needs next, or how it has ended.
+/// The next action of the caller, or the end of the execution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     /// Execute these requests: at least one.
@@ -29,21 +29,21 @@ pub(crate) enum Progress {
     Values(Vec<Option<Vec<u8>>>),
     /// The transaction is committed and applied.
     Applied,
-    /// The transaction had no effect. A lock that another attempt holds, if that was the reason.
+    /// The transaction had no effect. Contains the lock of another attempt if that lock was the
+    /// reason.
     Aborted(Abort, Option<(Place, LockWord)>),
-    /// Nobody knows whether the transaction takes effect: the life must end.
+    /// Unknown whether the transaction takes effect: the life must end.
     Undecided,
 }
 
-/// What all executions of a coordinator share.
+/// The state that all executions of a coordinator share.
 pub(crate) struct Store<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) cache: &'a mut PlaceCache,
-    /// The nodes that are declared dead.
     pub(crate) dead: &'a BTreeSet<NodeId>,
 }
 
-/// What the transaction writes to a record.
+/// A write that waits for the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Pending {
     /// Whether the record must exist before.
@@ -51,7 +51,7 @@ struct Pending {
     value: Option<Vec<u8>>,
 }
 
-/// Where a search is.
+/// The position of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
     /// The record is expected at this place.
@@ -62,7 +62,6 @@ enum At {
     Removal(Place),
 }
 
-/// The search for one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Search {
     key: RecordKey,
@@ -80,12 +79,11 @@ enum Stage {
     Idle,
     Reading(Vec<RecordKey>),
     Preparing,
-    /// The attempt commits. What the caller gets when it has, if that is not success.
+    /// The attempt commits. `Some` is the error that the caller gets after the commit.
     Committing(Option<Abort>),
     RollingBack(Abort),
 }
 
-/// An execution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Execution {
     attempt: Attempt,
@@ -94,7 +92,6 @@ pub(crate) struct Execution {
     failed: Option<Abort>,
     /// The places of the records that were looked for; `None` if a record does not exist.
     found: BTreeMap<RecordKey, Option<Place>>,
-    /// The places of inserted records.
     inserted: BTreeMap<RecordKey, Place>,
     /// The buckets that the attempt changes.
     buckets: BTreeMap<Place, Bucket>,
@@ -104,13 +101,13 @@ pub(crate) struct Execution {
     stage: Stage,
 }
 
-/// The places that a committed transaction has read and written, with the versions that it has
-/// found and made. Two transactions with a place in common are in the order of its versions.
+/// The places that a committed transaction has read and written, with their versions. Two
+/// transactions with a place in common are ordered by the versions of this place.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Footprint {
-    /// What was read.
+    /// The read places, with the versions that were found.
     pub reads: Vec<(Place, u64)>,
-    /// What was written.
+    /// The written places, with the versions that the commit made.
     pub writes: Vec<(Place, u64)>,
 }
 
@@ -129,13 +126,12 @@ impl Execution {
         }
     }
 
-    /// Returns whether the transaction is committed.
     pub(crate) fn is_committed(&self) -> bool {
         matches!(self.stage, Stage::Committing(None)) && self.attempt.is_committed()
     }
 
-    /// Returns whether a WRITE of the log entry was posted, so that the transaction may take effect
-    /// whatever happens.
+    /// Returns whether a WRITE of the log entry was posted. From then on, the transaction may take
+    /// effect even after the end of the life.
     pub(crate) fn is_logging(&self) -> bool {
         self.attempt.is_logging()
     }
@@ -198,7 +194,6 @@ impl Execution {
         }
     }
 
-    /// Commits.
     pub(crate) fn commit(&mut self, store: &mut Store<'_>) -> Progress {
         let mut searches = Vec::new();
         for (&key, pending) in &self.writes {
@@ -219,15 +214,15 @@ impl Execution {
             let inserts = !pending.exists && pending.value.is_some();
             searches.push(Search { key, locks: pending.exists, inserts, at, chain: Vec::new() });
         }
-        // What is removed makes place.
+        // Removed keys make place for inserted keys.
         searches.sort_by_key(|search| !self.removes(search.key));
         self.searches = searches;
         self.stage = Stage::Preparing;
         self.search(store)
     }
 
-    /// Returns whether the transaction is committed and holds a lock at which one of the requests
-    /// is directed.
+    /// Returns whether the transaction is committed and holds a lock that one of the requests would
+    /// meet.
     pub(crate) fn applies_at(&self, requests: &[Request]) -> bool {
         self.is_committed()
             && self
@@ -236,19 +231,17 @@ impl Execution {
                 .any(|lock| requests.iter().any(|request| request.node == lock.node && request.at == lock.at))
     }
 
-    /// Ends the transaction without an effect, after a validation of what the program has read.
+    /// Ends the transaction without an effect, after a validation of the program's reads.
     pub(crate) fn refuse(&mut self, store: &mut Store<'_>, why: Abort) -> Progress {
         self.writes.clear();
         self.failed = Some(why);
         self.commit_attempt(store)
     }
 
-    /// Ends the transaction without an effect.
     pub(crate) fn roll_back(&mut self) -> Progress {
         self.abort(Abort::RolledBack)
     }
 
-    /// Continues with the outcomes of the last requests.
     pub(crate) fn on_outcomes(&mut self, store: &mut Store<'_>, outcomes: &[Outcome]) -> Progress {
         let step = self.attempt.on_outcomes(outcomes);
         self.on_step(store, step)
@@ -296,7 +289,7 @@ impl Execution {
         }
     }
 
-    /// Where the search for a key begins; `None` if there is no such table.
+    /// Returns the first place of the search for a key, or `None` if the table does not exist.
     fn begin(&self, store: &mut Store<'_>, key: RecordKey) -> Option<At> {
         match store.cache.get(key) {
             Some(place) => Some(At::Record(place)),
@@ -304,7 +297,7 @@ impl Execution {
         }
     }
 
-    /// Goes on with the searches, or with what comes after them.
+    /// Continues the searches. After the last search, returns the values or commits.
     fn search(&mut self, store: &mut Store<'_>) -> Progress {
         loop {
             if self.searches.is_empty() {
@@ -338,7 +331,7 @@ impl Execution {
         }
     }
 
-    /// Takes what was read for the searches, and ends those that have found what they look for.
+    /// Passes the read records to the searches, and ends the complete searches.
     fn take_fetched(&mut self, store: &mut Store<'_>) -> Result<(), Abort> {
         let mut unneeded = Vec::new();
         for mut search in core::mem::take(&mut self.searches) {
@@ -346,7 +339,7 @@ impl Execution {
                 self.searches.push(search);
             }
         }
-        // What led to a record is not part of what the transaction has read.
+        // The places that led to a record do not belong to the transaction's reads.
         for place in unneeded {
             let is_needed = self.needed.contains(&place)
                 || self.found.values().any(|found| *found == Some(place))
@@ -380,7 +373,8 @@ impl Execution {
                 }
                 store.cache.remove(key);
                 if !search.chain.is_empty() || self.found.contains_key(&key) {
-                    // The record was there when the bucket was read, or the record before.
+                    // An earlier READ has found the record or its bucket entry, so the record was
+                    // changed since.
                     return Err(Abort::Changed(key.table));
                 }
                 unneeded.push(place);
@@ -440,12 +434,12 @@ impl Execution {
         }
     }
 
-    /// Whether the transaction deletes a record.
     fn removes(&self, key: RecordKey) -> bool {
         self.writes.get(&key).is_some_and(|pending| pending.value.is_none())
     }
 
-    /// Adds a key to the first of these locked buckets that has place. Returns false if none has.
+    /// Adds a key to the first locked bucket of `chain` with a free place. Returns false if all are
+    /// full.
     fn add(&mut self, store: &Store<'_>, key: RecordKey, chain: &[Place]) -> Result<bool, Abort> {
         for &place in chain {
             let mut bucket = self.bucket(store, place)?;
@@ -480,7 +474,6 @@ impl Execution {
         Some(record.value.clone())
     }
 
-    /// Passes the writes to the attempt, and commits it.
     fn commit_attempt(&mut self, store: &mut Store<'_>) -> Progress {
         let misfit = self.writes.iter().find_map(|(&key, pending)| {
             let exists = self.found.get(&key).copied().flatten().is_some();
@@ -531,7 +524,7 @@ impl Execution {
         self.on_step(store, step)
     }
 
-    /// Keeps the places of inserted records, and forgets those of deleted ones.
+    /// Adds the places of inserted records to the cache, and removes the places of deleted records.
     fn remember(&mut self, store: &mut Store<'_>) {
         for (&key, pending) in &self.writes {
             match (&pending.value, self.inserted.get(&key)) {
@@ -543,7 +536,6 @@ impl Execution {
     }
 }
 
-/// The bucket to which the place of a record belongs.
 pub(crate) fn bucket_of(layout: &Layout, record: Place) -> Place {
     let records = layout.buckets(record.table).map_or(1, |(_, records)| records);
     Place { kind: PlaceKind::Bucket, index: record.index / records, ..record }

@@ -1,15 +1,15 @@
 //! A bucket of a table's index: the keys of the records in the places that belong to it.
 //!
 //! Bucket b of a partition, with K keys, has the places b K to b K + K − 1. A key that finds no
-//! place in its own bucket is in one of the next ones; each full bucket that was passed is marked.
-//! So the search for a key ends at the first bucket without the mark. A mark is never taken back.
+//! place in its own bucket goes to a later bucket, and marks each full bucket before. The search
+//! for a key ends at the first bucket without a mark. Marks stay.
 //!
 //! | bytes of the value | content |
 //! |---|---|
 //! | 0–7 | bit i: place i has a record; bit 63: a record that belongs here is in a later bucket |
 //! | 8 + 8 i | the key of place i |
 
-/// The most bits of a key that a group may have.
+/// The limit of [`TableSchema::group_bits`](crate::TableSchema::group_bits).
 pub(crate) const MAX_GROUP_BITS: u8 = 4;
 const PASSED: u64 = 1 << 63;
 
@@ -23,7 +23,6 @@ pub(crate) fn bucket_bytes(records: u32) -> usize {
     8 + 8 * records as usize
 }
 
-/// A bucket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Bucket {
     keys: Vec<Option<u64>>,
@@ -32,13 +31,12 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A bucket without keys, with place for this many.
     pub(crate) fn empty(records: u32) -> Bucket {
         Bucket { keys: vec![None; records as usize], is_passed: false }
     }
 
-    /// Takes the value of a bucket with this many keys; an empty value is a bucket that was never
-    /// written. `None` if the value is not one of a bucket.
+    /// Decodes the value of a bucket with this many places. An empty value is a bucket that was
+    /// never written. Returns `None` if the value is not a bucket.
     pub(crate) fn decode(value: &[u8], records: u32) -> Option<Bucket> {
         if value.is_empty() {
             return Some(Bucket::empty(records));
@@ -58,12 +56,11 @@ impl Bucket {
         [bits].into_iter().chain(keys).flat_map(u64::to_le_bytes).collect()
     }
 
-    /// The place of a key, of those of the bucket.
+    /// Returns the place of a key, counted within the bucket.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         self.keys.iter().position(|&found| found == Some(key)).map(|place| place as u32)
     }
 
-    /// The key of a place.
     pub(crate) fn key(&self, place: u32) -> Option<u64> {
         self.keys.get(place as usize).copied().flatten()
     }
@@ -75,14 +72,12 @@ impl Bucket {
         Some(place as u32)
     }
 
-    /// Removes the key of a place.
     pub(crate) fn remove(&mut self, place: u32) {
         if let Some(key) = self.keys.get_mut(place as usize) {
             *key = None;
         }
     }
 
-    /// The keys, with their places.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (u32, u64)> {
         (0..).zip(&self.keys).filter_map(|(place, key)| Some((place, (*key)?)))
     }

@@ -1,4 +1,4 @@
-//! Reads a whole store at rest, and says what is wrong in it.
+//! Reads a whole store at rest, and reports its errors.
 
 use core::fmt::{self, Display, Formatter};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::scan::Scan;
 use crate::store_number::{self, StoreError};
 use crate::transaction::{RecordKey, TableId};
 
-/// How many findings of a kind are kept. All are counted.
+/// The number of findings of a kind that are kept. All findings are counted.
 const MAX_KEPT: usize = 20;
 
 /// Findings of one kind.
@@ -23,7 +23,7 @@ const MAX_KEPT: usize = 20;
 pub struct Findings<T> {
     /// The number of all findings.
     pub count: u64,
-    /// The first 20 of them.
+    /// The first findings, at most 20.
     pub first: Vec<T>,
 }
 
@@ -39,22 +39,22 @@ pub struct PlaceCopy {
 /// A lock that is not free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HeldLock {
-    /// Where it is. Locks of backups are always free, unless something is wrong.
+    /// The place of the lock. In a correct store, the locks of backups are always free.
     pub at: PlaceCopy,
-    /// The key, if it is the lock of a record that exists and is not torn.
+    /// The key, if the record exists and is not torn.
     pub key: Option<u64>,
     /// The lock.
     pub lock: LockWord,
 }
 
-/// Where an index and its records do not fit together.
+/// A mismatch between an index and its records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
     /// The value at the place of a bucket is not this bucket.
     #[error("{0} is not a bucket")]
     NotABucket(Place),
-    /// A bucket has a key, and the record is not there.
+    /// A bucket has a key whose place has no such record.
     #[error("the index has key {key} at {place}, which has no record of this key")]
     NoRecord {
         /// The key.
@@ -62,7 +62,7 @@ pub enum IndexError {
         /// The place that it has in the bucket.
         place: Place,
     },
-    /// There is a record, and its bucket does not have the key.
+    /// A record exists, and its bucket does not have the key.
     #[error("{place} has key {key}, and the index does not have it there")]
     NoKey {
         /// The key.
@@ -70,7 +70,7 @@ pub enum IndexError {
         /// The place of the record.
         place: Place,
     },
-    /// A key is in a bucket, or in a partition, to which a search for the key does not come.
+    /// A key is in a bucket or a partition that the search for the key does not reach.
     #[error("a search for key {key} does not come to {place}")]
     Unreachable {
         /// The key.
@@ -90,38 +90,37 @@ pub enum IndexError {
     },
 }
 
-/// What an [`Inspector`] has found.
+/// The findings of an [`Inspector`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inspection {
     /// The number of records of each table, by the number of the table.
     pub records: Vec<u64>,
-    /// Locks that are not free, without those of recovered lives.
+    /// Locks that are not free, except locks of recovered lives.
     pub held_locks: Findings<HeldLock>,
-    /// The number of locks of recovered lives. They hold nothing up: the first transaction that
-    /// meets one frees it.
+    /// The number of locks of recovered lives. They block no transaction: the first transaction
+    /// that meets such a lock frees it.
     pub recovered_locks: u64,
     /// Copies whose checksum does not fit.
     pub torn: Findings<PlaceCopy>,
-    /// Copies that have another version, key or value than the primary, or the first backup if the
-    /// primary's node is declared dead.
+    /// Copies whose version, key or value differs from the primary. If the primary's node is
+    /// declared dead, the first backup replaces it in the comparison.
     pub differing: Findings<PlaceCopy>,
-    /// Where an index and its records do not fit together.
+    /// Mismatches between indexes and their records.
     pub index_errors: Findings<IndexError>,
-    /// The nodes that do not have the store, as after a restart, or after a load that has not
-    /// ended.
+    /// The nodes that do not have the store, for example after a restart or an incomplete load.
     pub store_errors: Findings<StoreError>,
-    /// The nodes that are declared dead. Nothing is known of what they had.
+    /// The nodes that are declared dead. The inspector cannot read them.
     pub dead_nodes: BTreeSet<NodeId>,
-    /// The partitions that have copies on dead nodes only.
+    /// The partitions whose copies are all on dead nodes.
     pub lost: Findings<(TableId, u32)>,
 }
 
-/// Inspects a store, without I/O. It needs memory for the index of one partition and for 256 KiB,
-/// or one record, of each copy.
+/// Inspects a store, without I/O. It needs memory for the index of one partition, and for 256 KiB
+/// or one record of each copy.
 ///
-/// No transaction may run, and none may be unrecovered: what is written meanwhile may be found torn
-/// or different. The caller executes [`Inspector::requests`] and passes their outcomes to
-/// [`Inspector::on_outcomes`], until there are none.
+/// No transaction may run or wait for a recovery, because the inspector may report unfinished
+/// writes as torn or different. The caller executes [`Inspector::requests`] and passes their
+/// outcomes to [`Inspector::on_outcomes`], until there are no more requests.
 #[derive(Clone, Debug)]
 pub struct Inspector {
     layout: Rc<Layout>,
@@ -129,7 +128,7 @@ pub struct Inspector {
     reads_store: bool,
     scan: Scan,
     recovered: BTreeMap<u16, u16>,
-    /// The buckets of the partition that is read; `None` for one that is not known.
+    /// The buckets of the partition that is read; `None` for an unreadable bucket.
     buckets: Vec<Option<Bucket>>,
     found: Inspection,
 }
@@ -162,7 +161,7 @@ impl Inspector {
         Inspector { layout, reads_store: true, scan, recovered: BTreeMap::new(), buckets: Vec::new(), found }
     }
 
-    /// Tells that a life and all earlier ones of its coordinator are recovered.
+    /// Reports that a life and all earlier lives of its coordinator are recovered.
     pub fn set_recovered(&mut self, life: Life) {
         let last = self.recovered.entry(life.coordinator).or_default();
         *last = life.incarnation.max(*last);
@@ -173,8 +172,8 @@ impl Inspector {
         if self.reads_store { Some(store_number::reads(&self.layout)) } else { self.scan.requests() }
     }
 
-    /// Takes the outcomes of the last requests, in the same order. Passes all records that they
-    /// have to `record`, in the order of their places.
+    /// Takes the outcomes of the last requests, in the same order. Passes all records in these
+    /// outcomes to `record`, in the order of their places.
     pub fn on_outcomes(&mut self, outcomes: &[Outcome], mut record: impl FnMut(RecordKey, &[u8])) {
         if self.reads_store {
             let Some(errors) = store_number::check(&self.layout, outcomes) else { return };
@@ -215,7 +214,7 @@ impl Inspector {
         self.found
     }
 
-    /// Checks the copies of a place. Returns what the first one has, if that is not torn.
+    /// Compares the copies of a place. Returns the record of the first copy, unless it is torn.
     fn compare(&mut self, place: Place, copies: &[(NodeId, &[u8])]) -> Option<Record> {
         let mut first = None;
         for (number, &(node, bytes)) in copies.iter().enumerate() {
@@ -248,7 +247,6 @@ impl Inspector {
         first
     }
 
-    /// Keeps a bucket.
     fn on_bucket(&mut self, place: Place, found: Option<Record>) {
         let bucket = found.and_then(|record| {
             let is_its_own = record.version == Version::UNUSED || record.key == u64::from(place.index);
@@ -262,13 +260,13 @@ impl Inspector {
         self.buckets.push(bucket);
     }
 
-    /// Checks whether a search for each key of a partition's index comes to it, and whether any is
-    /// there twice. All its buckets were read.
+    /// Checks that the search for each key of a partition's index reaches the key, and that no key
+    /// is there twice. All buckets of the partition have been read.
     fn check_index(&mut self, Place { table, partition, .. }: Place) {
         let count = self.buckets.len();
         let mut places = Vec::new();
-        // How many buckets in a row before a bucket lead on to it. The search goes on behind the
-        // last bucket with the first.
+        // For each bucket, the number of marked or unreadable buckets directly before it. After the
+        // last bucket, the search continues with the first.
         let mut leading = vec![0; count];
         for step in 1..2 * count {
             let before = (step - 1) % count;
@@ -297,7 +295,7 @@ impl Inspector {
         }
     }
 
-    /// Checks whether a place has what its bucket says.
+    /// Compares a record with the key in its bucket.
     fn check_record(&mut self, place: Place, found: Option<Record>) {
         let at = bucket_of(&self.layout, place);
         let slot = place.index - record_of(&self.layout, at, 0).index;
@@ -312,7 +310,7 @@ impl Inspector {
 }
 
 impl Inspection {
-    /// Returns whether nothing is wrong.
+    /// Returns whether nothing was found. Locks of recovered lives and dead nodes do not count.
     pub fn is_clean(&self) -> bool {
         let Inspection { held_locks, torn, differing, index_errors, store_errors, lost, .. } = self;
         let damage = held_locks.count + torn.count + differing.count + index_errors.count;
@@ -339,7 +337,6 @@ impl Display for HeldLock {
     }
 }
 
-/// Writes how many findings there are, and the first ones.
 fn list<T>(
     f: &mut Formatter<'_>,
     what: &str,
@@ -355,7 +352,7 @@ fn list<T>(
     Ok(())
 }
 
-/// What was found, a line each.
+/// One line for each finding.
 impl Display for Inspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (table, records) in self.records.iter().enumerate() {

@@ -1,20 +1,20 @@
-//! READs of many places in few requests: a NIC executes a limited number of READs and atomics of a
-//! queue pair at once.
+//! READs of many places in few requests, because a NIC limits the outstanding READs and atomics of
+//! a queue pair.
 
 use crate::place::Copies;
 use crate::request::{Outcome, Request};
 
-/// Memory between two places that is read, too, rather than left out, in bytes: about what a second
-/// READ costs.
+/// The longest gap between two places that one READ covers, in bytes. A longer gap costs about as
+/// much as a second READ.
 const MAX_GAP_BYTES: u64 = 512;
 /// The longest READ of several places, in bytes: the payload of one packet.
 const MAX_BYTES: u64 = 4096;
 
-/// READs of the beginnings of places. Those near each other in one partition are one request.
+/// READs of the beginnings of places. Nearby places of one partition share a request.
 #[derive(Debug)]
 pub(crate) struct JoinedReads {
     requests: Vec<Request>,
-    /// For each place, its request, and what it needs of it.
+    /// For each place, its request and its part of the result.
     parts: Vec<Part>,
 }
 
@@ -25,12 +25,11 @@ struct Part {
     bytes: usize,
 }
 
-/// What is known about the READ of one place.
+/// The outcome of the READ of one place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadOutcome<'a> {
-    /// What was read, if it is known.
+    /// The result of the READ, if it is known.
     pub(crate) bytes: Option<&'a [u8]>,
-    /// Whether the node is declared dead.
     pub(crate) is_dead: bool,
 }
 
@@ -72,13 +71,12 @@ impl JoinedReads {
         JoinedReads { requests: reads.into_iter().map(request).collect(), parts }
     }
 
-    /// Takes the requests.
     pub(crate) fn into_requests(self) -> Vec<Request> {
         self.requests
     }
 
-    /// Returns the outcome of each place, in the order in which the places were given. `outcomes`
-    /// begins with those of the requests.
+    /// Returns the outcome of each place, in the order of the places. `outcomes` begins with the
+    /// outcomes of the requests.
     pub(crate) fn outcomes<'a>(
         &self,
         mut outcomes: impl Iterator<Item = &'a Outcome>,

@@ -1,5 +1,5 @@
-//! Where everything is in the memory of the nodes. All processes of a store compute the same
-//! layout.
+//! The addresses of records, logs and lines in the memory of the nodes. All processes of a store
+//! compute the same layout.
 //!
 //! A node lends one region:
 //!
@@ -27,14 +27,14 @@ use crate::transaction::{RecordKey, TableId};
 /// The length of a line of the memory, in bytes. Records, slots and the words of a coordinator
 /// begin at its multiples.
 const LINE_BYTES: u64 = 64;
-/// How many records a partition has place for, for each one that it must hold. A full bucket makes
-/// the ones behind it longer to search.
+/// The ratio of a partition's places to the records that it must hold. Full buckets make searches
+/// longer.
 const SPARE: (u64, u64) = (5, 4);
 /// The longest region of a node, in bytes.
 const MAX_BYTES: u64 = 1 << 47;
 const MAX_TABLES: usize = 1 << 15;
 
-/// What a store needs to know of a table.
+/// The sizes of a table.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TableSchema {
     /// The number of bytes of the longest value.
@@ -43,12 +43,13 @@ pub struct TableSchema {
     pub partitions: u32,
     /// The number of records that each partition must hold.
     pub records: u32,
-    /// Keys that differ only in as many of their lowest bits are in the same bucket of the index if
-    /// it has place, so that a transaction that inserts all of them locks one bucket: at most 4.
+    /// The number of lowest key bits that do not affect the choice of the bucket, at most 4. Keys
+    /// that differ only in these bits are in one bucket, if it has place. A transaction that
+    /// inserts all of them then locks one bucket.
     pub group_bits: u8,
 }
 
-/// The tables of a store, and how it is spread over the nodes.
+/// The tables of a store, and their distribution over the nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Schema {
     /// The tables: the number of a table is its position.
@@ -61,8 +62,8 @@ pub struct Schema {
     pub coordinators: u16,
     /// The number of transactions that a coordinator has in flight at once.
     pub slots: u16,
-    /// The length of the longest log entry, in bytes: about the values that a transaction writes,
-    /// and 60 bytes for each.
+    /// The length of the longest log entry, in bytes. An entry has the values that a transaction
+    /// writes, and about 60 bytes for each value.
     pub slot_bytes: u32,
 }
 
@@ -78,7 +79,7 @@ pub enum InvalidSchema {
         /// The number of backups.
         backups: u16,
     },
-    /// There is nothing of something that there must be one of.
+    /// A required element is missing: a node, coordinator, slot, table or partition.
     #[error("a store has at least one node, coordinator, slot and table, and a table at least one partition")]
     Empty,
     /// A table, or all together, need more memory than can be addressed.
@@ -107,9 +108,8 @@ struct TableLayout {
     bucket_records: u32,
     bucket_bytes: u64,
     record_bytes: u64,
-    /// The length of a partition.
     partition_bytes: u64,
-    /// The number of partitions of which a node may have copy i.
+    /// The largest number of partitions of which a node has copy i.
     partitions_of_node: u64,
 }
 
@@ -254,8 +254,8 @@ impl Layout {
         begin..begin + bytes
     }
 
-    /// A slot of a coordinator's log on all nodes. The nodes rotate with the slot, so that the
-    /// first ones of all slots together share the writes.
+    /// A slot of a coordinator's log on all nodes. The first node rotates with the slot, so that
+    /// the log writes are spread over the nodes.
     pub fn log_slot(&self, coordinator: u16, slot: u16) -> Vec<Location> {
         let at = self.log(coordinator).start + u64::from(slot) * self.slot_bytes;
         let nodes = self.schema.nodes;
@@ -267,7 +267,7 @@ impl Layout {
         (0..self.schema.slots).map(|slot| self.log_slot(coordinator, slot)).collect()
     }
 
-    /// Where the copies of a place are; `None` if there is no such place.
+    /// Returns the copies of a place, or `None` if the place does not exist.
     pub fn copies_of(&self, place: Place) -> Option<Copies> {
         let table = self.tables.get(usize::from(place.table.0))?;
         let (count, stride) = self.places(place.table, place.kind)?;
@@ -337,7 +337,7 @@ impl Layout {
         let partition = (self.partition_of)(at) % table.schema.partitions;
         let group = at.key >> table.schema.group_bits.min(index::MAX_GROUP_BITS);
         let hash = xxh3_64_with_seed(&group.to_le_bytes(), at.table.0.into());
-        // The upper half of the product is even over the buckets.
+        // The upper half of the product is evenly distributed over the buckets.
         let index = ((u128::from(hash) * u128::from(table.buckets)) >> 64) as u32;
         Some(Place { table: at.table, partition, kind: PlaceKind::Bucket, index })
     }
@@ -369,7 +369,6 @@ mod tests {
         Layout::new(schema(), |at| at.key as u32).unwrap()
     }
 
-    /// Every byte that a copy of a place, a slot or a line has.
     #[test]
     fn nothing_overlaps_and_all_is_inside() {
         let layout = layout();

@@ -1,4 +1,4 @@
-//! The word that says how the lives of a coordinator stand.
+//! The life word, which has the state of a coordinator's latest life.
 //!
 //! | bits | content |
 //! |---|---|
@@ -12,8 +12,7 @@
 
 use crate::lock_word::Life;
 
-/// How the lives of a coordinator stand: the content of its life word. Every content of the memory
-/// has a meaning.
+/// A coordinator's life word: the state of its latest life. Every 64-bit value is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LifeWord(u64);
 
@@ -24,7 +23,7 @@ pub enum LifeState {
     Recovered,
     /// The life runs, or has ended unnoticed.
     Live,
-    /// This life recovers it.
+    /// The named life recovers this life.
     Claimed(Life),
 }
 
@@ -32,7 +31,7 @@ impl LifeWord {
     const LIVE: u64 = 1;
     const CLAIMED: u64 = 2;
 
-    /// Returns the word that says that a life is in this state.
+    /// Returns the word for a life in this state.
     pub fn new(life: Life, state: LifeState) -> LifeWord {
         let (state, recoverer) = match state {
             LifeState::Recovered => (0, Life { coordinator: 0, incarnation: 0 }),
@@ -58,7 +57,7 @@ impl LifeWord {
         (self.0 >> 48) as u16
     }
 
-    /// The state of that life. A state that does not exist counts as live, so that a recovery
+    /// The state of the latest life. A state that does not exist counts as live, so that a recovery
     /// precedes the next life.
     pub fn state(self) -> LifeState {
         match self.0 >> 32 & 0xffff {

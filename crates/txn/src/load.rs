@@ -13,8 +13,8 @@ use crate::request::Request;
 use crate::scan::MAX_PIECE_BYTES;
 use crate::transaction::{RecordKey, TableId};
 
-/// Memory between two places that is written, too, rather than left out, in bytes: about what a
-/// second WRITE costs.
+/// The longest gap between two places that one WRITE covers, in bytes. A longer gap costs about as
+/// much as a second WRITE.
 const MAX_GAP_BYTES: u64 = 4096;
 
 /// Why a record cannot be loaded.
@@ -60,13 +60,12 @@ pub enum LoadError {
     Untaken,
 }
 
-/// Places records, and makes the WRITEs that put them into the memory of the nodes, which must be
+/// Assigns places to records, and makes the WRITEs that load them. The memory of the nodes must be
 /// zero before.
 ///
-/// The records of several partitions may come mixed. The loader keeps them until
-/// [`Loader::take_requests`], so a caller that calls it whenever some partitions are complete needs
-/// memory for these only. [`Loader::finish`] ends the load: no life begins on a store whose load
-/// has not ended.
+/// Records of several partitions may be inserted in any order. The loader keeps records until
+/// [`Loader::take_requests`], so a caller that takes complete partitions early needs less memory.
+/// No life begins on a store before the WRITEs of [`Loader::finish`].
 #[derive(Clone, Debug)]
 pub struct Loader<'a> {
     layout: &'a Layout,
@@ -74,11 +73,10 @@ pub struct Loader<'a> {
     taken: BTreeSet<(TableId, u32)>,
 }
 
-/// The content of a partition.
 #[derive(Clone, Debug, Default)]
 struct Partition {
-    /// Key and value of each record, by the number of its place. Those of a bucket have its first
-    /// places.
+    /// Key and value of each record, by the number of its place. The records of a bucket have its
+    /// first places.
     records: BTreeMap<u32, (u64, Vec<u8>)>,
     /// The buckets that a key has passed.
     passed: BTreeSet<u32>,
@@ -131,10 +129,10 @@ impl<'a> Loader<'a> {
         Err(LoadError::Full { table, partition })
     }
 
-    /// Takes all partitions that have records out of the loader: they are complete. Returns the
-    /// WRITEs that put them into the memory, each of at most 256 KiB or of one record, to all
-    /// copies. They may be executed in any order, and each may be repeated until it was executed. A
-    /// caller that takes them one by one needs little memory for them.
+    /// Removes all partitions with records from the loader. They must be complete. Returns the
+    /// WRITEs of all their copies, each of at most 256 KiB or of one record. The WRITEs may be
+    /// executed in any order, and repeated until executed. The iterator makes the WRITEs lazily, so
+    /// that they need little memory.
     pub fn take_requests(&mut self) -> impl Iterator<Item = Request> + use<'a> {
         let layout = self.layout;
         let partitions = core::mem::take(&mut self.partitions);
@@ -160,10 +158,10 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// Ends the load. Returns the WRITEs of the store's number, which all nodes get, for when all
-    /// other WRITEs were executed, over connections none of which was lost meanwhile. They may be
+    /// Ends the load. Returns the WRITEs of the store's number to all nodes. The caller executes
+    /// them after all other WRITEs, and only if no connection was lost meanwhile. They may be
     /// executed in any order, and repeated. The caller draws `number` at random, so that no two
-    /// stores share one.
+    /// stores have the same number.
     ///
     /// # Errors
     /// [`LoadError::Untaken`].
@@ -190,8 +188,8 @@ impl Partition {
     }
 }
 
-/// Joins what is written behind the locks of places, in the order of their offsets, to long WRITEs.
-/// The locks of the later places in a WRITE are written as free.
+/// Joins contents behind the locks of places to long WRITEs, in the order of their offsets. A WRITE
+/// frees the locks of all its places but the first.
 fn joined(contents: impl Iterator<Item = (Copies, Vec<u8>)>) -> impl Iterator<Item = (Copies, Vec<u8>)> {
     let mut contents = contents.peekable();
     iter::from_fn(move || {

@@ -1,7 +1,7 @@
-//! The word that says who holds a record.
+//! The lock word, which names the holder of a record.
 
-/// A process that runs transactions, in one of its lives. It gets a new incarnation each time it
-/// starts, so no lock or log entry of an earlier life is taken for one of this life.
+/// One life of a process that runs transactions. Each start has a new incarnation, so no lock or
+/// log entry of an earlier life belongs to this life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Life {
     /// The number of the coordinator, from 1.

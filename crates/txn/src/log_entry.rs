@@ -19,7 +19,6 @@ pub(crate) const HEADER_BYTES: usize = 24;
 /// The length of what comes before the content of a record.
 const RECORD_HEADER_BYTES: usize = 15;
 
-/// What an entry says about one record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Logged {
     pub(crate) place: Place,
@@ -27,7 +26,7 @@ pub(crate) struct Logged {
     pub(crate) content: Vec<u8>,
 }
 
-/// Returns the length of what an entry has for a record with a value of this length.
+/// Returns the bytes that a record with a value of this length takes in an entry.
 pub(crate) fn record_bytes(value_bytes: usize) -> usize {
     RECORD_HEADER_BYTES + record::HEADER_BYTES - record::LOCK_BYTES + value_bytes
 }
@@ -51,7 +50,7 @@ pub(crate) fn encode_entry(attempt: LockWord, records: &[Logged]) -> Vec<u8> {
     entry
 }
 
-/// Returns the entry at the beginning of `slot`, or `None` if there is none, or only a part of one.
+/// Returns the entry at the beginning of `slot`, or `None` if there is no complete entry.
 pub(crate) fn decode_entry(slot: &[u8]) -> Option<(LockWord, Vec<Logged>)> {
     let word = |at: usize| Some(u64::from_le_bytes(slot.get(at..at + 8)?.try_into().ok()?));
     let (check, attempt, len) = (word(0)?, word(8)?, usize::try_from(word(16)?).ok()?);

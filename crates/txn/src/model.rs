@@ -30,7 +30,7 @@ impl Model {
     /// Runs a transaction, and commits it if the program returns `Ok`.
     ///
     /// # Errors
-    /// What the program returns, or the [`Abort`] of a write.
+    /// The error of the program, or the [`Abort`] of a write.
     ///
     /// # Panics
     /// If the program waits for something other than its transaction.

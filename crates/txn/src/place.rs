@@ -1,4 +1,4 @@
-//! Where records are.
+//! The addresses of records.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -14,7 +14,7 @@ pub struct Place {
     pub partition: u32,
     /// Whether it is the place of a bucket of the table's index, or of one of its records.
     pub kind: PlaceKind,
-    /// The number of the place among those of its kind in the partition.
+    /// The number of the place among the places of its kind in the partition.
     pub index: u32,
 }
 
@@ -28,11 +28,11 @@ impl Display for Place {
     }
 }
 
-/// What a [`Place`] is for.
+/// The use of a [`Place`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PlaceKind {
-    /// A bucket of the index. It is a record, too, so locks, versions and the log protect it in the
-    /// same way.
+    /// A bucket of the index. Buckets are stored as records, so locks, versions and the log protect
+    /// them in the same way.
     Bucket,
     /// A record.
     Record,

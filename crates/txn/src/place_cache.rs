@@ -11,11 +11,11 @@ use crate::record;
 use crate::scan::Piece;
 use crate::transaction::RecordKey;
 
-/// The most records whose places are kept: about 40 bytes each.
+/// The largest number of records in the cache, at about 40 bytes each.
 const MAX_RECORDS: usize = 1 << 22;
 
-/// Remembers where records were. A place may be wrong: a record there that has another key, or
-/// none, says so.
+/// The last known places of records. A place may be outdated: the record there then has another
+/// key, or does not exist.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PlaceCache {
     /// Partition and index.
@@ -36,8 +36,8 @@ impl PlaceCache {
         self.places.insert(key, (place.partition, place.index));
     }
 
-    /// Takes the places of the keys in a piece of an index, as long as no known place must be
-    /// forgotten for them. Buckets that are torn or locked are left out.
+    /// Adds the places of the keys in a piece of an index, until the cache is full. Torn and locked
+    /// buckets are left out.
     pub(crate) fn learn(&mut self, layout: &Layout, piece: &Piece) {
         for (place, copies) in piece.places() {
             let Some((_, bucket_records)) = layout.buckets(place.table) else { return };

@@ -10,7 +10,7 @@
 //! | 40– | the value |
 //!
 //! A record begins at a multiple of 64 bytes, so lock, version and checksum lie in one line of the
-//! memory. A READ that a WRITE overtakes may return a part of either value; the checksum tells.
+//! memory. A READ during a WRITE may return parts of both values. The checksum detects the mixture.
 
 use mitra_mutants::Mutant;
 use xxhash_rust::xxh3::Xxh3;
@@ -26,8 +26,8 @@ pub(crate) const VERSION_BYTES: usize = 8;
 /// The length of lock and version, in bytes.
 pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
-/// The version of a record. Each commit that writes the record steps it. A deleted record has a
-/// version, too, and keeps it when its place is used again.
+/// The version of a record. Each commit that writes the record increases it. A deleted record has a
+/// version too, from which a new record at its place continues.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(u64);
 
@@ -71,7 +71,6 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
-/// Lock and version of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Header {
     pub(crate) lock: LockWord,
@@ -82,7 +81,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Returns lock and version. `None` if `bytes` is shorter than both.
+/// Returns `None` if `bytes` is shorter than lock and version.
 pub(crate) fn decode_header(bytes: &[u8]) -> Option<Header> {
     Some(Header { lock: LockWord::from_bits(word(bytes, 0)?), version: Version(word(bytes, 8)?) })
 }
@@ -103,7 +102,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Record> {
     })
 }
 
-/// Returns all of a record but its lock: what a WRITE behind the lock word writes.
+/// Returns all of a record but its lock.
 pub(crate) fn encode_behind_lock(version: Version, key: u64, value: &[u8]) -> Vec<u8> {
     let words = [version.bits(), checksum(version, key, value), key, value.len() as u64];
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -111,7 +110,7 @@ pub(crate) fn encode_behind_lock(version: Version, key: u64, value: &[u8]) -> Ve
     bytes
 }
 
-/// Returns the version in what [`encode_behind_lock`] has returned.
+/// Returns the version in the result of [`encode_behind_lock`].
 pub(crate) fn version_behind_lock(content: &[u8]) -> Version {
     Version(word(content, 0).unwrap_or_default())
 }

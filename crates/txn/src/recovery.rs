@@ -1,10 +1,10 @@
-//! The recovery of a life that has ended: what it has logged takes effect, and the locks of its
-//! logged attempts become free.
+//! The recovery of an ended life: its logged attempts take effect, and the locks of these attempts
+//! become free.
 //!
-//! The caller has fenced the life on every node that is not declared dead, so nothing that it has
-//! posted is executed any more, and it has made sure that no other recovery of the life runs. Locks
-//! of attempts without an entry stay: whoever meets one frees it, as soon as the life is known to
-//! be recovered ([`free_stale_lock`]).
+//! The caller has fenced the life on every node that is not declared dead, so no request of the
+//! life is executed any more. The caller has also made sure that no other recovery of the life
+//! runs. Locks of attempts without a log entry stay. A transaction that meets such a lock frees it
+//! when the life is known to be recovered ([`free_stale_lock`]).
 
 use mitra_mutants::Mutant;
 
@@ -14,7 +14,7 @@ use crate::place::{Copies, Location, Place};
 use crate::record::{self, HEADER_BYTES, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Version};
 use crate::request::{Outcome, Request};
 
-/// What a recovery needs next, or how it has ended.
+/// The next action of the caller, or the end of the recovery.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum RecoveryStep {
     /// Execute these requests: at least one.
@@ -36,7 +36,7 @@ enum Stage {
     Completing(Vec<(usize, Location)>),
     /// The locks of the primaries are read.
     Looking(Vec<usize>),
-    /// The versions of these backups are read, whose primaries are dead.
+    /// The versions of these backups are read, because their primaries are dead.
     Comparing(Vec<(usize, Location)>),
     WritingBackups(Vec<(usize, Location)>),
     WritingPrimaries(Vec<usize>),
@@ -53,7 +53,6 @@ struct Change {
     is_orphan: bool,
 }
 
-/// One slot of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Slot {
     copies: Vec<Location>,
@@ -63,7 +62,7 @@ struct Slot {
     dead: Vec<Location>,
 }
 
-/// A recovery.
+/// The recovery of one life.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Recovery {
     life: Life,
@@ -169,7 +168,7 @@ impl Recovery {
                         looked.push(change);
                     }
                 }
-                // The lock tells whether both were executed.
+                // The lock word shows whether both requests were executed.
                 self.primaries.clear();
                 if looked.is_empty() { Stage::WritingPrimaries(looked) } else { Stage::Looking(looked) }
             }
@@ -253,7 +252,7 @@ impl Recovery {
         }
     }
 
-    /// Takes what a node has in a slot. Returns whether that is known.
+    /// Takes the content of a slot on a node. Returns whether the content is known.
     fn on_slot(&mut self, index: usize, at: Location, outcome: &Outcome) -> bool {
         let slot = &mut self.slots[index];
         if *outcome == Outcome::NodeDead {
@@ -272,7 +271,7 @@ impl Recovery {
         true
     }
 
-    /// Returns where entries are still to be written; `None` if too few nodes live.
+    /// Returns the locations that still lack an entry; `None` if too few nodes live.
     fn missing(&self) -> Option<Vec<(usize, Location)>> {
         let mut missing = Vec::new();
         for (index, slot) in self.slots.iter().enumerate() {
@@ -317,8 +316,8 @@ pub fn free_stale_lock(primary: Location, lock: LockWord) -> Request {
     Request::swap_lock(primary, lock, LockWord::FREE)
 }
 
-/// Returns the attempt whose log entry a slot has, if it has all of one. A recovery that reads the
-/// slot makes it take effect.
+/// Returns the attempt whose complete log entry is in a slot. A recovery makes this attempt take
+/// effect.
 pub fn logged_attempt(slot: &[u8]) -> Option<LockWord> {
     decode_entry(slot).map(|(attempt, _)| attempt)
 }

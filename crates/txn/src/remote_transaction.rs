@@ -29,11 +29,11 @@ pub struct RemoteTransaction {
 /// A committed transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Committed<T> {
-    /// What the program has returned.
+    /// The result of the program.
     pub value: T,
-    /// What it has read and written.
+    /// The places that the transaction has read and written.
     pub footprint: Footprint,
-    /// How often it ran.
+    /// The number of times that the program ran.
     pub attempts: u32,
     /// The number of times that its last attempt waited for memory nodes before it was committed.
     pub round_trips: u32,
@@ -45,7 +45,7 @@ pub enum NotCommitted {
     /// The transaction has no effect, and never will have one.
     #[error("aborted: {0}")]
     Aborted(#[from] Abort),
-    /// The coordinator's life has ended while the log entry was written. The recovery of the life
+    /// The coordinator's life has ended during the write of the log entry. The recovery of the life
     /// decides.
     #[error("not known to be committed: the coordinator's life has ended while the log entry was written")]
     Unknown,
@@ -66,13 +66,15 @@ impl Client {
         if self.core.borrow().is_ended() { Err(Abort::LifeEnded) } else { Ok(()) }
     }
 
-    /// Runs a transaction, and commits it if the program returns `Ok`. A transaction that was
-    /// aborted because of another one runs again, after a random time of at most 2.56 ms; it is
-    /// strictly serializable: it takes effect at one moment between the call and the return. What
-    /// the program reads before the commit may not be consistent; then it does not commit.
+    /// Runs a transaction, and commits it if the program returns `Ok`. A transaction that another
+    /// transaction has aborted runs again, after a random time of at most 2.56 ms.
+    ///
+    /// A committed transaction is strictly serializable: it takes effect at one moment between the
+    /// call and the return. Before the commit, the program may read values that never existed
+    /// together. The transaction then does not commit.
     ///
     /// # Errors
-    /// What the program returns, or the [`Abort`] of the store that is not retryable;
+    /// The error of the program; an [`Abort`] of the store that is not retryable;
     /// [`NotCommitted::Unknown`].
     pub async fn run<T>(
         &self,
@@ -106,8 +108,8 @@ impl Client {
     }
 }
 
-/// Lets others run. A task that runs transactions in a loop would otherwise keep its process when
-/// its life is over.
+/// Lets other tasks run. Otherwise, a task that runs transactions in a loop would block its process
+/// after the end of its life.
 async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -134,7 +136,7 @@ impl RemoteTransaction {
         reply
     }
 
-    /// Ends what the program has begun and not waited for.
+    /// Waits for the end of reads that the program has begun and dropped.
     async fn settle(&mut self) {
         while self.core.borrow().is_busy(self.slot) {
             self.reply().await;

@@ -38,19 +38,19 @@ pub enum Op {
     },
 }
 
-/// What is known about a request when it has ended. It is never executed later.
+/// The outcome of a request. A request is never executed after its outcome is known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// The request was executed once. The bytes are those that a READ has read, or the word before
-    /// a compare-and-swap; a WRITE returns none.
+    /// The request was executed once. The bytes are the result of a READ, or the word before a
+    /// compare-and-swap; empty for a WRITE.
     Executed(Vec<u8>),
-    /// The request was executed once, and what it returned is lost.
+    /// The request was executed once, and its result is lost.
     ValueLost,
     /// The request was not executed.
     NotExecuted,
     /// The request was either executed once or not executed.
     Unknown,
-    /// The node is declared dead. Whether the request was executed has no meaning any more.
+    /// The node is declared dead. The execution of the request no longer matters.
     NodeDead,
 }
 
@@ -59,14 +59,12 @@ impl Request {
         Request { node: from.node, at: from.at, op: Op::Read(bytes) }
     }
 
-    /// Writes bytes at an offset behind a location.
     pub(crate) fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
         Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
     }
 
-    /// Writes all of a backup but its lock, the version last. A WRITE that is torn when its
-    /// coordinator ends leaves the version before, by which a recovery sees that the backup lacks
-    /// the value.
+    /// Writes all of a backup but its lock, the version last. A torn WRITE leaves the old version,
+    /// so a recovery sees that the backup lacks the value.
     pub(crate) fn write_backup(to: Location, content: &[u8]) -> [Request; 2] {
         let (version, rest) = content.split_at(VERSION_BYTES);
         let mut writes = [

@@ -30,8 +30,8 @@ enum Copy {
 }
 
 impl Piece {
-    /// The piece that begins at a place, of its first copies, as many as `copies` if there are;
-    /// `None` if there is no such place.
+    /// Returns the piece that begins at a place, with at most `copies` copies. Returns `None` if
+    /// the place does not exist.
     fn new(layout: &Layout, first: Place, copies: usize) -> Option<Piece> {
         let Copies { primary, backups, bytes, .. } = layout.copies_of(first)?;
         let (places, stride) = layout.places(first.table, first.kind)?;
@@ -58,8 +58,8 @@ impl Piece {
         }
     }
 
-    /// The places, each with its copies on nodes that are not declared dead: what a record in the
-    /// memory has, and the primary first.
+    /// Returns the places, each with the bytes of its copies on nodes that are not declared dead,
+    /// the primary first.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Place, Vec<(NodeId, &[u8])>)> {
         (0..self.count).map(move |number| {
             let begin = number as usize * self.stride;
@@ -79,21 +79,21 @@ impl Piece {
     }
 }
 
-/// Reads all places of some kinds of some partitions, one piece after the other. Pieces are not
-/// read at one moment.
+/// Reads all places of some kinds of some partitions, one piece after the other. Pieces are read at
+/// different times.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     layout: Rc<Layout>,
-    /// Where the next piece of each partition and kind begins, unless the one before was the last;
-    /// those to be read first at the end.
+    /// The first place of the next piece, for each partition and kind that is not read completely.
+    /// The last element is read first.
     begins: Vec<Place>,
     copies: usize,
     piece: Option<Piece>,
 }
 
 impl Scan {
-    /// Creates a scan of these kinds of places, in this order. It reads as many copies of each as
-    /// `copies`.
+    /// Creates a scan of these kinds of places, in this order, with at most `copies` copies of each
+    /// place.
     pub(crate) fn new(layout: Rc<Layout>, what: Vec<(TableId, u32, PlaceKind)>, copies: usize) -> Scan {
         let begin = |(table, partition, kind)| Place { table, partition, kind, index: 0 };
         Scan { layout, begins: what.into_iter().rev().map(begin).collect(), copies, piece: None }

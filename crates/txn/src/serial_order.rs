@@ -1,4 +1,5 @@
-//! Whether a history of committed transactions is strictly serializable, and a serial order of it.
+//! Checks whether a history of committed transactions is strictly serializable, and finds a serial
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -11,35 +12,35 @@ use crate::place::Place;
 /// A committed transaction of a history.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Event {
-    /// What it has read and written.
+    /// The places that the transaction has read and written.
     pub footprint: Footprint,
-    /// When its caller began it, in any unit that all events share.
+    /// The time at which the caller began the transaction, in a unit that all events share.
     pub begun: u64,
-    /// When its caller knew that it was committed.
+    /// The time at which the caller knew of the commit, in the same unit.
     pub told: u64,
 }
 
 /// Why a history is not strictly serializable. Transactions are numbers of events.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Violation {
-    /// Two transactions have made the same version of a place: the update of one of them is lost.
+    /// Two transactions have made the same version of a place, so one update is lost.
     #[error("transactions {first} and {second} have both made version {version} of {place:?}")]
     LostUpdate {
         /// The place.
         place: Place,
         /// The version.
         version: u64,
-        /// A transaction that has made it.
+        /// One event that has made the version.
         first: usize,
-        /// Another one.
+        /// Another event that has made the version.
         second: usize,
     },
-    /// Each of these transactions must be before another one of them.
+    /// Each of these transactions must precede another transaction of the list.
     #[error("the transactions {0:?} are in a cycle")]
     Cycle(Vec<usize>),
 }
 
-/// The graph of what must be before what. Events have the first nodes.
+/// The graph of the constraints on the order. The first nodes are the events.
 struct Order {
     graph: DiGraph<(), ()>,
 }
@@ -56,12 +57,12 @@ impl Order {
     }
 }
 
-/// Returns an order in which the transactions, executed one after the other, have the same results,
-/// and in which no transaction is before one that its caller knew to be committed before.
+/// Returns a serial order with the same results. The order respects real time: a transaction comes
+/// before all transactions that began after its caller knew of the commit.
 ///
-/// The history may lack transactions, such as those of coordinators that died: each version that
-/// none of the events has made counts as made by a transaction of its own, which makes the check
-/// weaker, and no violation is reported that is none.
+/// The history may lack transactions, for example of coordinators that died. Each version that no
+/// event has made counts as the write of an unknown transaction. Unknown transactions weaken the
+/// check, and cause no false violation.
 ///
 /// # Errors
 /// [`Violation`].
@@ -82,8 +83,8 @@ pub fn serial_order(events: &[Event]) -> Result<Vec<usize>, Violation> {
     Ok(serial)
 }
 
-/// Each version of a place comes after the one before it, and before whoever has read it; a reader
-/// comes before the next version.
+/// The writer of a version comes after the writer of the version before, and before the readers of
+/// its own version. A reader comes before the writer of the next version.
 fn order_by_versions(events: &[Event], order: &mut Order) -> Result<(), Violation> {
     let mut writers: BTreeMap<(Place, u64), usize> = BTreeMap::new();
     for (second, event) in events.iter().enumerate() {
@@ -118,14 +119,15 @@ fn order_by_versions(events: &[Event], order: &mut Order) -> Result<(), Violatio
     Ok(())
 }
 
-/// A transaction comes before those that began after its caller knew of it.
+/// A transaction comes before all transactions that began after its caller knew of the commit.
 fn order_by_time(events: &[Event], order: &mut Order) {
     let mut by_end: Vec<usize> = (0..events.len()).collect();
     by_end.sort_by_key(|&event| events[event].told);
     let mut by_begin: Vec<usize> = (0..events.len()).collect();
     by_begin.sort_by_key(|&event| events[event].begun);
     let mut ended = by_end.into_iter().peekable();
-    // A moment after which all transactions of the ones before it have ended.
+    // A node of the graph that comes after every transaction that ended before the current event
+    // began.
     let mut moment: Option<usize> = None;
     for event in by_begin {
         let mut latest = moment;
@@ -185,7 +187,7 @@ mod tests {
         let read = |begun| [event(&[], &[(0, 1)], 0, 5), event(&[(0, 0)], &[], begun, 9)];
         assert!(serial_order(&read(5)).is_ok());
         assert!(matches!(serial_order(&read(6)), Err(Violation::Cycle(_))));
-        // Through others, in several steps of time.
+        // A cycle through other transactions, in several steps of time.
         let chain = [
             event(&[], &[(0, 1)], 0, 1),
             event(&[], &[], 2, 3),

@@ -1,10 +1,10 @@
 //! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions,
 //! beats, and takes over the lives of other coordinators that have ended.
 //!
-//! The driver executes each [`Command`] of [`Session::poll`], and passes what comes of it to
-//! [`Session::on_outcomes`] and [`Session::on_fenced`]. It ends the session with [`Session::end`]
-//! when it has lost a node that is not declared dead, or when a node refuses a fence: the process
-//! then takes its next life with a new session.
+//! The driver executes each [`Command`] of [`Session::poll`], and passes the results to
+//! [`Session::on_outcomes`] and [`Session::on_fenced`]. The driver calls [`Session::end`] when it
+//! has lost a node that is not declared dead, or when a node refuses a fence. The process then
+//! takes its next life with a new session.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,28 +19,28 @@ use crate::request::{NodeId, Outcome, Request};
 use crate::store_number::{self, StoreError};
 use crate::takeover::{Log, Takeover, TakeoverStep};
 
-/// The tickets from [`STORE`] on are not the coordinator's: this one is the heartbeat's, and the
-/// ones behind it those of the takeovers, by the number of the coordinator that is taken over.
+/// The ticket of the heartbeat. The takeover of coordinator n has the ticket `BEAT` + n. The
+/// coordinator's own tickets are below [`STORE`].
 const BEAT: u64 = 1 << 63;
 /// The ticket of the READs of the store's number, with which a life begins.
 const STORE: u64 = BEAT - 1;
 
-/// What a driver does for a session.
+/// A command of a session to its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Execute these requests, and answer with [`Session::on_outcomes`].
     Post(Ticket, Vec<Request>),
-    /// Fence a life and all earlier ones of its coordinator on all nodes that are not declared
+    /// Fence a life and all earlier lives of its coordinator on all nodes that are not declared
     /// dead, and answer with [`Session::on_fenced`].
     Fence(Life),
 }
 
-/// How a session notices that another has ended.
+/// The times of the failure detector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
     /// The time between two heartbeats.
     pub interval: Duration,
-    /// A life is taken over if its heart has not beaten for this time. It should be longer than the
+    /// A life without a heartbeat for this time is taken over. This time should be longer than the
     /// failover of a rail.
     pub timeout: Duration,
 }
@@ -73,18 +73,18 @@ pub enum Ending {
         node: NodeId,
         /// The life.
         life: Life,
-        /// What the node says.
+        /// The node's reason.
         reason: String,
     },
-    /// The life has had all its attempts.
+    /// The life has used all its numbers of attempts.
     #[error("the life has had all its 4294967295 attempts; the process goes on as its next life")]
     NoAttempts,
-    /// Nobody knows whether a transaction takes effect, so a recovery must decide.
+    /// Unknown whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
 }
 
-/// A takeover, and what it waits for.
+/// A takeover, and the event that it waits for.
 #[derive(Debug)]
 struct Running {
     takeover: Takeover,
@@ -95,11 +95,11 @@ struct Running {
 enum Waits {
     Outcomes,
     Fence(Life),
-    /// For a recoverer, which may have ended.
+    /// For a recoverer, which may itself have ended.
     Recoverer(Life),
 }
 
-/// A session.
+/// A coordinator's process in one of its lives.
 #[derive(Debug)]
 pub struct Session {
     layout: Rc<Layout>,
@@ -107,10 +107,11 @@ pub struct Session {
     coordinator: Coordinator,
     detector: Detector,
     timing: Timing,
-    /// The takeovers, by the number of the coordinator. The one of this coordinator is its start.
+    /// The takeovers, by the number of the coordinator. The takeover of this coordinator is its
+    /// start.
     takeovers: BTreeMap<u16, Running>,
     commands: Vec<Command>,
-    /// When the next heartbeat is due; `None` while one is under way.
+    /// The time of the next heartbeat; `None` while a heartbeat is in flight.
     next_beat: Option<Duration>,
     now: Duration,
     is_live: bool,
@@ -120,8 +121,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a life. `life` comes from [`Life::next`]; its process is connected to all nodes but
-    /// the `dead` ones.
+    /// Begins a life. `life` comes from [`Life::next`]. Its process is connected to all nodes
+    /// except the `dead` nodes.
     pub fn new(layout: Rc<Layout>, life: Life, timing: Timing, dead: &[NodeId]) -> Session {
         let lines = layout.nodes().map(|node| Location { node, at: layout.life_line(1) }).collect();
         let coordinators = layout.schema().coordinators;
@@ -168,17 +169,17 @@ impl Session {
     }
 
     /// Returns the lives of other coordinators that this session has fenced and cannot recover,
-    /// each with a place of its log that is not in the layout: the memory is damaged, or the
-    /// layouts of the processes differ. What they have locked stays locked.
+    /// each with a place of its log that is not in the layout. The memory is damaged, or the
+    /// layouts of the processes differ. The locks of these lives stay.
     pub fn unrecoverable(&self) -> &BTreeMap<Life, Place> {
         &self.unrecoverable
     }
 
-    /// Goes on. `now` is the time since any fixed moment. Returns what is to be done.
+    /// Continues, and returns the commands to the driver. `now` is the time since a fixed moment.
     pub fn poll(&mut self, now: Duration) -> Vec<Command> {
         self.now = now;
         if self.ending.is_some() {
-            // The tasks learn of it.
+            // The tasks see the end of the life.
             self.coordinator.poll(now);
             return Vec::new();
         }
@@ -197,7 +198,7 @@ impl Session {
         core::mem::take(&mut self.commands)
     }
 
-    /// When [`Session::poll`] has something to do, if nothing comes before.
+    /// The time at which [`Session::poll`] is due without a result.
     pub fn next_timer(&self) -> Option<Duration> {
         [self.next_beat, self.coordinator.next_timer()].into_iter().flatten().min()
     }
@@ -293,7 +294,7 @@ impl Session {
             });
         }
         for life in ended {
-            // A life that has not begun recovers no others.
+            // A life that has not begun recovers no other life.
             let is_left =
                 self.takeovers.contains_key(&life.coordinator) || self.unrecoverable.contains_key(&life);
             if self.is_live && !is_left {
@@ -308,7 +309,6 @@ impl Session {
         self.go_on(coordinator, |takeover, layout| takeover.retry(|place| layout.copies_of(place)));
     }
 
-    /// Does a step of a takeover.
     fn go_on(&mut self, coordinator: u16, step: impl FnOnce(&mut Takeover, &Layout) -> TakeoverStep) {
         let Some(running) = self.takeovers.get_mut(&coordinator) else { return };
         let of = running.takeover.of();
@@ -320,8 +320,8 @@ impl Session {
             TakeoverStep::Fence(life) => {
                 running.waits = Waits::Fence(life);
                 if !(1..=self.layout.schema().coordinators).contains(&life.coordinator) {
-                    // A damaged word names it. Nobody has this number, so nobody has rights to
-                    // lose.
+                    // A damaged word names this coordinator. No process has its number, so there
+                    // are no rights to revoke.
                     return self.on_fenced(life);
                 }
                 return self.commands.push(Command::Fence(life));
@@ -344,7 +344,8 @@ impl Session {
         };
         self.takeovers.remove(&coordinator);
         match ending {
-            // Another coordinator may have done it, and if not, it is suspected again.
+            // Another coordinator may have recovered the life. Otherwise, the life is suspected
+            // again.
             Some(Ending::TakenOver) if coordinator != self.life.coordinator => {}
             Some(Ending::UnknownPlace(place)) if coordinator != self.life.coordinator => {
                 self.unrecoverable.insert(of, place);
@@ -362,8 +363,7 @@ mod tests {
     use super::*;
     use crate::{Abort, NotCommitted, Op, Schema, TableSchema};
 
-    /// Executes what a session posts, over memory that has the store's number everywhere and all
-    /// else zero.
+    /// Executes the requests of a session, over memory that is zero except for the store's number.
     fn drive(session: &mut Session) {
         for now in 0..100 {
             for command in session.poll(Duration::from_millis(now)) {

@@ -3,7 +3,7 @@
 //! The memory of a node is zero when its process starts. So a node that has ended and was started
 //! again has neither its records and its log nor the number, and a node of another store has
 //! another number. Every life reads the number on all nodes that are not declared dead before it
-//! writes anything. It needs no second look: a node that starts again has lost the queue pairs of
+//! writes anything. Reading once is enough: a node that starts again has lost the queue pairs of
 //! the life.
 
 use crate::layout::Layout;

@@ -1,18 +1,19 @@
-//! How a life that has ended is taken over, by another coordinator or by the next life of its own.
+//! The takeover of an ended life, by another coordinator or by the next life of the same
+//! coordinator.
 //!
 //! Every node has the life word of every coordinator. The word on the first node that is not
-//! declared dead counts. A life that begins, and a claim, are written to the nodes in their order,
-//! and have an effect only when all nodes have them: the first node decides between two that come
-//! at once, and whoever finds it dead finds on the next node at least what others act upon. That a
-//! life is recovered is written in the opposite order, so nobody reads it on the first node before
-//! all nodes have it.
+//! declared dead counts. The start of a life, and a claim, are written to the nodes in their order,
+//! and have an effect only when all nodes have them. So the first node decides between two
+//! concurrent changes. If the first node is dead, the next node has at least the changes that have
+//! an effect. The state *recovered* is written in the opposite order, so nobody reads it on the
+//! first node before all nodes have it.
 //!
-//! All changes of a word are compare-and-swaps. If the outcome of one is not known, the word tells,
-//! because it names the life that has written it. No two processes may have the same life: a memory
-//! node admits each life once.
+//! All changes of a word are compare-and-swaps. If the outcome of a change is unknown, the word
+//! shows it, because the word names the life that has written it. No two processes may have the
+//! same life: a memory node admits each life once.
 //!
-//! A claim of another recoverer is replaced only after that recoverer has been fenced, too. So a
-//! recovery never writes while a second one runs, even if it pauses.
+//! A claim of another recoverer is replaced only after that recoverer has been fenced. So a
+//! recovery never writes while a second recovery runs, even if the first one pauses.
 
 use crate::life_word::{LifeState, LifeWord};
 use crate::lock_word::Life;
@@ -20,14 +21,14 @@ use crate::place::{Copies, Location, Place};
 use crate::recovery::{Recovery, RecoveryStep};
 use crate::request::{Op, Outcome, Request};
 
-/// What a takeover needs next, or how it has ended.
+/// The next action of the caller, or the end of the takeover.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum TakeoverStep {
     /// Execute these requests: at least one.
     Post(Vec<Request>),
-    /// Fence this life and all earlier ones of its coordinator on all nodes that are not declared
-    /// dead, then call [`Takeover::on_fenced`]. A node has fenced a life when nothing that the life
-    /// has posted is executed there any more.
+    /// Fence this life and all earlier lives of its coordinator on all nodes that are not declared
+    /// dead, then call [`Takeover::on_fenced`]. A node has fenced a life when the node executes no
+    /// posted request of the life any more.
     Fence(Life),
     /// Another life recovers. Wait and call [`Takeover::retry`] or, if that life is suspected to
     /// have ended, [`Takeover::replace`].
@@ -36,9 +37,9 @@ pub enum TakeoverStep {
     Recovered,
     /// The coordinator that starts is live.
     Live,
-    /// The takeover has no effect any more. A coordinator that starts ends with an error then:
-    /// another process has started as the same coordinator, or this life was taken over itself.
-    /// Another coordinator reads the word again.
+    /// The takeover has no effect any more. A coordinator that starts then ends with an error:
+    /// another process has started as the same coordinator, or another life has taken this life
+    /// over. In a takeover of another coordinator's life, the caller reads the word again.
     Lost,
     /// Fewer nodes live than must have a log entry, so nothing may be decided.
     TooFewNodes,
@@ -61,11 +62,11 @@ pub struct Log {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Change {
     kind: Kind,
-    /// The nodes that do not have it yet; the last one is next.
+    /// The nodes that do not have the change yet; the last node is next.
     left: Vec<Location>,
-    /// The word that was read there.
+    /// The last word that was read on the next node.
     seen: Option<LifeWord>,
-    /// The number of nodes that have it.
+    /// The number of nodes that have the change.
     done: usize,
 }
 
@@ -79,9 +80,9 @@ enum Kind {
     Begin,
 }
 
-/// What follows from a word.
+/// The decision about the word of a node.
 enum Verdict {
-    /// It must be changed.
+    /// The word must be changed.
     Change,
     /// The node has the change.
     Done,
@@ -103,10 +104,10 @@ enum Stage {
     Ended(TakeoverStep),
 }
 
-/// A takeover of a life. It is carried to its end, or the life that does it ends.
+/// A takeover of a life. Only the end of the life that performs a takeover may cut it short.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Takeover {
-    /// The life that is taken over. A start knows it when it has read the word on the first node.
+    /// The life that is taken over. A start learns its incarnation from the word on the first node.
     of: Life,
     by: Life,
     line: Vec<Location>,
@@ -117,8 +118,8 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Creates the takeover of a life by a live coordinator. `line` and `log` are the line, on
-    /// every node in their order, and the log of its coordinator.
+    /// Creates the takeover of a life by a live coordinator. `line` has the location of its
+    /// coordinator's line on every node, in their order. `log` is its coordinator's log.
     pub fn new(of: Life, by: Life, line: Vec<Location>, log: Log) -> Takeover {
         let stage = Stage::Changing(Change::new(Kind::Claim, &line));
         Takeover { of, by, line, log, fenced: None, stage }
@@ -268,9 +269,9 @@ impl Takeover {
         };
     }
 
-    /// `is_first` is false if an earlier node has had the claim already. What is found on this node
-    /// may be older then, because the life that is taken over, or an earlier recoverer, ended
-    /// before it had changed all nodes.
+    /// `is_first` is false if an earlier node already has the claim. The word on this node may then
+    /// be outdated, because the life or an earlier recoverer ended before its change reached all
+    /// nodes.
     fn claim(&mut self, word: LifeWord, is_first: bool) -> Verdict {
         let state = word.state();
         if let LifeState::Claimed(recoverer) = state
@@ -348,8 +349,8 @@ impl Change {
         self.done += 1;
     }
 
-    /// Takes the outcome of the READ or compare-and-swap at the next node. Returns its word, if the
-    /// change must be decided by it.
+    /// Takes the outcome of the READ or compare-and-swap at the next node. Returns the word if the
+    /// change depends on it.
     fn on_outcome(&mut self, outcome: &Outcome) -> Option<LifeWord> {
         if *outcome == Outcome::NodeDead {
             self.left.pop();

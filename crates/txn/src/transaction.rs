@@ -1,4 +1,4 @@
-//! What a transaction can do, whoever executes it.
+//! The interface of transactions, which all stores implement.
 
 /// The number of a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -13,7 +13,7 @@ pub struct RecordKey {
     pub key: u64,
 }
 
-/// What a transaction reads a record for.
+/// The purpose of reading a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
     /// To know its value.
@@ -54,7 +54,7 @@ pub enum Abort {
     /// A value is longer than the table allows.
     #[error("the value of {0:?} is longer than its table allows")]
     TooLong(RecordKey),
-    /// All that the transaction writes does not fit into a log entry.
+    /// The writes of the transaction do not fit into a log entry.
     #[error(
         "the transaction writes {bytes} bytes, and a log entry has at most {max}; write less in a transaction, or give the schema longer slots"
     )]
@@ -67,10 +67,10 @@ pub enum Abort {
     /// The partition of an inserted record has no place left.
     #[error("a partition of {0:?} is full; give the schema more records")]
     Full(TableId),
-    /// The memory of the index has something else than an index.
+    /// The memory of the index does not contain an index.
     #[error("the index of {0:?} is damaged")]
     DamagedIndex(TableId),
-    /// The memory of a record has something else than a record.
+    /// The memory of the record does not contain a record.
     #[error("a record of {0:?} is damaged")]
     DamagedRecord(TableId),
     /// The life of the coordinator has ended before the transaction committed.
@@ -119,16 +119,16 @@ pub trait Transaction {
     /// An [`Abort`], after which the transaction does nothing more. A program passes it on.
     async fn get_all(&mut self, items: &[(RecordKey, Access)]) -> Result<Vec<Option<Vec<u8>>>, Abort>;
 
-    /// Replaces the value of a record when the transaction commits. If it does not exist then, the
-    /// transaction aborts with [`Abort::Missing`].
+    /// Replaces the value of a record when the transaction commits. If the record does not exist
+    /// then, the transaction aborts with [`Abort::Missing`].
     fn put(&mut self, at: RecordKey, value: Vec<u8>);
 
-    /// Makes a record when the transaction commits. If it exists then, the transaction aborts with
-    /// [`Abort::Exists`].
+    /// Inserts a record when the transaction commits. If the record exists then, the transaction
+    /// aborts with [`Abort::Exists`].
     fn insert(&mut self, at: RecordKey, value: Vec<u8>);
 
-    /// Deletes a record when the transaction commits. If it does not exist then, the transaction
-    /// aborts with [`Abort::Missing`].
+    /// Deletes a record when the transaction commits. If the record does not exist then, the
+    /// transaction aborts with [`Abort::Missing`].
     fn delete(&mut self, at: RecordKey);
 
     /// Reads one record.

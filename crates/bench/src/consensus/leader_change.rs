@@ -102,9 +102,9 @@ pub(super) fn permission(
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }
 
-/// Measures a takeover of the log: from the `Leader` input until the log accepts submissions. The
-/// memories refuse the old leader's connections meanwhile. Returns median and 99th percentile in
-/// microseconds.
+/// Measures a takeover of the log: from the `Leader` input until the log accepts submissions.
+/// During the takeover, the memories refuse the old leader's connections. Returns median and 99th
+/// percentile in microseconds.
 pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
     let mut laps = Vec::new();
     for nth in 0..times {

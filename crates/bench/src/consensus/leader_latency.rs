@@ -35,7 +35,6 @@ where
     connect(domain, memories, protocol, LEADER, Instances::new(first, regions))
 }
 
-/// Connects a process to all memories.
 pub(super) fn connect<P>(
     domain: &Arc<Domain>,
     memories: &[Memory],
@@ -82,7 +81,6 @@ pub(super) fn lead(node: &mut ProcessNode<Log>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Appends entries to the log, one after the other.
 pub(super) fn append(
     node: &mut ProcessNode<Log>,
     args: &Args,
@@ -120,7 +118,6 @@ pub(super) fn append(
     Ok(watch.into_histogram())
 }
 
-/// Decides `times` times, one decision after the other.
 pub(super) fn decide<P>(
     node: &mut ProcessNode<Instances<P>>,
     times: u64,

@@ -19,10 +19,9 @@ use crate::endpoint::{Layout, NicPlacement, detector, random};
 use crate::{PEER_ROLE, Task};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// The interval of periodic work that no event wakes; `mitra memory` uses the same one.
+/// The interval of periodic work without an event. `mitra memory` has the same interval.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The parameters of a memory process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MemorySetup {
     processes: u8,
@@ -35,7 +34,6 @@ struct MemoryInfo {
     rc_qp: RcQpInfo,
 }
 
-/// Returns the configuration of all connections.
 pub(super) fn config() -> mitra_failover::Config {
     mitra_failover::Config { detector: detector(), ..mitra_failover::Config::default() }
 }
@@ -46,16 +44,14 @@ pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
     (0..processes).map(|p| [p; 16]).collect()
 }
 
-/// A memory process, as the leader sees it.
+/// The leader's end of a memory process.
 pub(super) struct Memory {
     _process: PeerProcess,
     /// The TCP address of each protocol's memory node.
     pub(super) addresses: Vec<SocketAddr>,
-    /// The RC queue pair to this memory.
     pub(super) rc_qp: RcBenchQp,
 }
 
-/// Starts `count` memory processes.
 pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut peer = PeerProcess::start(PEER_ROLE)?;

@@ -47,11 +47,11 @@ const INSTANCES: u16 = 20_000;
 const SIGNED_INSTANCES: u16 = INSTANCES / 10;
 const PROCESSES: u8 = 3;
 const LEADER: ProcessId = ProcessId(0);
-/// The time between two heartbeats.
 const HEARTBEAT_PERIOD: Duration = Duration::from_millis(1);
 /// The number of leader changes per block.
 const LEADER_CHANGES: usize = 20;
-/// The number of blocks of the protocols for each block of a key-value store, which takes seconds.
+/// The number of protocol blocks per block of a key-value store, because a store's block takes
+/// seconds.
 const BLOCKS_OF_STORE: u32 = 3;
 
 /// Latency of decisions over memory nodes, beside raw WRITEs to a majority of them
@@ -119,7 +119,6 @@ pub(crate) enum Setup {
     Acceptor(paxos_acceptors::Acceptor),
 }
 
-/// Runs a second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     match setup {
         Setup::Memory(shared) => memory_processes::peer(shared, connection),
@@ -127,7 +126,6 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
     }
 }
 
-/// Returns the sizes of the log.
 fn log(processes: u8, memories: u8) -> replicated::Config {
     replicated::Config {
         processes,

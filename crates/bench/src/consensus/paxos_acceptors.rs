@@ -21,7 +21,7 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 
 pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
-/// The id of an acceptor, and the addresses of the processes with lower ids, which it dials.
+/// The id of an acceptor, and the addresses that the acceptor dials: the processes with lower ids.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Acceptor {
     me: ProcessId,
@@ -56,7 +56,7 @@ fn node(
     me: ProcessId,
     mut addresses: Vec<SocketAddr>,
 ) -> anyhow::Result<Paxoses> {
-    // A process dials the processes with lower ids. The addresses of the others are not used.
+    // A process dials only the processes with lower ids, so the other addresses are not used.
     addresses.resize(PROCESSES.into(), listener.local_addr()?);
     let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), &[]);
     let config = ProcessConfig {

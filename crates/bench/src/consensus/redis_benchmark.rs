@@ -15,14 +15,14 @@ const CLIENTS: &str = "50";
 /// The number of requests that a client sends at once in a pipelined load.
 const PIPELINE: u32 = 16;
 
-/// The load that the clients of `redis-benchmark` generate.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
     /// The name of the test in `redis-benchmark`.
     test: &'static str,
     pipeline: u32,
-    /// The number of requests is multiplied by this, so that fast loads also run for some time.
+    /// The factor on the number of requests. A fast load needs more requests for a measurable
+    /// duration.
     request_factor: u32,
 }
 
@@ -98,11 +98,11 @@ fn block(kind: StoreKind, requests: u32, found: &mut [Measured; LOADS.len()]) ->
     store.check(keys, SIZE)
 }
 
-/// The factor by which [`measure`] increases the number of requests, and how often it does.
+/// The factor by which [`measure`] increases the number of requests, and the limit of increases.
 const MORE_REQUESTS: (u32, u32) = (8, 3);
 
 /// Runs a load. Also returns the requests per second of CPU time. `redis-benchmark` measures the
-/// duration in milliseconds, so a load that takes less than one is repeated with more requests.
+/// duration in milliseconds, so a load of less than 1 ms is repeated with more requests.
 fn measure(store: &Store, load: &Load, requests: u32, keys: u32) -> anyhow::Result<(RedisFigures, f64)> {
     let (factor, repetitions) = MORE_REQUESTS;
     for repetition in 0..=repetitions {

@@ -60,8 +60,8 @@ impl<P: Process> Instances<P> {
         }
     }
 
-    /// Shifts the register numbers of an operation from those of instance 0 to those of the active
-    /// instance.
+    /// Replaces the register numbers of instance 0 in an operation by the register numbers of the
+    /// active instance.
     fn relocate<C>(&self, op: Op<C>) -> Op<C> {
         let first = |region: u8| self.number as u16 * self.strides[usize::from(region)];
         match op {

@@ -60,8 +60,8 @@ fn neighbours(graph: &Graph) -> Vec<ProcessSet> {
     graph.vertices().map(of).collect()
 }
 
-/// The number of rounds of a measurement. The second of two measurements counts, after the election
-/// has stabilized.
+/// The number of rounds of a measurement. The benchmark measures twice and reports the second
+/// measurement, in which the election has stabilized.
 const ROUNDS: usize = 1000;
 
 /// Returns the number of messages of Ω in [`ROUNDS`] rounds after stabilization.

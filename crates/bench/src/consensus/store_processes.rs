@@ -21,7 +21,6 @@ const PROCESSES: u16 = 3;
 /// failed leader after slightly more than a second.
 const HEARTBEAT: &str = "100";
 
-/// A store to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StoreKind {
     Kv,
@@ -179,7 +178,6 @@ fn raft() -> PathBuf {
     mitra().unwrap_or_default().with_file_name("mitra-raft-baseline")
 }
 
-/// Returns whether a program is installed.
 pub(super) fn is_installed(program: &str) -> bool {
     let quiet = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())

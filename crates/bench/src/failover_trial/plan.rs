@@ -37,7 +37,6 @@ impl Mix {
         }
     }
 
-    /// Returns the operation with this number.
     pub(crate) fn op(self, number: u64) -> Op {
         use Op::{Faa, Read, Send, Write};
         let ops = match self {
@@ -91,11 +90,10 @@ impl TrialPolicy {
     }
 }
 
-/// How the rail fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Fault {
     /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`. The stage
-    /// determines the process whose link it is.
+    /// determines the process whose link fails.
     Link {
         /// The stage, 1 to 7.
         stage: u8,
@@ -117,7 +115,6 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Returns whether the fault is injected at the requester.
     pub(crate) fn at_requester(self) -> bool {
         match self {
             Fault::Link { stage, .. } => matches!(stage, 1 | 2 | 7),

@@ -38,7 +38,6 @@ impl Cell {
         Cell { text: text.into(), class: "number" }
     }
 
-    /// A verdict, in its colour.
     pub(crate) fn verdict(is_good: bool, good: &str, bad: &str) -> Cell {
         if is_good {
             Cell { text: good.to_owned(), class: "good" }

@@ -71,7 +71,6 @@ pub(crate) struct Plot {
     pub(crate) rules: Vec<Rule>,
 }
 
-/// How the bars of a group stand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrangement {
     Beside,
@@ -95,7 +94,7 @@ impl Plot {
         }
     }
 
-    /// Draws groups of bars. The values of a group are those of the series of the legend, in order.
+    /// Draws groups of bars. A group has one value per series, in the order of the legend.
     pub(crate) fn bars(
         (title, caption): (&str, &str),
         unit: &str,
@@ -183,7 +182,6 @@ impl Plot {
         self.labels.push(Label { x: Px(x), y: Px(HEIGHT - BOTTOM + 18.0), class: "tick", text });
     }
 
-    /// Draws the vertical axis with its ticks.
     fn vertical_axis(&mut self, scale: &Scale, unit: &str) {
         for tick in scale.ticks() {
             let y = scale.y(tick);

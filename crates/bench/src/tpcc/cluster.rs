@@ -1,4 +1,4 @@
-//! A store with its processes, as the first process sees it.
+//! The processes of a store, as the first process controls them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,19 +22,18 @@ use crate::report::median;
 use crate::stopwatch::cpu_seconds;
 use crate::{PEER_ROLE, Task};
 
-/// How long a coordinator may take to become live, to finish its transactions, and to end.
+/// The longest time for a coordinator to become live, to finish its transactions, or to end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The READs that measure the round trip.
+/// The number of READs that measure the round trip.
 const ROUND_TRIPS: usize = 2000;
-/// The time between two looks at what is due.
+/// The interval at which [`Cluster::run`] checks for due faults.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Faults of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Faults {
-    /// A rail of a process is down every so often, for half of the time.
+    /// The period of the rail failures. One rail is down for half of each period.
     pub(super) period: Option<Duration>,
-    /// When coordinator 1 is killed, from the beginning of the measured time.
+    /// The time from the start of the turn to the kill of coordinator 1.
     pub(super) kill: Option<Duration>,
 }
 
@@ -45,22 +44,21 @@ pub(super) struct Cluster {
     memories: Vec<PeerProcess>,
     coordinators: Vec<PeerProcess>,
     histories: tempfile::TempDir,
-    /// The NICs of the links that load and check.
+    /// The NICs of the links that load and check the store.
     domain: Arc<Domain>,
-    /// The median round trip, in nanoseconds: the lowest of some medians.
+    /// The round trip in nanoseconds: the lowest of several medians.
     pub(super) round_trip: f64,
-    /// When rails have failed, and when the coordinator was killed.
+    /// The times of the rail failures, by [`clock`].
     pub(super) failures: Vec<u64>,
-    /// When the links of rails were up again.
+    /// The times at which the links of failed rails came back, by [`clock`].
     pub(super) returns: Vec<u64>,
     pub(super) killed: Option<u64>,
-    /// The turns: when transactions ran, from and to, and the CPU time meanwhile.
     pub(super) turns: Vec<Turn>,
     /// The CPU time of coordinator processes that were killed.
     killed_cpu: f64,
 }
 
-/// When transactions ran, and the CPU time that the processes used then.
+/// A period in which transactions ran, by [`clock`], and the CPU time of the processes in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pub(super) from: u64,
@@ -68,20 +66,20 @@ pub(super) struct Turn {
     pub(super) cpu: CpuSeconds,
 }
 
-/// The CPU time of the memory nodes' processes and of the coordinators', in seconds.
+/// The CPU time of the memory processes and of the coordinator processes, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuSeconds {
     pub(super) memories: f64,
     pub(super) coordinators: f64,
 }
 
-/// What a check of a store at rest has found.
+/// The findings of a check of the store at rest.
 pub(super) struct Check {
     pub(super) inspection: Inspection,
     pub(super) report: Report,
 }
 
-/// What all coordinators have done.
+/// The committed transactions and the summaries of all coordinators.
 #[derive(Default)]
 pub(super) struct Results {
     pub(super) entries: Vec<Entry>,
@@ -89,7 +87,6 @@ pub(super) struct Results {
 }
 
 impl Cluster {
-    /// Starts the processes, and loads the store.
     pub(super) fn start(setup: Setup, bar: &ProgressBar) -> anyhow::Result<Cluster> {
         let layout = setup.layout()?;
         let mut memories = Vec::new();
@@ -131,7 +128,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a coordinator, and waits until it is live.
+    /// Starts a coordinator process, and waits until the coordinator is live.
     fn start_coordinator(&mut self, coordinator: u16) -> anyhow::Result<PeerProcess> {
         let mut process = PeerProcess::start(PEER_ROLE)?;
         let role = Role::Coordinator {
@@ -157,7 +154,7 @@ impl Cluster {
         Ok(CpuSeconds { memories: sum(&self.memories)?, coordinators })
     }
 
-    /// Runs transactions for a time, with faults.
+    /// Runs a turn with faults.
     pub(super) fn run(&mut self, time: Duration, faults: Faults, bar: &ProgressBar) -> anyhow::Result<()> {
         let before = self.cpu_seconds()?;
         self.tell_all(ToCoordinator::Run)?;
@@ -190,8 +187,8 @@ impl Cluster {
                 && now >= at
                 && up.is_none()
             {
-                // Each rail is down when it carries the traffic: it has since the other one of its
-                // process was down.
+                // A rail fails while it carries traffic: the process moved to this rail when its
+                // other rail failed.
                 let (number, processes) =
                     (self.failures.len(), self.memories.len() + self.coordinators.len());
                 let (process, rail) = (number % processes, number / processes % 2);
@@ -228,7 +225,8 @@ impl Cluster {
         self.coordinators.iter_mut().try_for_each(|process| answer(process).map(|_| ()))
     }
 
-    /// Tells a process, memories first, that a link of it goes down or comes back.
+    /// Takes a link of a process down, or brings the link back. `process` counts the memories
+    /// first.
     fn set_link(&mut self, process: usize, link: SetLink) -> anyhow::Result<()> {
         match process.checked_sub(self.memories.len()) {
             None => self.memories[process].connection.send(&link)?,
@@ -256,7 +254,6 @@ impl Cluster {
         Ok(Check { inspection, report: tpcc::check(&records, &self.setup.scale()?) })
     }
 
-    /// Ends the processes.
     pub(super) fn stop(mut self) -> anyhow::Result<Results> {
         self.tell_all(ToCoordinator::Stop)?;
         let mut results = Results::default();
@@ -273,7 +270,6 @@ impl Cluster {
     }
 }
 
-/// Waits for a message of a coordinator.
 fn answer(process: &mut PeerProcess) -> anyhow::Result<FromCoordinator> {
     let answer = process.connection.receive_within(Some(ANSWER_TIMEOUT));
     answer.with_context(|| format!("a coordinator gave no answer within {ANSWER_TIMEOUT:?}"))

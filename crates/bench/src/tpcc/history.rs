@@ -21,8 +21,8 @@ pub(crate) struct Entry {
 
 const KINDS: [Kind; 5] = [Kind::NewOrder, Kind::Payment, Kind::OrderStatus, Kind::Delivery, Kind::StockLevel];
 
-/// Writes entries. Each is in the file when [`Writer::add`] returns, whatever happens to the
-/// process.
+/// Writes entries. An entry is in the file when [`Writer::add`] returns, even if the process is
+/// then killed.
 pub(crate) struct Writer {
     file: File,
     buffer: Vec<u8>,
@@ -54,7 +54,7 @@ impl Writer {
     }
 }
 
-/// Reads a file of entries. A part of an entry at its end, whose writer was killed, is left out.
+/// Reads a file of entries, without the incomplete last entry of a killed writer.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));

@@ -78,7 +78,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The most New-Orders, and Payments, a second for which a warehouse has place.
+/// The highest rate of New-Orders and of Payments, per second, for which a warehouse has space.
 const MAX_RATE: u64 = 3000;
 
 fn parse_time(text: &str) -> Result<Duration, String> {

@@ -1,4 +1,4 @@
-//! `--report FILE.html`: what the policies kept, and when transactions committed.
+//! `--report FILE.html`: the results of the policies, and plots of the commit rate.
 
 use std::time::Duration;
 
@@ -8,18 +8,19 @@ use crate::report::page::{Cell, Page, Table};
 use crate::report::plot::{Arrangement, Plot};
 use crate::report::{Report, Row, format_figure};
 
-/// The bins of the whole run, of the windows around failures, and of that around a kill.
+/// The bin widths of the plots: of the whole run, around a rail failure, around the kill.
 const RUN_BIN: Duration = Duration::from_millis(100);
 const FAILURE_BIN: Duration = Duration::from_millis(1);
 const KILL_BIN: Duration = Duration::from_millis(10);
-/// The windows around a failure of a rail or its return: a return is used after a delay of 100 ms.
+/// The window around the failure or the return of a rail. A vQP uses a returned rail after 100 ms.
 const BEFORE_FAILURE: Duration = Duration::from_millis(25);
 const AFTER_FAILURE: Duration = Duration::from_millis(175);
-/// The window around the kill, from the kill to the coordinator's next life and on.
+/// The window around the kill: `BEFORE_KILL` before, and the takeover timeout plus `AFTER_TAKEOVER`
+/// after.
 const BEFORE_KILL: Duration = Duration::from_millis(250);
 const AFTER_TAKEOVER: Duration = Duration::from_millis(1750);
 
-/// The conditions of §3.3.2, in words.
+/// The consistency conditions of TPC-C §3.3.2.
 const CONDITIONS: [&str; 12] = [
     "a warehouse's W_YTD is the sum of its districts' D_YTD",
     "D_NEXT_O_ID - 1 is a district's highest O_ID and highest NO_O_ID",
@@ -35,10 +36,10 @@ const CONDITIONS: [&str; 12] = [
     "C_BALANCE is what was delivered less C_YTD_PAYMENT",
 ];
 
-/// When the transactions of a policy were committed.
+/// The commit times of a policy's transactions.
 pub(super) struct Timeline {
     measured: Measured,
-    /// In order.
+    /// Sorted.
     told: Vec<u64>,
 }
 
@@ -53,15 +54,15 @@ impl Timeline {
         self.measured.variant.name()
     }
 
-    /// Committed transactions a second in each of `count` bins from `from` on.
+    /// The committed transactions per second in each of `count` bins from `from` on.
     fn rates(&self, from: u64, bin: Duration, count: usize) -> impl Iterator<Item = f64> {
         let at = move |number: usize| from + (bin * number as u32).as_nanos() as u64;
         let before = move |at: u64| self.told.partition_point(|&told| told < at);
         (0..count).map(move |number| (before(at(number + 1)) - before(at(number))) as f64 / bin.as_secs_f64())
     }
 
-    /// The mean rates around those events whose windows lie in a turn, as (milliseconds from the
-    /// event, rate).
+    /// The mean rates around events, as (milliseconds from the event, rate). An event counts only
+    /// if its whole window lies in one turn.
     fn around(&self, events: &[u64], bin: Duration, [before, after]: [Duration; 2]) -> Vec<(f64, f64)> {
         let [before_ns, after_ns] = [before, after].map(|time| time.as_nanos() as u64);
         let is_inside =
@@ -82,7 +83,7 @@ impl Timeline {
         sums.iter().enumerate().map(|(number, sum)| (time(number), sum / events.len() as f64)).collect()
     }
 
-    /// The whole run, whose turns follow one another.
+    /// Plots all turns one after the other, without the pauses between turns.
     fn whole(&self) -> Plot {
         let (mut points, mut marks) = (Vec::new(), Vec::new());
         let mut begin = 0.0;

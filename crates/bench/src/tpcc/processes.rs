@@ -21,9 +21,9 @@ use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator
 
 /// The longest sleep of a memory node.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
-/// The time between two looks for a message of the first process.
+/// The interval at which a coordinator checks for messages of the first process.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
-/// How often in a row a coordinator may fail to connect again.
+/// The number of consecutive failures to connect again after which a coordinator gives up.
 const MAX_REFUSALS: u32 = 50;
 /// The time before a coordinator whose life has ended connects again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
@@ -43,8 +43,8 @@ pub(crate) fn run(role: Role, connection: &mut PeerConnection) -> anyhow::Result
     }
 }
 
-/// Receives messages on a thread, because the caller must not block, and sets links there, because
-/// a caller that connects looks at no message. The channel ends with the connection.
+/// Receives messages on a thread, because the caller must not block. The thread also sets links,
+/// because a caller that connects reads no messages. The channel ends with the connection.
 fn receive(connection: &PeerConnection, nics: [Arc<SoftNic>; 2]) -> anyhow::Result<Receiver<ToCoordinator>> {
     let mut connection = connection.try_clone()?;
     let (sender, receiver) = mpsc::channel();
@@ -91,12 +91,11 @@ fn run_memory(setup: &Setup, node: NodeId, connection: &mut PeerConnection) -> a
     Ok(())
 }
 
-/// What the tasks of a coordinator share with its loop.
+/// The state that the tasks of a coordinator share with its loop.
 #[derive(Default)]
 struct Shared {
-    /// Whether transactions may begin.
     runs: Cell<bool>,
-    /// The tasks in a transaction.
+    /// The number of tasks in a transaction.
     busy: Cell<usize>,
     unknown: Cell<u64>,
     corrupt: Cell<u64>,
@@ -114,7 +113,7 @@ struct Process<'a> {
     domain: Arc<Domain>,
 }
 
-/// The connection to the first process, with its open demands.
+/// The connection to the first process, with the requests that are not yet answered.
 struct FirstProcess<'a> {
     connection: &'a mut PeerConnection,
     messages: Receiver<ToCoordinator>,
@@ -171,11 +170,11 @@ impl Process<'_> {
         Ok(())
     }
 
-    /// Counts failovers that are new. `last` is the epoch of the last one of each node's
-    /// connection.
+    /// Counts new failovers. `last` has, for each node, the epoch of the last failover that was
+    /// counted.
     fn count_failovers(&mut self, driver: &Driver, last: &mut [Option<u16>]) {
         for (node, last) in (0..).map(NodeId).zip(last) {
-            // A move back to the preferred rail is none.
+            // A failback is not counted.
             let report = driver.links().last_failover(node);
             let epoch = report.filter(|report| report.cause.detector().is_some()).map(|report| report.epoch);
             if epoch.is_some() && epoch != *last {
@@ -185,7 +184,7 @@ impl Process<'_> {
         }
     }
 
-    /// Adds what a life has counted.
+    /// Adds the counts of an ended life to the summary.
     fn sum_up(&mut self, driver: &mut Driver, ending: Option<Ending>) {
         self.summary.ended_lives.extend(ending.map(|ending| match driver.links().lost() {
             Some(lost) => format!("{ending}: {lost}"),
@@ -211,7 +210,8 @@ impl Process<'_> {
         for terminal in 0..self.setup.terminals {
             let place =
                 u32::from(self.coordinator - 1) * u32::from(self.setup.terminals) + u32::from(terminal);
-            // Each life of the coordinator, in whichever process, starts its terminals again.
+            // Each life of the coordinator starts its terminals again, also a life in a new
+            // process.
             let starts = u64::from(incarnation) - 1;
             let terminal = Terminal::numbered(scale, self.setup.seed, place, starts);
             let (shared, writer) = (Rc::clone(&self.shared), Rc::clone(&self.writer));
@@ -222,13 +222,13 @@ impl Process<'_> {
 }
 
 impl FirstProcess<'_> {
-    /// Tells the first process what is due, and takes a message from it.
+    /// Sends the due answers to the first process, and executes one of its messages.
     fn look(&mut self, driver: &mut Driver, shared: &Shared) -> anyhow::Result<()> {
         if !self.is_told_live && driver.session().is_live() {
             self.is_told_live = true;
             self.connection.send(&FromCoordinator::Live)?;
         }
-        // The slots that are still applied are those of told transactions.
+        // A slot that is not settled may belong to a transaction whose commit was already reported.
         let session = driver.session();
         let is_at_rest = session.is_live() && session.coordinator().is_settled();
         if self.is_pausing && shared.busy.get() == 0 && is_at_rest {
@@ -285,7 +285,7 @@ async fn run_terminal(
                     shared.unknown.set(shared.unknown.get() + 1);
                     return;
                 }
-                // The next life has tasks of its own.
+                // The next life spawns its own tasks.
                 Err(NotCommitted::Aborted(Abort::LifeEnded)) => return,
                 Err(NotCommitted::Aborted(_)) => {}
             }

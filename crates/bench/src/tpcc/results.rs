@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! The evaluation of a run.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,12 +21,12 @@ pub(super) const KINDS: [(Kind, &str); 5] = [
     (Kind::Delivery, "delivery"),
     (Kind::StockLevel, "stock_level"),
 ];
-/// The time after a failure's gap from which the throughput counts as recovered, and the window in
-/// which it is compared.
+/// The throughput counts as recovered `SETTLE` ns after the gap of a failure. The throughput is
+/// then compared over `WINDOW` ns.
 const SETTLE: u64 = 10_000_000;
 const WINDOW: u64 = 250_000_000;
 
-/// What the first process has measured.
+/// The measurements of the first process.
 pub(super) struct Measured {
     pub(super) variant: Variant,
     round_trip: f64,
@@ -51,16 +51,16 @@ impl Measured {
     }
 }
 
-/// The result of a policy. The names are stable.
+/// The result of a policy. Its field names in JSON are stable.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     pub(super) policy: &'static str,
     pub(super) committed: u64,
-    /// The attempts without an effect.
+    /// The number of attempts without an effect.
     pub(super) aborted: u64,
     pub(super) aborts: BTreeMap<String, u64>,
-    /// The aborted attempts that no other transaction and no program caused, and the transactions
-    /// that nobody knows of.
+    /// The number of aborted attempts that neither another transaction nor the program caused, plus
+    /// `unknown`.
     pub(super) aborted_by_failures: u64,
     pub(super) unknown: u64,
     pub(super) new_orders_per_minute: f64,
@@ -71,13 +71,13 @@ pub(super) struct Outcome {
     pub(super) consistency: BTreeMap<String, bool>,
     pub(super) cycles: u64,
     pub(super) stuck_locks: u64,
-    /// Whether all copies and the index were right in the middle and at the end.
+    /// Whether all copies and the index were correct in the middle and at the end.
     pub(super) is_clean: bool,
     pub(super) corrupt: u64,
 }
 
 impl Outcome {
-    /// Whether nothing is wrong that this policy promises.
+    /// Whether the run kept everything that its policy promises.
     pub(super) fn is_right(&self) -> bool {
         let promises = self.policy == Variant::Exact.name() || self.policy == Variant::Bare.name();
         let is_right = self.consistency.values().all(|holds| *holds)
@@ -186,7 +186,6 @@ pub(super) fn evaluate(
     (outcome, rows)
 }
 
-/// The beginning of a message that may be long.
 fn shortened(message: &str) -> String {
     let end = message.char_indices().nth(300).map_or(message.len(), |(at, _)| at);
     message[..end].to_owned()
@@ -196,8 +195,8 @@ fn row(name: String, unit: &'static str, values: &[f64]) -> Row {
     Row { name, unit, median: median(values), p99: quantile(values, 0.99), ..Row::default() }
 }
 
-/// Committed database transactions a second and by CPU-second, and transactions, of which a
-/// Delivery is one. A block is a turn.
+/// The rates of committed transactions, per second and per CPU-second, one block per turn. A
+/// Delivery is one transaction of ten database transactions.
 fn throughput(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     let policy = measured.variant.name();
     let turns = |of: &dyn Fn(&Turn) -> f64| measured.turns.iter().map(of).collect::<Vec<_>>();
@@ -233,8 +232,8 @@ fn rate(entries: &[Entry], from: u64, to: u64) -> f64 {
     count as f64 / ((to - from).max(1) as f64 / 1e9)
 }
 
-/// The latency of a transaction from the call to the return, of those that ran once, beside the
-/// round trips that it waited for.
+/// The latency of transactions from the call to the return. The baseline is the time of the round
+/// trips that a transaction waited for.
 fn latency(policy: &str, name: &str, round_trip: f64, entries: &[&Entry]) -> Vec<Row> {
     let all: Vec<f64> = entries.iter().map(|entry| (entry.told - entry.begun) as f64 / 1e3).collect();
     let floors: Vec<f64> = entries.iter().map(|entry| f64::from(entry.round_trips) * round_trip).collect();
@@ -252,8 +251,8 @@ fn latency(policy: &str, name: &str, round_trip: f64, entries: &[&Entry]) -> Vec
     ]
 }
 
-/// The longest time without a commit after each failure of a rail, and the throughput after it
-/// beside that before.
+/// The longest time without a commit after each rail failure, and the ratio of the throughput after
+/// the failure to the throughput before.
 fn failures(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     let policy = measured.variant.name();
     if measured.failures.is_empty() {
@@ -286,7 +285,7 @@ fn failures(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     ]
 }
 
-/// Sets each policy's rates beside that of bare queue pairs, turn by turn.
+/// Compares each policy's rates with the rates of bare queue pairs, turn by turn.
 pub(super) fn compare(rows: &mut [Row]) {
     for rate in ["throughput", "transactions", "database_transactions"] {
         let baseline = format!("{}/{rate}", Variant::Bare.name());
@@ -304,7 +303,7 @@ pub(super) fn compare(rows: &mut [Row]) {
     }
 }
 
-/// The report with the outcomes. The fields of the first policy are also those of the whole.
+/// The report with the outcomes. The fields of the first outcome also appear at the top level.
 #[derive(Serialize)]
 struct Json<'a> {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! What all processes of a store agree on, and what they tell each other.
+//! The parameters that all processes of a store share, and the messages between them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,16 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoint::NicPlacement;
 
-/// The registered memory for the payload under way at one node, in bytes.
+/// The registered memory for payload in flight to one memory node, in bytes.
 const STAGING_BYTES: usize = 4 << 20;
 /// The longest log entry, in bytes: a New-Order of 15 lines needs about 14,000.
 const SLOT_BYTES: u32 = 32 << 10;
-/// How long a process tries to reach another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most requests of a coordinator that are under way at one node.
+/// The largest number of a coordinator's requests in flight to one memory node.
 const SEND_WRS: u32 = 256;
 
-/// What is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, clap::ValueEnum)]
 pub(crate) enum Variant {
     /// Virtual queue pairs that fence, read the evidence, and replay the rest
@@ -83,7 +81,7 @@ pub(crate) struct Setup {
     pub(crate) coordinators: u16,
     /// The transactions that a coordinator runs at once.
     pub(crate) terminals: u16,
-    /// How many New-Orders, and how many Payments, a warehouse has place for.
+    /// The number of New-Orders, and of Payments, for which a warehouse has space.
     pub(crate) growth: u64,
     /// The time after which a silent coordinator is taken over.
     pub(crate) timeout: Duration,
@@ -111,8 +109,8 @@ impl Setup {
         Timing { interval: Duration::from_millis(5).min(self.timeout / 4), timeout: self.timeout }
     }
 
-    /// The tokens need not be secret: the memories listen on loopback addresses, and live as long
-    /// as the run.
+    /// The tokens need not be secret: the memories listen on loopback addresses, and run only as
+    /// long as the benchmark.
     pub(crate) fn tokens(&self) -> Vec<Token> {
         (0..=self.coordinators).map(|coordinator| [coordinator as u8; 16]).collect()
     }
@@ -148,15 +146,14 @@ pub(crate) fn clock() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// What a process of the benchmark is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     Memory { setup: Setup, node: u16 },
     Coordinator { setup: Setup, coordinator: u16, nodes: Vec<SocketAddr>, history: PathBuf },
 }
 
-/// The link of a rail of the process goes down, or comes back. All that the first process tells a
-/// memory process.
+/// Takes the link of one of the process's rails down, or brings it back. A memory process gets no
+/// other messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetLink {
     pub(crate) rail: usize,
@@ -170,19 +167,17 @@ impl SetLink {
     }
 }
 
-/// What the first process tells a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum ToCoordinator {
     /// Run transactions.
     Run,
-    /// Finish those that are under way, and answer.
+    /// Finish the transactions in flight, and answer.
     Pause,
     /// End, with a summary.
     Stop,
     SetLink(SetLink),
 }
 
-/// What a coordinator tells the first process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FromCoordinator {
     /// The coordinator's first life has begun.
@@ -191,21 +186,22 @@ pub(crate) enum FromCoordinator {
     Stopped(Summary),
 }
 
-/// What a coordinator counts.
+/// The counts of a coordinator process over all its lives.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// The attempts without an effect, by reason.
     pub(crate) aborts: std::collections::BTreeMap<String, u64>,
-    /// The transactions that ended as not known to be committed.
+    /// The number of transactions that ended with
+    /// [`NotCommitted::Unknown`](mitra_txn::NotCommitted::Unknown).
     pub(crate) unknown: u64,
     pub(crate) failovers: u64,
     /// The lives of this process that have ended, with the reasons.
     pub(crate) ended_lives: Vec<String>,
-    /// When a life of another was recovered.
+    /// The times at which this process recovered a life of another coordinator.
     pub(crate) recovered: Vec<u64>,
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
     pub(crate) doorbells: u64,
-    /// Records that a committed transaction could not use.
+    /// The number of records that a committed transaction could not decode.
     pub(crate) corrupt: u64,
 }

@@ -22,8 +22,8 @@ use crate::report::Row;
 use crate::resident_memory::resident;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
-/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail, of which a
-/// software NIC has 32,768, and the measurement of a standby rail makes twice as many.
+/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail. A software
+/// NIC has 32,768 of each, and the measurement of a standby rail creates twice as many.
 const MAX_VQPS: usize = 16_000;
 /// The time after which a vQP that has not recovered counts as lost.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -132,8 +132,8 @@ impl Qps {
         }
     }
 
-    /// Returns whether the sends of every queue pair go over the active rail directly. A `BackedQp`
-    /// makes its own queue pair there after it is connected; until then its WRITEs go over the
+    /// Returns whether every queue pair sends over the active rail directly. After it is connected,
+    /// a `BackedQp` creates its own queue pair on the active rail. Until then its WRITEs use the
     /// backup.
     fn have_rails(&self) -> bool {
         match self {
@@ -205,8 +205,8 @@ impl Group {
     }
 }
 
-/// Sends a message to the other process and returns the one that it sends. The messages are longer
-/// than a socket's buffer, so only one process sends at a time.
+/// Exchanges messages with the other process. A message is longer than a socket's buffer, so only
+/// one process sends at a time.
 fn exchange<T: Serialize + DeserializeOwned>(
     connection: &mut PeerConnection,
     role: Role,

@@ -25,7 +25,7 @@ const SIGNAL_EVERY: u64 = 16;
 const WINDOW: u32 = 16;
 /// The payload bytes of a block that measures throughput.
 const RATE_BYTES: u64 = 64 << 20;
-/// The limits of the number of messages in such a block.
+/// The limits of the number of messages of a block that measures throughput.
 const RATE_MESSAGES: (u64, u64) = (64, 8000);
 
 pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Row>> {

@@ -149,7 +149,6 @@ fn phases<'a>(
     Some(Plot::bars((title, caption), "µs", &["phase"], &groups, Arrangement::Beside))
 }
 
-/// Draws the payload per millisecond.
 fn timeline<'a>(find: &impl Fn(&str) -> Option<&'a Row>) -> Option<Plot> {
     let rate = find("timeline/rate")?;
     let points = rate.blocks.iter().enumerate().map(|(ms, &rate)| (ms as f64, rate)).collect();

@@ -13,9 +13,7 @@ use crate::failover_trial::{Mix, Place, ResponderReport, TrialEndpoint, TrialPla
 use crate::report::{Row, median, quantile};
 use crate::{PEER_ROLE, Task, progress, run_error};
 
-/// The operations in flight.
 const IN_FLIGHT: u32 = 32;
-/// The length of a phase.
 const PHASE: Duration = Duration::from_millis(250);
 /// The phases: on rail 0 before the failure; on rail 1 after it; on rail 0 after the return.
 const PHASES: usize = 3;

@@ -36,7 +36,6 @@ fn plan(args: &Args, remote: NicPlacement) -> TrialPlan {
     }
 }
 
-/// The trials of one mix, under each policy.
 struct MixTrials {
     mix: Mix,
     policies: Vec<PolicyTrials>,

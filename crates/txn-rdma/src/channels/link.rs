@@ -22,7 +22,7 @@ pub struct Link {
     region: RemoteRegion,
     /// The ranges whose WRITEs may be repeated.
     repeatable: Arc<[Range<u64>]>,
-    /// The most requests that are posted at once.
+    /// The largest number of posted requests.
     depth: usize,
     /// The longest WRITE that is inline, in bytes.
     inline: u64,
@@ -38,7 +38,7 @@ impl Link {
     /// `staging_bytes` of registered memory take the payload of the requests that are under way.
     ///
     /// # Errors
-    /// The NIC's.
+    /// An error of the NIC.
     pub fn new(
         domain: &Arc<Domain>,
         kind: QpKind,
@@ -63,16 +63,16 @@ impl Link {
         })
     }
 
-    /// What the node needs to connect its end.
+    /// Returns the connection data for the node.
     ///
     /// # Errors
-    /// The NIC's.
+    /// An error of the NIC.
     pub fn info(&self) -> Result<QpInfo, Error> {
         self.qp.info()
     }
 
-    /// Connects to the node, which has connected its end and lends `region`. Returns false if its
-    /// end is of another kind.
+    /// Connects to the node, which has connected its end and lends `region`. Returns false if the
+    /// node's end is of another kind.
     pub fn connect(&mut self, info: &QpInfo, region: &[u8]) -> Result<bool, Error> {
         self.region = RemoteRegion::decode(region)?;
         let is_connected = self.qp.connect(info)?;
@@ -82,7 +82,6 @@ impl Link {
         Ok(is_connected)
     }
 
-    /// Checks a request before it waits.
     pub(super) fn check(&self, request: &Request) -> Result<(), PostError> {
         let (at, bytes) = (request.at, payload_bytes(request));
         if at.checked_add(bytes).is_none_or(|end| end > self.region.len()) {
@@ -129,7 +128,8 @@ impl Link {
         self.qp.post(&mut self.wrs)
     }
 
-    /// Adds a request to those to be posted. Returns `None` if the staging memory has no space now.
+    /// Adds a request to the list to be posted. Returns `None` if the staging memory has no space
+    /// now.
     fn prepare(&mut self, request: &Request) -> Option<Space> {
         let (remote, bytes) = (self.region.at(request.at), payload_bytes(request));
         let is_inline = matches!(request.op, Op::Write(_)) && bytes <= self.inline;
@@ -181,8 +181,8 @@ impl Link {
         polled
     }
 
-    /// Ends the requests of a ticket that wait behind one that was not, or perhaps not, executed:
-    /// an unlock must not pass the WRITE before it.
+    /// Ends the waiting requests of a ticket after a request that is not executed or in doubt,
+    /// because an unlock must not pass the WRITE before it.
     fn drop_waiting(&mut self, ticket: u32, tickets: &mut Tickets) {
         self.waiting.retain(|&at| {
             let stays = at.ticket != ticket;
@@ -202,7 +202,6 @@ impl Link {
     }
 }
 
-/// Returns the number of bytes that a request carries.
 fn payload_bytes(request: &Request) -> u64 {
     match &request.op {
         Op::Read(bytes) => (*bytes).into(),

@@ -15,16 +15,16 @@ pub(super) struct Staging {
     domain: Arc<Domain>,
     buffer: Arc<Buffer>,
     mr: VirtualMr,
-    /// The bytes that were ever taken and freed, those skipped at the end of the ring included.
+    /// The bytes that were ever taken and freed, including the bytes skipped at the end of the
+    /// ring.
     taken: u64,
     freed: u64,
 }
 
-/// A part of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Space {
     offset: u64,
-    /// [`Staging::taken`] behind this part.
+    /// [`Staging::taken`] after this part was taken.
     taken: u64,
 }
 
@@ -54,13 +54,13 @@ impl Staging {
         Some(Space { offset: (offset + skipped) % len, taken: self.taken })
     }
 
-    /// Frees the space of a request that has ended, as have all before it.
+    /// Frees the space of a request that has ended. All earlier requests must have ended.
     pub(super) fn free(&mut self, space: Space) {
         self.freed = space.taken;
     }
 
-    /// Begins at the start of the ring again, so that the longest request has space. All space must
-    /// be free.
+    /// Continues at the start of the ring, so that the longest request has space. All space must be
+    /// free.
     pub(super) fn reset(&mut self) {
         (self.taken, self.freed) = (0, 0);
     }

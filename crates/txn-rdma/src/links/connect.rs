@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub struct LinksConfig {
     /// The number of the coordinator, from 1.
     pub coordinator: u16,
-    /// Its token.
+    /// The token of the coordinator.
     pub token: Token,
     /// The fingerprint of the layout.
     pub fingerprint: u64,
@@ -34,13 +34,13 @@ pub struct LinksConfig {
     pub nodes: Vec<SocketAddr>,
     /// The nodes that are declared dead. All coordinators agree on them.
     pub dead: Vec<NodeId>,
-    /// The offsets whose WRITEs may be repeated after a failure: those of the coordinator's log and
-    /// heartbeat. Nobody else writes them while this life lasts.
+    /// The offsets whose WRITEs may be repeated after a failure: the coordinator's log and
+    /// heartbeat. No other process writes there during this life.
     pub repeatable: Vec<Range<u64>>,
     /// The kind of the queue pairs.
     pub kind: QpKind,
-    /// The configuration of the queue pairs. Both ends must use the same. `send_wrs` is the most
-    /// requests that are under way at one node.
+    /// The configuration of the queue pairs. Both ends must use the same configuration. `send_wrs`
+    /// limits the requests in flight at one node.
     pub failover: mitra_failover::Config,
     /// The registered memory for the payload of the requests under way at one node, in bytes: at
     /// least the longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
@@ -58,7 +58,7 @@ pub enum ConnectError {
     Node {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// The reason.
         error: CallError,
     },
     /// The coordinator has used up its incarnations.
@@ -76,7 +76,7 @@ pub enum ConnectError {
         /// ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
         needed: u64,
     },
-    /// A node was lost that had just connected.
+    /// A node was lost after its connection was made.
     #[error(transparent)]
     Lost(#[from] LostNode),
     /// The NIC refused a verb.
@@ -123,7 +123,7 @@ pub(super) fn connect(domain: &Arc<Domain>, config: &LinksConfig) -> Result<Link
         let link = Link::new(domain, config.kind, &config.failover, config.staging_bytes, &repeatable)?;
         let ask = Ask::Connect { incarnation: links.life.incarnation, info: link.info()? };
         unconnected[usize::from(hello.node)] = Some(link);
-        // Asked once: if the answer is lost, the node may have admitted the life.
+        // Asked once, because the node may have admitted the life even if the answer is lost.
         calls.push(Call::new(address, Hello { ask, ..hello }, Some(Instant::now())));
     }
     finish(&mut links, calls, |links, node, answer| {

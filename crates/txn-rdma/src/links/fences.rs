@@ -1,4 +1,4 @@
-//! Fences: the ends of other lives on all memory nodes, as one coordinator asks for them.
+//! The fences of other lives on all memory nodes, requested by one coordinator.
 
 use std::net::SocketAddr;
 
@@ -10,17 +10,16 @@ use crate::hello::{Answer, Ask, Hello};
 /// The result of [`Links::fence`](super::Links::fence).
 #[derive(Debug)]
 pub struct Fenced {
-    /// The life.
+    /// The fenced life.
     pub life: Life,
-    /// A node that does not confirm the fence, with the reason. If there is none, no access of the
-    /// life is under way on a node that is not declared dead, and none follows.
+    /// A node that does not confirm the fence, with the reason. `None` means that no access of the
+    /// life is in flight on a node that is not declared dead, and that none follows.
     pub refused: Option<(NodeId, CallError)>,
 }
 
-/// The fences of one coordinator.
 #[derive(Debug)]
 pub(super) struct Fences {
-    /// The nodes that are not declared dead, with what the coordinator says to each.
+    /// The nodes that are not declared dead, each with the hello to it.
     nodes: Vec<(SocketAddr, Hello)>,
     fences: Vec<Fence>,
 }

@@ -16,8 +16,8 @@ use self::session::Session;
 use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
 use crate::queue_pair::{QpInfo, QpKind};
 
-/// The number of lives of one coordinator that may be connected at once. Each that has ended is
-/// fenced before the next one needs its place.
+/// The number of lives of one coordinator that may be connected at once. Normally, a life that has
+/// ended is fenced before another life needs its place.
 const MAX_LIVES: usize = 4;
 
 /// The configuration of a [`MemoryNode`](crate::MemoryNode).
@@ -27,13 +27,13 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// The size of its memory, in bytes.
     pub bytes: usize,
-    /// The fingerprint of the layout. Coordinators with another one are refused.
+    /// The fingerprint of the layout. Coordinators with another fingerprint are refused.
     pub fingerprint: u64,
-    /// The token of each coordinator: the first one is that of coordinator 1.
+    /// The token of each coordinator, from coordinator 1.
     pub tokens: Vec<Token>,
     /// The kind of the queue pairs.
     pub kind: QpKind,
-    /// The configuration of the queue pairs. Both ends must use the same.
+    /// The configuration of the queue pairs. Both ends must use the same configuration.
     pub failover: mitra_failover::Config,
 }
 
@@ -47,12 +47,12 @@ pub enum StartError {
     /// The NIC refused a verb.
     #[error("the NIC: {0}")]
     Nic(#[from] Error),
-    /// Transactions need what a NIC lacks.
+    /// A NIC lacks a capability that transactions need.
     #[error("transactions need {needs}, which {nic} lacks; use another NIC for the memory")]
     Capability {
         /// The name of the NIC.
         nic: String,
-        /// What it lacks.
+        /// The missing capability.
         needs: &'static str,
     },
     /// There are too many coordinators for their 16-bit numbers.
@@ -66,18 +66,18 @@ impl From<nix::Error> for StartError {
     }
 }
 
-/// A coordinator, as a node knows it.
+/// The state of a coordinator at a node.
 #[derive(Debug, Default)]
 struct Coordinator {
-    /// The highest incarnation that was ever admitted or fenced. No other one that is not above it
-    /// is admitted.
+    /// The highest incarnation that was ever admitted or fenced. Only higher incarnations are
+    /// admitted.
     highest: u16,
     /// The lives that are connected, at most [`MAX_LIVES`].
     sessions: Vec<Session>,
 }
 
-/// A memory node that answers whoever passes it what a coordinator asks.
-/// [`MemoryNode`](crate::MemoryNode) takes it from TCP.
+/// A memory node whose caller passes in the coordinators' requests.
+/// [`MemoryNode`](crate::MemoryNode) receives them over TCP.
 #[derive(Debug)]
 pub struct Node {
     config: NodeConfig,
@@ -138,10 +138,10 @@ impl Node {
         Some(due.saturating_since(self.domain.nics()[0].provider.now()))
     }
 
-    /// Does what a coordinator asks for.
+    /// Executes the request of a coordinator.
     ///
     /// # Errors
-    /// Why the node refuses.
+    /// The reason for the refusal.
     pub fn answer(&mut self, hello: &Hello) -> Result<Answer, Refusal> {
         let &Hello { version, ref token, fingerprint, node, coordinator, ref ask } = hello;
         if version != VERSION {
@@ -182,8 +182,8 @@ impl Node {
         let NodeConfig { kind, failover, .. } = &self.config;
         let mut session = Session::new(&self.domain, &self.memory, incarnation, *kind, failover)?;
         let connected = session.connect(info);
-        // A session that cannot be connected and cannot be ended either stays, so that a fence of
-        // it is not confirmed.
+        // A session that can neither be connected nor ended stays, so that a fence of its life is
+        // not confirmed.
         if connected.is_ok() || session.end().is_err() {
             known.highest = incarnation;
             known.sessions.push(session);
@@ -212,8 +212,8 @@ impl Node {
     }
 }
 
-/// Checks that the NICs keep what transactions rely on: an acknowledged WRITE is in memory, WRITEs
-/// are placed in their order, and there are atomics.
+/// Checks the capabilities that transactions need: an acknowledged WRITE is in memory, WRITEs are
+/// placed in their order, and there are atomics.
 fn check_capabilities(domain: &Domain) -> Result<(), StartError> {
     for nic in domain.nics() {
         let attr = nic.provider.attr();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ending, LinkError};
 
-/// What the peer needs to connect.
+/// The connection data of an RC queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RcInfo {
     gid: [u8; 16],
@@ -18,7 +18,7 @@ pub struct RcInfo {
     psn: u32,
 }
 
-/// An RC queue pair. Its failure is final: nothing tells which of its requests the peer has
+/// An RC queue pair. Its failure is final, because no evidence shows the requests that the peer has
 /// executed.
 #[derive(Debug)]
 pub(crate) struct RcQp {
@@ -104,7 +104,7 @@ impl RcQp {
             return Ok(());
         }
         let steps = [self.nic.provider.destroy_qp(self.qpn), self.nic.provider.destroy_cq(self.cq)];
-        // A dead NIC has no objects. One that is hung is reset when the memory is deregistered.
+        // A dead NIC has no objects. A hung NIC is reset when the memory is deregistered.
         steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal))).fold(Ok(()), Result::and)
     }
 }

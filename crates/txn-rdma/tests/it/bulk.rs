@@ -20,7 +20,6 @@ fn layout() -> Rc<Layout> {
     Rc::new(layout)
 }
 
-/// Records of one partition.
 fn part(partition: u64) -> Vec<(RecordKey, Vec<u8>)> {
     let key = move |number| partition + number * u64::from(PARTITIONS);
     let record = |key| (RecordKey { table: TableId(0), key }, vec![key as u8; 1 + key as usize % 100]);

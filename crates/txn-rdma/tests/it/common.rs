@@ -15,7 +15,6 @@ use mitra_verbs::{Buffer, Provider};
 /// The time after which a wait counts as a hang. A correct test on a busy machine takes a small
 /// part of it.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
-/// The size of a node's memory.
 pub const BYTES: usize = 1 << 17;
 pub const FINGERPRINT: u64 = 0x5eed;
 pub const COORDINATORS: u8 = 3;

@@ -21,22 +21,22 @@ const TICKETS: usize = 16;
 /// The increments of each ticket.
 const INCREMENTS: u64 = 25;
 
-/// What a ticket does: it locks a record, adds 1 to its count, and unlocks it.
+/// The step of a ticket, which locks a record, adds 1 to its count, and unlocks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// A swap takes the lock, and a READ behind it reads the record.
     Lock,
-    /// Nothing tells whether the ticket holds the lock: a READ does.
+    /// Unknown whether the ticket holds the lock: a READ shows it.
     Look,
     /// The ticket holds the lock: a WRITE stores this count, and a swap behind it unlocks.
     Add(u64),
-    /// Nothing tells whether the lock is free again: a READ does.
+    /// Unknown whether the lock is free again: a READ shows it.
     LookAfter(u64),
 }
 
 struct Worker {
     step: Step,
-    /// The lock word of the attempt. No two attempts have the same.
+    /// The lock word of the attempt, which no other attempt has.
     id: u64,
     increments: u64,
 }
@@ -116,7 +116,6 @@ impl Worker {
     }
 }
 
-/// Runs the tickets of a coordinator to their ends.
 fn run(mut links: Links, increments: &AtomicUsize) -> Links {
     let first = u64::from(links.life().coordinator) << 8 | 1;
     let mut workers: Vec<_> = (0..TICKETS as u64)
@@ -201,9 +200,8 @@ fn increments_count_once_when_a_coordinator_loses_a_nic() {
     }
 }
 
-/// A node's NIC fails at each stage of a list that is posted in pieces. Each outcome must be what
-/// the memory shows, and nothing is executed behind a request that was not, unless it was under
-/// way.
+/// A node's NIC fails at each stage of a list that is posted in pieces. Each outcome must match the
+/// memory. After a request that is not executed, only requests in flight are executed.
 #[test]
 fn outcomes_are_true_whenever_a_rail_fails() {
     let stages = [Stage::Arrived, Stage::PartlyExecuted, Stage::Executed, Stage::AckOnWire];
@@ -259,7 +257,7 @@ fn only_writes_to_the_named_ranges_are_repeated() {
         let nodes = start_nodes(1, 2, QpKind::Virtual);
         let mut config = links_config(1, &nodes, QpKind::Virtual);
         let (slot, count) = (1024, 16);
-        // The last byte of the last WRITE is in the range, or the first one behind it.
+        // The last byte of the last WRITE is inside the range, or directly behind the range.
         config.repeatable = vec![0..8, 8..count * slot + if is_repeatable { 8 } else { 7 }];
         let (mut links, _nics) = connect(&config, 2);
         nodes[0].nics[0].faults().arm(Trigger { stage: Stage::Executed, nth: 3, failure: Failure::NicDead });

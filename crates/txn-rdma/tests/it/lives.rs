@@ -45,7 +45,7 @@ fn each_connection_is_a_new_life() {
     let (second, _nics) = connect(&config, 1);
     assert_eq!(first.life(), Life { coordinator: 2, incarnation: 1 });
     assert_eq!(second.life(), Life { coordinator: 2, incarnation: 2 });
-    // One node knows of no life, and the other one of three.
+    // One node knows no life, and the other node knows three.
     let mut other = config.clone();
     other.nodes = vec![config.nodes[0]];
     let (third, _nics) = connect(&other, 1);
@@ -68,8 +68,8 @@ fn mistaken_coordinators_are_refused_by_name() {
     assert_eq!(refusal(&LinksConfig { kind: QpKind::Rc, ..config }), Refusal::Kind);
 }
 
-/// A coordinator whose lives end without being fenced, which RC queue pairs do not tell, takes a
-/// bounded number of places.
+/// RC queue pairs do not report the end of a life. A coordinator whose lives end without a fence
+/// takes a bounded number of places.
 #[test]
 fn lives_that_are_not_fenced_are_bounded() {
     let nodes = start_nodes(1, 1, QpKind::Rc);
@@ -95,7 +95,6 @@ fn nic_that_lacks_what_transactions_need_is_refused_by_name() {
     assert!(text.is_some_and(|(is_named, text)| is_named && text.contains("ack_after_placement")));
 }
 
-/// A coordinator that stops without a word keeps no rights.
 #[test]
 fn life_of_a_silent_coordinator_ends() {
     let (domain, _node_nics) = nics(1);
@@ -118,8 +117,8 @@ fn life_of_a_silent_coordinator_ends() {
     }
 }
 
-/// A life posts WRITEs and swaps without pause while another one fences it. After the fence, the
-/// memory stays as it is.
+/// A life posts WRITEs and swaps without pause while another life fences it. After the fence, the
+/// memory does not change.
 fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
     let nodes = start_nodes(2, rails, kind);
     let (mut victim, _nics) = connect(&links_config(1, &nodes, kind), rails);
@@ -163,7 +162,7 @@ fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
         bytes
     };
     let before: Vec<_> = nodes.iter().map(content).collect();
-    // Polls on, so that the nodes do not take the recoverer for silent.
+    // Polls on, so that the nodes do not consider the recoverer silent.
     while !load.is_finished() {
         recoverer.wait(&mut Vec::new(), Duration::from_millis(1)).expect("the nodes are connected");
     }
@@ -175,7 +174,7 @@ fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
     // The recoverer reads what the life has left.
     let word = nodes[1].memory.load(0);
     assert_eq!(execute(&mut recoverer, vec![read(1, 0, 8)]), [executed(word)]);
-    // The fence can be repeated, and no incarnation that is not above comes back.
+    // The fence can be repeated, and only higher incarnations are admitted.
     assert!(fence(&mut recoverer, life).refused.is_none());
     let (next, _nics) = connect(&links_config(1, &nodes, kind), rails);
     assert_eq!(next.life().incarnation, life.incarnation + 1);
@@ -209,7 +208,7 @@ fn fenced_incarnations_are_skipped() {
     assert!(matches!(unknown.refused, Some((_, CallError::Refused(Refusal::Coordinator(40))))));
 }
 
-/// A node that is declared dead has nothing to confirm. One that does not answer is named.
+/// A node that is declared dead has nothing to confirm. A node that does not answer is named.
 #[test]
 fn fence_asks_the_nodes_that_are_not_declared_dead() {
     let mut nodes = start_nodes(2, 1, QpKind::Virtual);

@@ -1,5 +1,4 @@
-//! Whether the records of a store, which no transaction changes meanwhile, are a consistent
-//! database.
+//! Checks whether the records of a store at rest are a consistent database.
 
 mod conditions;
 mod indexes;
@@ -17,16 +16,16 @@ use super::scale::Scale;
 use super::table::{Table, describe, keys};
 use crate::Value;
 
-/// What a consistent database keeps to.
+/// A rule of a consistent database.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rule {
-    /// Consistency condition 1 to 12 of §3.3.2. Condition 11 is true after the load only, as it is
-    /// written there. Here the orders that are not new are those that the load has delivered,
-    /// 2,100, and the deliveries that the customers have counted.
+    /// Consistency condition 1 to 12 of §3.3.2. In the specification, condition 11 holds after the
+    /// load only. Here the orders that are not new are the 2,100 orders that the load has
+    /// delivered, plus the deliveries that the customers have counted.
     Condition(u8),
-    /// The records of an index are those that the tables ask for.
+    /// The records of an index match the tables.
     Index(Table),
-    /// The value of a record is one of its table.
+    /// The value of a record is a value of its table.
     Undamaged,
 }
 
@@ -46,8 +45,8 @@ impl fmt::Display for Rule {
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
-    /// The records that it does not hold for. For a rule about a sum or a number of rows, the
-    /// record that stands for all of them: that of the total, or of the district.
+    /// The records that violate the rule. For a rule about a sum or a number of rows, the record of
+    /// the total or of the district.
     pub records: Vec<RecordKey>,
     /// The two sides that differ.
     pub detail: String,
@@ -56,7 +55,7 @@ pub struct Violation {
 /// The result of a [`check`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// All violations, first those of damaged values.
+    /// All violations. Violations by damaged values come first.
     pub violations: Vec<Violation>,
     /// The districts without a new order, as warehouse and district. Condition 3, and the part of
     /// condition 2 about NO_O_ID, say nothing about them.
@@ -161,7 +160,6 @@ fn for_each<V: Value>(
     }
 }
 
-/// The rows of a district.
 fn of_district<V>(
     rows: &Rows<V>,
     table: Table,

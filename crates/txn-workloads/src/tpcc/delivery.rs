@@ -30,7 +30,7 @@ pub struct Delivered {
     pub order: u32,
     /// O_C_ID.
     pub customer: u16,
-    /// The sum of OL_AMOUNT, which the customer's balance has grown by.
+    /// The sum of OL_AMOUNT, by which the customer's balance has grown.
     pub amount: Cents,
 }
 

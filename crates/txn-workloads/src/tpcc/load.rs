@@ -44,8 +44,8 @@ impl Load {
         self.parts().flatten()
     }
 
-    /// All records in parts, each of which has all records of its partitions: the items, and each
-    /// warehouse.
+    /// All records in parts: the items, and each warehouse. A part has all records of its
+    /// partitions.
     pub fn parts(self) -> impl Iterator<Item = Box<dyn Iterator<Item = Loaded>>> {
         let warehouse =
             move |warehouse| -> Box<dyn Iterator<Item = _>> { Box::new(self.warehouse(warehouse)) };

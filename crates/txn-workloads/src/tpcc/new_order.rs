@@ -41,7 +41,7 @@ pub struct OrderedItem {
     pub quantity: u8,
 }
 
-/// What a committed New-Order shows, besides its inputs.
+/// The result of a committed New-Order, besides its inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewOrderResult {
     /// O_ID.
@@ -62,7 +62,7 @@ pub struct NewOrderResult {
     pub total: Cents,
 }
 
-/// What a New-Order shows for a line.
+/// The result of a New-Order for a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewOrderLine {
     /// I_NAME.
@@ -83,7 +83,7 @@ impl NewOrder {
         let next_at = keys::of_district(Table::DistrictNextOrder, w, d);
         let last_at = keys::of_customer(Table::LastOrder, w, d, c);
 
-        // An order may name an item twice. Its records are read, and written, once.
+        // An order may name an item twice. The records of an item are read and written once.
         let items: BTreeSet<u32> = self.items.iter().map(|line| line.item).collect();
         let stocks: BTreeSet<(u16, u32)> =
             self.items.iter().map(|line| (line.supply_warehouse, line.item)).collect();

@@ -21,7 +21,7 @@ pub struct OrderStatus {
     pub customer: CustomerBy,
 }
 
-/// What an Order-Status shows, besides its inputs.
+/// The result of an Order-Status, besides its inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OrderStatusResult {
     /// C_ID.
@@ -38,7 +38,7 @@ pub struct OrderStatusResult {
     pub order_id: u32,
     /// The order.
     pub order: Order,
-    /// Its lines.
+    /// The lines of the order.
     pub lines: Vec<OrderLine>,
 }
 

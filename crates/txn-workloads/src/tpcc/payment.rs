@@ -28,7 +28,7 @@ pub struct Payment {
     pub date: Time,
 }
 
-/// What a committed Payment shows, besides its inputs.
+/// The result of a committed Payment, besides its inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PaymentResult {
     /// The warehouse.

@@ -11,7 +11,7 @@ const DIGITS: &[u8] = b"0123456789";
 const ALPHANUMERICS: &[u8] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The constants C of NURand (§2.1.6.1): one for each field, the same in all processes of a run.
-/// That of last names differs between the load and the run.
+/// The constant of last names differs between the load and the run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Constants {
     last_name_load: u64,
@@ -21,8 +21,8 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// The constants of a seed. A run takes the seed of the load, so that the difference of the two
-    /// constants of last names is one that §2.1.6.1 allows: 65 to 119, but neither 96 nor 112.
+    /// The constants of a seed. A run takes the seed of the load, so that the two constants of last
+    /// names differ as §2.1.6.1 demands: by 65 to 119, but neither 96 nor 112.
     pub fn new(seed: u64) -> Constants {
         let prng = &mut Prng::stream(seed, "tpcc constants");
         let last_name_load = prng.between(0, 255);
@@ -41,7 +41,6 @@ impl Constants {
         }
     }
 
-    /// A last name for a customer of the load.
     pub(crate) fn loaded_last_name(&self, prng: &mut Prng, scale: &Scale) -> LastName {
         last_name(prng, self.last_name_load, scale)
     }

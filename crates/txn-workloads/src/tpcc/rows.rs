@@ -7,7 +7,7 @@ use crate::value::{Damaged, Fault, Text, Value, record};
 /// A rate in 1/10000, for taxes and discounts.
 pub type Rate = u16;
 
-/// A date and time in microseconds since the Unix epoch. The caller of this crate knows it.
+/// A date and time in microseconds since the Unix epoch. The caller of this crate supplies it.
 pub type Time = u64;
 
 /// The ten columns S_DIST_01 to S_DIST_10.
@@ -222,17 +222,17 @@ record! {
 /// and of C_ID among equals. The value is two bytes for each customer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CustomersByName {
-    /// C_ID of each.
+    /// C_ID of each customer.
     pub customers: Vec<u16>,
 }
 
 impl CustomersByName {
-    /// The most customers that an index record has. Of the 3,000 customers of a district 1,000 have
-    /// one name each, and no name has a share above 2.6 % among the others, so the load never comes
-    /// near this number.
+    /// The largest number of customers of an index record. The load stays far below this number: of
+    /// the 3,000 customers of a district, 1,000 have one name each. Among the other customers, no
+    /// name has a share above 2.6 %.
     pub const MAX: usize = 128;
 
-    /// The customer at ⌈n/2⌉, counted from 1 (§2.5.2.2), or `None` of no customers.
+    /// The customer at ⌈n/2⌉, counted from 1 (§2.5.2.2), or `None` if there are no customers.
     pub fn middle(&self) -> Option<u16> {
         self.customers.get(self.customers.len().div_ceil(2).checked_sub(1)?).copied()
     }

@@ -1,4 +1,4 @@
-//! How many rows the tables have.
+//! The numbers of rows of the tables.
 
 /// The number of districts of a warehouse, of order lines of an order, and of customers of a
 /// district that keys have room for.
@@ -13,8 +13,8 @@ pub struct Scale {
     sizes: Sizes,
 }
 
-/// The sizes that a reduced [`Scale`] has other values of. A workload with other sizes than
-/// [`Sizes::TPCC`] is not TPC-C; it is for tests and for the simulator.
+/// The sizes of a [`Scale`]. A workload with other sizes than [`Sizes::TPCC`] is not TPC-C; it is
+/// for tests and for the simulator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sizes {
     /// The rows of ITEM, which are also the rows of STOCK of a warehouse. At least 1.
@@ -23,7 +23,7 @@ pub struct Sizes {
     pub districts: u8,
     /// The customers of a district, 1 to 4095. Each has one order after the load.
     pub customers: u16,
-    /// How many of a district's orders, the last ones, are new orders after the load. At most
+    /// The number of a district's last orders that are new orders after the load. At most
     /// `customers`.
     pub new_orders: u16,
 }
@@ -33,7 +33,7 @@ impl Sizes {
     pub const TPCC: Sizes = Sizes { items: 100_000, districts: 10, customers: 3000, new_orders: 900 };
 }
 
-/// A scale that a store cannot have.
+/// A scale outside the limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0:?} is outside the limits: 1 to 65535 warehouses, 1 to 10 districts, 1 to 4095 customers, \
@@ -74,7 +74,7 @@ impl Scale {
         self.sizes
     }
 
-    /// Whether the sizes are those of the specification.
+    /// Whether the sizes are the sizes of the specification.
     pub fn is_full(&self) -> bool {
         self.sizes == Sizes::TPCC
     }
@@ -91,7 +91,6 @@ impl Scale {
         self.sizes.customers - self.sizes.new_orders
     }
 
-    /// The number of last names that customers of a district have.
     pub(crate) fn last_names(&self) -> u16 {
         self.sizes.customers.min(1000)
     }

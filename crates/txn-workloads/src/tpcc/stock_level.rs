@@ -24,7 +24,7 @@ pub struct StockLevel {
     pub threshold: i16,
 }
 
-/// What a Stock-Level shows, besides its inputs.
+/// The result of a Stock-Level, besides its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StockLevelResult {
     /// The number of items in the district's last 20 orders of which the warehouse has less than

@@ -1,4 +1,4 @@
-//! What a store needs to know to hold the tables.
+//! The schema and the partitions of a store for the tables.
 
 use mitra_txn::{RecordKey, TableSchema};
 
@@ -6,7 +6,7 @@ use super::scale::Scale;
 use super::table::{Table, home, keys};
 
 /// The schema of all tables, in the order of their numbers: a partition for each warehouse, with
-/// place for what `orders` New-Orders and `payments` Payments of a warehouse add.
+/// place for `orders` New-Orders and `payments` Payments of a warehouse.
 pub fn schema(scale: &Scale, orders: u64, payments: u64) -> Vec<TableSchema> {
     let partitions = u32::from(scale.warehouses());
     let table = |table: Table| {

@@ -1,5 +1,4 @@
-//! The tables, the keys of their records, and what a store needs to know to reserve memory for
-//! them.
+//! The tables, the keys of their records, and their sizes.
 
 use mitra_txn::{RecordKey, TableId};
 
@@ -14,8 +13,8 @@ use crate::Value;
 /// A table of the store: the nine tables of TPC-C, three of hot columns, and three of index
 /// records.
 ///
-/// The key of a record, but for ITEM, has the warehouse in its upper 16 bits and the district, or
-/// 0, in the 4 bits below. The lower 44 bits are what each table says.
+/// Except for ITEM, the key of a record has the warehouse in its upper 16 bits, and the district or
+/// 0 in the next 4 bits. Each variant describes its lower 44 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Table {
@@ -35,7 +34,7 @@ pub enum Table {
     Customer,
     /// HISTORY, which has no primary key in TPC-C. The record is at the customer's warehouse and
     /// district, and the lower bits are C_ID (12 bits) and the C_PAYMENT_CNT of the customer after
-    /// the payment (32 bits). No two payments of a customer share it.
+    /// the payment (32 bits). So no two payments of a customer have the same key.
     History,
     /// ORDER. The lower bits are O_ID, which has 32 bits.
     Order,
@@ -83,8 +82,8 @@ impl Table {
         Table::ALL.get(usize::from(id.0)).copied()
     }
 
-    /// The number of bytes of the longest value. The values of [`Table::CustomersByName`] have at
-    /// most these, all others exactly.
+    /// The number of bytes of the longest value. The values of [`Table::CustomersByName`] may be
+    /// shorter. All values of the other tables have this length.
     pub const fn max_value_len(self) -> usize {
         match self {
             Table::Item => Item::MAX_LEN,
@@ -105,9 +104,8 @@ impl Table {
         }
     }
 
-    /// The number of records after the load: of ITEM altogether, of another table at one warehouse.
-    /// It is exact for all tables but ORDER-LINE, which has 5 to 15 records for an order; there it
-    /// is the upper bound.
+    /// The number of records after the load: of ITEM in total, of another table at one warehouse.
+    /// For ORDER-LINE, with 5 to 15 records for each order, the number is the upper bound.
     pub fn loaded_records(self, scale: &Scale) -> u64 {
         let sizes = scale.sizes();
         let of_district = match self {
@@ -122,7 +120,7 @@ impl Table {
         of_district * u64::from(sizes.districts)
     }
 
-    /// An upper bound of the number of records that a run ever has, as [`Table::loaded_records`],
+    /// An upper bound of the number of records of a run, counted as in [`Table::loaded_records`],
     /// after `orders` committed New-Orders of the warehouse and `payments` committed Payments of
     /// its customers.
     pub fn records_after(self, scale: &Scale, orders: u64, payments: u64) -> u64 {
@@ -136,9 +134,9 @@ impl Table {
     }
 }
 
-/// The warehouse that a record belongs to, so that a store can place what a transaction needs
+/// The warehouse that a record belongs to, so that a store can place the records of a transaction
 /// together. `None` for ITEM, whose records are only read: a store spreads them over its memory
-/// nodes by their keys. Also `None` for no record of TPC-C.
+/// nodes by their keys. Also `None` for a record that does not belong to TPC-C.
 pub fn home(at: RecordKey) -> Option<u16> {
     match Table::of(at.table)? {
         Table::Item => None,
@@ -183,7 +181,7 @@ pub mod keys {
     const PAYMENT_BITS: u32 = 32;
     pub(crate) const LINE_BITS: u32 = 4;
 
-    /// What a key is made of.
+    /// The parts of a key.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub struct Parts {
         /// The warehouse.
@@ -219,7 +217,7 @@ pub mod keys {
         key(table, warehouse, 0, 0)
     }
 
-    /// The record of a district in a table that has one for each.
+    /// The record of a district in a table with one record for each district.
     pub fn of_district(table: Table, warehouse: u16, district: u8) -> RecordKey {
         key(table, warehouse, district, 0)
     }

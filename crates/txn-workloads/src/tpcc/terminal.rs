@@ -28,8 +28,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A deck of 100 cards: how many of them are each transaction. The shares are those that §5.2.3
-    /// asks for at least, and New-Order has the rest.
+    /// A deck of 100 cards, with the number of cards of each transaction. The shares are the
+    /// minimum of §5.2.3, and New-Order has the rest.
     pub const DECK: [(Kind, usize); 5] = [
         (Kind::NewOrder, 45),
         (Kind::Payment, 43),
@@ -44,8 +44,7 @@ impl Kind {
 pub enum CustomerBy {
     /// By C_ID.
     Id(u16),
-    /// By C_LAST. Of several customers with the name, the middle one in the order of C_FIRST is
-    /// meant.
+    /// By C_LAST: of the customers with the name, the middle one in the order of C_FIRST.
     Name(LastName),
 }
 
@@ -62,16 +61,16 @@ pub struct Terminal {
 
 impl Terminal {
     /// A terminal of a warehouse and, for Stock-Level, of a district. A warehouse of TPC-C has ten
-    /// terminals, one at each district. `constants` are those of the load's seed; `prng` is a
-    /// stream of the terminal's own.
+    /// terminals, one at each district. `constants` come from the load's seed; each terminal has
+    /// its own stream `prng`.
     pub fn new(scale: Scale, constants: Constants, warehouse: u16, district: u8, prng: Prng) -> Terminal {
         Terminal { scale, constants, warehouse, district, prng, deck: Vec::new() }
     }
 
-    /// Terminal `number` of a run, counted from 0. They are spread over the warehouses, and then
-    /// over the districts. The same scale, seed, number and `starts` give the same inputs in each
-    /// store; `starts` is how often the terminal has been started before, after which it asks for
-    /// others.
+    /// Terminal `number` of a run, counted from 0. The numbers are spread over the warehouses, and
+    /// then over the districts. `starts` is the number of earlier starts of the terminal: each
+    /// start draws other inputs. The same scale, seed, number and `starts` give the same inputs in
+    /// each store.
     pub fn numbered(scale: Scale, seed: u64, number: u32, starts: u64) -> Terminal {
         let warehouses = u32::from(scale.warehouses());
         let warehouse = 1 + (number % warehouses) as u16;
@@ -80,11 +79,11 @@ impl Terminal {
         Terminal::new(scale, Constants::new(seed), warehouse, district, prng)
     }
 
-    /// The database transactions of the next transaction, which run one after the other or at the
-    /// same time: one, or for a Delivery one for each district. `now` is the date that they write.
+    /// The database transactions of the next transaction: one, or for a Delivery one for each
+    /// district. They may run in sequence or concurrently. `now` is the date that they write.
     ///
     /// The terminal draws cards from a shuffled deck (§5.2.4.2), and shuffles a new one when all
-    /// are drawn. It has no keying and no think times: the caller runs the next transaction at
+    /// are drawn. There are no keying and no think times: the caller runs the next transaction at
     /// once.
     pub fn next(&mut self, now: Time) -> Vec<Input> {
         let card = self.deck.pop().unwrap_or_else(|| {
@@ -151,8 +150,8 @@ impl Terminal {
 
     fn payment(&mut self, now: Time) -> Payment {
         let district = self.any_district();
-        // A customer who pays away from home is one of any district, of the same warehouse if there
-        // is no other.
+        // A customer who pays away from home belongs to any district of another warehouse. If there
+        // is no other warehouse, the customer belongs to any district of this one.
         let (customer_warehouse, customer_district) = if self.percent(15) {
             (self.remote_or_home(100), self.any_district())
         } else {

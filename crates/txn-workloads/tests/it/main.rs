@@ -13,7 +13,6 @@ mod tpcc_run;
 use mitra_txn::Model;
 use mitra_txn_workloads::tpcc::{Load, Scale, Sizes};
 
-/// The seed of the loads.
 const SEED: u64 = 31;
 
 /// A tenth of TPC-C's customers, orders and items.

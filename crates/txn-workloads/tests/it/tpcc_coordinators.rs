@@ -63,7 +63,6 @@ impl Memories {
     }
 }
 
-/// A store with the first content, and the layout.
 fn store(scale: &Scale) -> (Rc<Layout>, Memories) {
     let tables = tpcc::schema(scale, 2000, 2000);
     let schema = Schema { tables, nodes: NODES, backups: 1, coordinators: 3, slots: 8, slot_bytes: 32 << 10 };
@@ -87,7 +86,6 @@ fn store(scale: &Scale) -> (Rc<Layout>, Memories) {
     (layout, memories)
 }
 
-/// Reads records by transactions.
 fn read(layout: &Rc<Layout>, memories: &mut Memories, keys: Vec<RecordKey>) -> BTreeMap<RecordKey, Vec<u8>> {
     let mut reader = [Coordinator::new(Rc::clone(layout), Life { coordinator: 3, incarnation: 2 })];
     let client = reader[0].client();

@@ -36,8 +36,8 @@ fn numbered_terminals_are_spread_and_draw_the_same_again() {
         let mut terminal = Terminal::numbered(scale, SEED, number, starts);
         (0..100).flat_map(|_| terminal.next(0)).collect::<Vec<_>>()
     };
-    // After one terminal at each warehouse, the next district has its turn, and after ten the first
-    // one again.
+    // After one terminal at each warehouse, the next district has its turn, and after ten districts
+    // the first one again.
     for (number, place) in [(0, (1, 1)), (2, (3, 1)), (3, (1, 2)), (29, (3, 10)), (30, (1, 1))] {
         let place_of = |input| match input {
             Input::StockLevel(input) => Some((input.warehouse, input.district)),

@@ -1,4 +1,4 @@
-//! What the transactions ask of a store: round trips, and the accesses that they announce.
+//! The demands of the transactions on a store: round trips and announced accesses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,7 @@ impl<T: Transaction> Transaction for Observed<'_, T> {
 }
 
 /// The round trips that the documentation of `tpcc` states. A district that a Delivery skips needs
-/// no third one.
+/// no third round trip.
 fn stated(input: &Input) -> usize {
     let by_name = |customer| usize::from(matches!(customer, CustomerBy::Name(_)));
     match input {

@@ -16,8 +16,8 @@ use crate::cluster::{Cluster, DOUBT_PPM};
 const COORDINATORS: u16 = 3;
 const TASKS: u64 = 3;
 const SLOTS: u16 = 4;
-/// The number of keys of each table. The buckets of the last one overflow, and those of the others
-/// are contended.
+/// The number of keys of each table. The buckets of the last table overflow, and the buckets of the
+/// other tables are contended.
 const KEYS: [u64; 3] = [24, 24, 40];
 
 fn layout() -> Layout {
@@ -36,11 +36,11 @@ enum Step {
     Put(RecordKey, u64),
     Insert(RecordKey, u64),
     Delete(RecordKey),
-    /// Changes the record whatever it is: deletes it, inserts it, or writes it.
+    /// Deletes, inserts or writes the record, depending on its state.
     Toggle(RecordKey, u64),
 }
 
-/// A random program. What it does depends on what it reads.
+/// A random program whose actions depend on its reads.
 #[derive(Clone, Debug)]
 struct Program {
     first: Vec<(RecordKey, Access)>,
@@ -96,7 +96,6 @@ impl Program {
     }
 }
 
-/// What all tasks have done.
 #[derive(Default)]
 struct History {
     now: u64,

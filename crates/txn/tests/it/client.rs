@@ -1,4 +1,4 @@
-//! What programs and their callers see of a coordinator, in the cases that are rare.
+//! Rare cases of a coordinator, as programs and their callers see them.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -36,7 +36,7 @@ fn drive(coordinator: &mut Coordinator, memory: &mut Memory, rounds: u64, dead: 
     }
 }
 
-/// The entry is in one log, the other node is dead: nobody knows.
+/// The entry is in one log, and the other node is dead, so the outcome is unknown.
 #[test]
 fn undecided_is_unknown() {
     let layout = layout(1, 2);
@@ -61,7 +61,7 @@ fn undecided_is_unknown() {
     assert_ne!(memory.bytes(NodeId(0), log, 8), vec![0; 8]);
 }
 
-/// A program drops a read in the middle, which aborts meanwhile.
+/// A program drops a read before its end, and the read aborts.
 #[test]
 fn dropped_read_does_not_hang() {
     let layout = layout(1, 2);
@@ -82,7 +82,7 @@ fn dropped_read_does_not_hang() {
                     })
                     .await;
                 }
-                // Something else is waited for.
+                // The program waits for another event.
                 poll_fn(|context| {
                     context.waker().wake_by_ref();
                     if passes.get() { Poll::Ready(()) } else { Poll::Pending }
@@ -102,7 +102,7 @@ fn dropped_read_does_not_hang() {
     assert!(done.get());
 }
 
-/// A waiter that has polled twice takes the wake of another one.
+/// A waiter that has polled twice must not take the wake of another waiter.
 #[test]
 fn free_slot_is_not_lost() {
     let layout = layout(1, 2);
@@ -137,7 +137,7 @@ fn free_slot_is_not_lost() {
     assert_eq!(done.get(), 2);
 }
 
-/// A program refuses on what it has read, which no serial order has: A + B is always 2.
+/// A program refuses because of values that no serial order contains: A + B is always 2.
 #[test]
 fn refusals_are_validated() {
     let layout = layout(1, 2);
@@ -188,7 +188,7 @@ fn refusals_are_validated() {
     assert_eq!(*result.borrow(), Some(Ok(())));
 }
 
-/// A task that does not look at the result does not keep its process for ever.
+/// A task that ignores the results must not block its process for ever.
 #[test]
 fn tasks_of_an_ended_life_let_others_run() {
     let layout = layout(1, 2);

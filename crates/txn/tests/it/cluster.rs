@@ -1,5 +1,5 @@
-//! Memory nodes in the memory of the test. Each client has a queue to each node, whose requests are
-//! executed in order; which queue goes on next is drawn.
+//! Memory nodes in the memory of the test. Each client has a queue to each node, which executes the
+//! requests in order. The next queue to continue is drawn at random.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,11 +9,11 @@ use mitra_txn::{NodeId, Op, Outcome, Request};
 /// The line of the memory that a NIC reads and writes as one.
 const LINE: usize = 64;
 
-/// How often a request ends in doubt, in parts per million.
+/// The rate of requests that end in doubt, in parts per million.
 pub const DOUBT_PPM: u32 = 20_000;
 
-/// How often a queue stands still, in parts per million, and for how many steps at most: long
-/// enough for a whole transaction.
+/// The rate at which a queue stands still, in parts per million, and the longest standstill in
+/// steps: long enough for a whole transaction.
 const PAUSE_PPM: u32 = 30_000;
 const MAX_PAUSE: u64 = 400;
 
@@ -22,16 +22,14 @@ pub struct Cluster {
     dead: Vec<bool>,
     queues: BTreeMap<(usize, NodeId), VecDeque<Posted>>,
     batches: BTreeMap<usize, Batch>,
-    /// The queues whose clients are fenced.
     fenced: BTreeSet<(usize, NodeId)>,
-    /// Until which step a queue stands still.
+    /// The step until which a queue stands still.
     paused: BTreeMap<(usize, NodeId), u64>,
     now: u64,
     prng: Prng,
     doubt_ppm: u32,
 }
 
-/// A request in a queue.
 struct Posted {
     index: usize,
     request: Request,
@@ -39,7 +37,6 @@ struct Posted {
     begun: Option<Vec<u8>>,
 }
 
-/// The outcomes of what a client has posted.
 struct Batch {
     outcomes: Vec<Option<Outcome>>,
 }
@@ -63,7 +60,7 @@ impl Cluster {
         }
     }
 
-    /// Declares a node dead. Requests to it end so.
+    /// Declares a node dead. Requests to the node end as `NodeDead`.
     pub fn kill(&mut self, node: NodeId) {
         self.dead[usize::from(node.0)] = true;
     }
@@ -72,7 +69,6 @@ impl Cluster {
         self.dead[usize::from(node.0)]
     }
 
-    /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.queues.values().all(VecDeque::is_empty)
     }
@@ -88,7 +84,7 @@ impl Cluster {
         }
     }
 
-    /// Ends what a client has posted: each node has executed a part of it, and executes no more.
+    /// Ends all requests of a client. Each node has executed a part of them, and executes no more.
     pub fn fence(&mut self, client: usize) {
         let keys: Vec<_> = self.queues.keys().filter(|(owner, _)| *owner == client).copied().collect();
         for key in keys {
@@ -97,14 +93,14 @@ impl Cluster {
         self.batches.remove(&client);
     }
 
-    /// Ends what a client has posted to a node, and all that it posts to it later. It gets no
-    /// outcomes of that.
+    /// Ends all requests of a client at a node, also later ones. The client gets no outcomes of
+    /// them.
     pub fn fence_at(&mut self, client: usize, node: NodeId) {
         self.end_queue((client, node));
         self.fenced.insert((client, node));
     }
 
-    /// A node executes nothing that a client posts.
+    /// Makes a node execute no requests of a client.
     pub fn refuse(&mut self, client: usize, node: NodeId) {
         self.fenced.insert((client, node));
     }
@@ -121,8 +117,8 @@ impl Cluster {
         self.queues.remove(&key);
     }
 
-    /// Executes a part of a request that is drawn. Returns the client whose batch has ended with
-    /// it, and the outcomes.
+    /// Executes a part of a randomly drawn request. Returns the client whose batch has ended with
+    /// this part, and the outcomes.
     pub fn step(&mut self) -> Option<(usize, Vec<Outcome>)> {
         self.now += 1;
         let mut keys: Vec<_> =
@@ -201,9 +197,9 @@ impl Cluster {
         self.end(key.0, posted.index, outcome);
     }
 
-    /// A rail fails. With evidence, the first request is in doubt, or its value is lost, and those
-    /// behind it are not executed. Without evidence, all are in doubt, and the first ones are
-    /// executed.
+    /// A rail fails. With evidence, the first request is in doubt or its value is lost, and the
+    /// later requests are not executed. Without evidence, all requests are in doubt, and the first
+    /// ones are executed.
     fn fail(&mut self, key: (usize, NodeId), posted: Posted) {
         let (executed, known, evidence) =
             (self.prng.chance(500_000), self.prng.chance(500_000), self.prng.chance(700_000));

@@ -31,8 +31,8 @@ fn store(layout: &Layout, number: u64) -> Cluster {
     cluster
 }
 
-/// Begins a life of coordinator 1, which inserts a record and ends without a word. Returns why the
-/// life has ended before, and what it has posted.
+/// Begins a life of coordinator 1, which inserts a record and ends silently. Returns the reason if
+/// the life ended by itself, and the posted requests.
 fn run(
     cluster: &mut Cluster,
     layout: &Rc<Layout>,
@@ -46,8 +46,8 @@ fn run(
     (session.ending(), posted)
 }
 
-/// Begins a life, which inserts a record, and drives it until it has ended, or `is_over` when it
-/// runs and has nothing to do.
+/// Begins a life that inserts a record. Drives the life until it ends, or until it is idle and
+/// `is_over` returns true.
 fn drive(
     cluster: &mut Cluster,
     layout: &Rc<Layout>,
@@ -124,8 +124,8 @@ fn node_that_comes_back_with_zero_memory_is_refused() {
     assert_eq!(run(&mut cluster, &layout, 3, &[NodeId(1)]).0, None, "declared dead, it stops nobody");
 }
 
-/// Schedule 7: memory that outlives its process does not exist here, so an old log is one of
-/// another store, whose lives and layout may be the same.
+/// Schedule 7: no memory outlives its process here. So an old log is the log of another store,
+/// whose lives and layout may be the same.
 #[test]
 fn node_that_comes_back_with_an_old_log_is_refused() {
     let layout = layout();
@@ -189,7 +189,7 @@ fn entry_of_no_place(life: Life) -> (Vec<u8>, Place) {
     ([xxh3_64(&body).to_le_bytes().to_vec(), body].concat(), place)
 }
 
-/// The log of one life is damaged, and the other one runs on. The life that follows the damaged one
+/// The log of one life is damaged, and the other life continues. The life after the damaged one
 /// ends.
 #[test]
 fn damaged_log_ends_its_own_coordinator_only() {

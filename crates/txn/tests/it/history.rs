@@ -1,19 +1,20 @@
-//! Whether a history of transactions that read and append to lists is strictly serializable.
+//! Checks whether a history of transactions that read and append to lists is strictly serializable.
 
 use std::collections::BTreeMap;
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
 
-/// A transaction that was told to be committed, or that has taken effect without being told.
+/// A transaction whose caller knows of the commit, or that took effect without its caller's
+/// knowledge.
 #[derive(Clone, Debug)]
 pub struct Transaction {
-    /// What it has read, by record.
+    /// The lists that the transaction has read, by record.
     pub reads: BTreeMap<u32, Vec<u32>>,
-    /// The records to which it has appended its number.
+    /// The records to which the transaction has appended its number.
     pub appends: Vec<u32>,
     pub begun: u64,
-    /// When the caller was told; `None` if it never was.
+    /// The time at which the caller knew of the commit; `None` if it never did.
     pub told: Option<u64>,
 }
 

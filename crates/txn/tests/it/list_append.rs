@@ -12,7 +12,6 @@ use crate::workload::{self, COPIES, NODES, Next, Running, SLOT_BYTES, resolve, s
 
 const CLIENTS: usize = 4;
 
-/// What a client is doing.
 enum Work {
     Idle,
     Attempt(Box<Running>),
@@ -29,13 +28,14 @@ struct World {
     attempts: Vec<u32>,
     works: Vec<Work>,
     committed: BTreeMap<u32, Transaction>,
-    /// The transactions of lives that have ended; what is in the lists of these has taken effect.
+    /// The transactions of ended lives. A transaction whose number is in the lists has taken
+    /// effect.
     open: BTreeMap<u32, Transaction>,
     recovered: BTreeSet<Life>,
     /// The clients whose lives have ended, to be recovered.
     ended: Vec<usize>,
     to_do: u32,
-    /// When a node dies, if one does.
+    /// The step in which a node dies.
     dies_at: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl World {
     }
 }
 
-/// Runs the workload from a seed. Returns the number of committed transactions, or what is wrong.
+/// Runs the workload from a seed. Returns the number of committed transactions, or the violation.
 fn run(seed: u64) -> Result<usize, String> {
     let cluster_prng = Prng::stream(seed, "cluster");
     let bytes = workload::bytes(CLIENTS);

@@ -1,5 +1,5 @@
-//! Coordinators that start, end, sleep and wake at any moment, twice at once, too; they find each
-//! other's ends and take the lives over, while they run transactions.
+//! Coordinators that start, end, sleep and wake at any moment, also in two processes at once. They
+//! detect ended lives and take them over, while they run transactions.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -23,7 +23,7 @@ const TIMEOUT: u64 = 2_000;
 const MAX_SLEEP: u64 = 6_000;
 const SEEDS_FOR_MUTANTS: u64 = 2000;
 
-/// A rule that is not kept.
+/// The rule that a run breaks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mutant {
     /// The log of a life is read although nothing has fenced the life.
@@ -43,7 +43,7 @@ enum Activity {
     Transaction,
 }
 
-/// What a process waits for to take over a life.
+/// The event that a process waits for to take over a life.
 enum Waiting {
     Outcomes,
     /// These nodes do not have the fence yet.
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Lets a process do one of the things that it can do.
+    /// Lets a process take one of its possible steps.
     fn turn(&mut self, id: usize) -> Result<(), String> {
         let process = self.processes.get_mut(&id).unwrap();
         let takeover = client(id, Activity::Takeover);
@@ -211,7 +211,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes on with a takeover that does not wait for outcomes.
+    /// Continues a takeover that does not wait for outcomes.
     fn wait(&mut self, id: usize) -> Result<(), String> {
         let process = self.processes.get_mut(&id).unwrap();
         let now = Duration::from_micros(self.now);
@@ -247,11 +247,11 @@ impl World {
         self.on_takeover(id, takeover, step)
     }
 
-    /// A recovery begins.
+    /// Checks the invariants at the start of a recovery.
     fn check_recovery(&mut self, id: usize, of: Life) -> Result<(), String> {
         self.takeovers += 1;
         self.recoveries.push((id, of));
-        // What a process believes that has been fenced while it slept has no effect.
+        // The assumptions of a process that was fenced while it slept have no effect.
         if self.mutant.is_some() || self.is_fenced(id) {
             return Ok(());
         }
@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    /// What no process does itself: processes start, end and sleep, and a node dies.
+    /// Events outside the processes: processes start, end and sleep, and a node dies.
     fn fate(&mut self) {
         let coordinator = self.prng.between(1, COORDINATORS.into()) as u16;
         let of = self.processes.iter().filter(|(_, process)| process.life.coordinator == coordinator);
@@ -402,7 +402,7 @@ impl World {
         }
     }
 
-    /// Whether every life that has ended is recovered, and nobody does anything.
+    /// Whether every ended life is recovered, and no process has work.
     fn is_at_rest(&self) -> bool {
         let is_over = |coordinator| {
             let word = self.word(coordinator);
@@ -455,7 +455,6 @@ impl World {
     }
 }
 
-/// What a run has done.
 #[derive(Default, Debug)]
 struct Counts {
     committed: usize,
@@ -510,8 +509,8 @@ fn lives_are_taken_over_once_and_transactions_stay_serializable() {
 fn rules_that_are_not_kept_are_found() {
     use Mutant::{AdmittedTwice, NotFenced, RecovererNotFenced, SilenceTrusted};
     for mutant in [NotFenced, RecovererNotFenced, SilenceTrusted, AdmittedTwice] {
-        // The invariants are not asserted for a mutant, and a run without an end does not count:
-        // its transactions must show it.
+        // The invariants are not asserted for a mutant, and a run without an end does not count.
+        // The transactions of the run must show the mutant.
         let is_found = |seed: &u64| run(*seed, Some(mutant)).is_err_and(|error| error != "no end");
         let found = (0..SEEDS_FOR_MUTANTS).find(is_found);
         println!("{mutant:?} is found by seed {found:?}");

@@ -1,5 +1,4 @@
-//! Stores that a loader has filled: coordinators run on them, and an inspector says what is wrong
-//! in them.
+//! Stores that a loader has filled: coordinators run on them, and an inspector checks them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -75,7 +74,7 @@ fn draw_records(prng: &mut Prng, count: usize) -> Loaded {
     records
 }
 
-/// What is behind the lock of a place, encoded a second time.
+/// The content behind the lock of a place, encoded independently of the crate.
 fn content(version: u64, key: u64, value: &[u8]) -> Vec<u8> {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
     let check = xxh3_64(&[&words(&[version, key, value.len() as u64]), value].concat());
@@ -189,7 +188,7 @@ impl Store {
         &self.cluster.memory(at.node)[at.at as usize..]
     }
 
-    /// What is in a place, by its own length.
+    /// The value of a place, of the length that is stored there.
     fn value(&self, place: Place) -> Vec<u8> {
         let bytes = self.memory(self.copies(place)[0]);
         let len = u64::from_le_bytes(bytes[32..40].try_into().unwrap()) as usize;
@@ -297,7 +296,7 @@ fn loaded_store_is_as_if_transactions_had_inserted_the_records() {
     }
 }
 
-/// Changes records in one transaction. Returns what was there.
+/// Changes records in one transaction. Returns the earlier values.
 async fn change(
     tx: &mut impl Transaction,
     changes: &Loaded,
@@ -490,7 +489,7 @@ fn torn_and_differing_copies_are_found() {
     assert_eq!(inspection.index_errors.count, 0, "{inspection}");
 }
 
-/// What an inspection has found in the index, and whether only that.
+/// Inspects the store, checks that only the index has errors, and returns these errors.
 fn index_errors(store: &mut Store) -> Vec<IndexError> {
     let inspection = store.inspect();
     let errors = inspection.index_errors.first.clone();
@@ -594,7 +593,7 @@ fn stores_with_dead_nodes_are_read_from_backups() {
     assert!(!inspection.is_clean());
 }
 
-/// A node that was started again is named, and so is one of another store.
+/// The inspection names a node that was started again, and a node of another store.
 #[test]
 fn nodes_without_the_store_are_found() {
     let (mut store, _) = small_store();
@@ -615,8 +614,8 @@ fn nodes_without_the_store_are_found() {
     assert_eq!(store.inspect().store_errors.count, 0, "nobody asks a dead node");
 }
 
-/// The checksum of a record, and of a bucket, is wrong, and nobody writes them: transactions end,
-/// with the locks that they have taken.
+/// The checksums of a record and of a bucket are wrong, and nobody writes them. Transactions end
+/// and free their locks.
 #[test]
 fn damaged_records_end_transactions() {
     for access in [Access::Read, Access::Update] {

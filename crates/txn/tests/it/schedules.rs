@@ -1,5 +1,5 @@
-//! Scripted schedules, of those that broke the first draft of the protocol: `docs/transactions.md`
-//! has their numbers, and what finds the others.
+//! Scripted schedules that broke the first draft of the protocol. `docs/transactions.md` has their
+//! numbers, and the tests of the other schedules.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -38,7 +38,8 @@ fn execute(memory: &mut Memory, requests: &[Request]) -> Vec<Outcome> {
     requests.iter().map(|request| memory.execute(request)).collect()
 }
 
-/// Runs an attempt until it posts what `is_wanted` says. Returns that, not executed.
+/// Runs an attempt until it posts requests for which `is_wanted` is true. Returns these requests,
+/// not executed.
 fn run_until(
     memory: &mut Memory,
     attempt: &mut Attempt,
@@ -54,7 +55,6 @@ fn run_until(
     }
 }
 
-/// Runs an attempt to its next result.
 fn run(memory: &mut Memory, attempt: &mut Attempt, mut step: Step) -> Step {
     while let Step::Post(requests) = step {
         step = attempt.on_outcomes(&execute(memory, &requests));
@@ -94,8 +94,8 @@ fn is_unlock(request: &Request) -> bool {
     matches!(request.op, Op::CompareSwap { swap: 0, .. })
 }
 
-/// Locks are freed by compare-and-swaps, which may be repeated. An unlocking WRITE that is repeated
-/// frees the lock of another attempt, and a third one loses its update.
+/// Locks are freed by compare-and-swaps, which may be repeated. A repeated unlocking WRITE would
+/// free the lock of another attempt, and a third attempt would lose its update.
 #[test]
 fn repeated_unlock_frees_no_lock_of_another_as_a_write_would() {
     let memory = &mut Memory::default();
@@ -120,8 +120,8 @@ fn repeated_unlock_frees_no_lock_of_another_as_a_write_would() {
     assert_eq!(content_at(harmed, at), (2, 2), "two commits have made the same version");
 }
 
-/// A WRITE of a value that is repeated behind the unlock undoes the commit of another attempt. The
-/// product looks at the lock word, which names its holder.
+/// A WRITE of a value that is repeated after the unlock undoes the commit of another attempt. The
+/// attempt reads the lock word instead, which names its holder.
 #[test]
 fn write_in_doubt_is_decided_by_the_lock_word_and_not_repeated() {
     let at = record(0).primary;
@@ -142,8 +142,8 @@ fn write_in_doubt_is_decided_by_the_lock_word_and_not_repeated() {
     assert_eq!(memory.bytes(at.node, at.at, 512), before);
 }
 
-/// Whatever is known about the WRITE of the value and the unlock behind it, the attempt ends, and
-/// undoes no commit of another one.
+/// For every outcome of the WRITE of the value and of the unlock behind it, the attempt ends and
+/// undoes no commit of another attempt.
 #[test]
 fn every_outcome_at_the_primary_ends_with_the_latest_commit() {
     use Outcome::{Executed, NotExecuted, Unknown, ValueLost};
@@ -180,8 +180,8 @@ fn every_outcome_at_the_primary_ends_with_the_latest_commit() {
     }
 }
 
-/// A WRITE of a backup in doubt is repeated while the primary is locked. Behind the unlock, it
-/// would leave the backup without the commit of another attempt.
+/// A WRITE of a backup in doubt is repeated while the primary is locked. After the unlock, the
+/// WRITE would overwrite the commit of another attempt.
 #[test]
 fn backup_is_written_again_only_under_the_lock() {
     let (primary, backup) = (record(0).primary, record(0).backups[0]);
@@ -208,7 +208,7 @@ fn backup_is_written_again_only_under_the_lock() {
 }
 
 /// Schedule 11: the copies of a slot have entries of different attempts, in any order. The latest
-/// one takes effect, and no older one, nor one of another life, replaces it.
+/// entry takes effect. No older entry and no entry of another life replaces it.
 #[test]
 fn older_entry_is_not_copied_over_a_later_one() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -252,7 +252,7 @@ fn older_entry_is_not_copied_over_a_later_one() {
 }
 
 /// Schedule 13: two attempts read each other's record and write their own. No header is validated
-/// before all locks are known to be held, so that one of them sees the other's lock.
+/// before all locks are known to be held, so that one attempt sees the other attempt's lock.
 #[test]
 fn validation_before_the_locks_would_let_both_attempts_commit() {
     let memory = &mut Memory::default();
@@ -290,8 +290,8 @@ fn layout() -> Rc<Layout> {
     Rc::new(Layout::new(schema, |_| 0).unwrap())
 }
 
-/// Runs a coordinator for one round trip, and executes `requests` at most. Returns whether it goes
-/// on.
+/// Runs a coordinator for one round trip, and executes at most `requests` requests. Returns whether
+/// the coordinator continues.
 fn round_trip(coordinator: &mut Coordinator, memory: &mut Memory, requests: &mut usize) -> bool {
     coordinator.poll(Duration::from_secs(coordinator.next_timer().map_or(0, |at| at.as_secs() + 1)));
     let lists = coordinator.take_requests();
@@ -320,7 +320,7 @@ fn drive(coordinator: &mut Coordinator, memory: &mut Memory) {
 
 type Told<T> = Rc<RefCell<Option<Result<T, NotCommitted>>>>;
 
-/// Adds a task that runs one transaction. Returns where its result will be.
+/// Adds a task that runs one transaction. Returns the cell for the result.
 fn spawn<T: 'static>(
     coordinator: &Coordinator,
     mut program: impl AsyncFnMut(&mut mitra_txn::RemoteTransaction) -> Result<T, Abort> + 'static,
@@ -351,9 +351,9 @@ fn inspect(layout: &Rc<Layout>, memory: &mut Memory, recovered: Life) -> Inspect
     inspector.into_inspection()
 }
 
-/// Schedule 3: a coordinator dies after each request of a transaction that inserts a record and
-/// deletes another one. The places and the buckets are locked and logged, so a recovery leaves all
-/// of it or nothing.
+/// Schedule 3: a coordinator dies after each request of a transaction that inserts one record and
+/// deletes another record. The places and the buckets are locked and logged, so a recovery leaves
+/// the whole transaction or nothing.
 #[test]
 fn insert_and_delete_are_recovered_after_every_request() {
     let layout = layout();
@@ -377,7 +377,7 @@ fn insert_and_delete_are_recovered_after_every_request() {
         let mut left = requests;
         while round_trip(&mut first, memory, &mut left) {}
         let has_ended = first.is_idle();
-        // Schedule 21: who looks at a store that moves sees half of a transaction.
+        // Schedule 21: an inspection of a running store sees half of a transaction.
         moving += u32::from(!inspect(&layout, memory, LIVES[0]).is_clean());
         let mut recovery =
             Recovery::new(LIVES[0], layout.log_slots(1), layout.slot_bytes(), layout.log_copies());
@@ -407,9 +407,9 @@ fn insert_and_delete_are_recovered_after_every_request() {
     assert!(lost > 4 && recovered > 4 && moving > 4, "{lost} lost, {recovered} recovered, {moving} moving");
 }
 
-/// Schedule 4: a coordinator knows the place of a record that another one deletes. The place is
-/// used again for another key, which the first coordinator must neither read nor write as the
-/// deleted record.
+/// Schedule 4: a coordinator knows the place of a record that another coordinator deletes. The
+/// place is used again for another key, which the first coordinator must neither read nor write as
+/// the deleted record.
 #[test]
 fn known_place_of_a_deleted_record_is_not_trusted() {
     for is_reading in [false, true] {
@@ -452,8 +452,8 @@ fn known_place_of_a_deleted_record_is_not_trusted() {
     }
 }
 
-/// Schedule 20: a READ returns a part of a bucket that is being written, in which the key is
-/// missing. It says nothing about the key.
+/// Schedule 20: a READ returns a part of a bucket that is being written. The key is missing in this
+/// part, which shows nothing about the key.
 #[test]
 fn torn_bucket_does_not_show_that_a_record_is_missing() {
     let layout = layout();
@@ -480,8 +480,8 @@ fn torn_bucket_does_not_show_that_a_record_is_missing() {
     assert_eq!(*found.borrow(), Some(Ok(Some(vec![1]))));
 }
 
-/// Runs a session for a moment. The node 1 executes what it posts only if it hears the coordinator.
-/// Returns the life that is to be fenced, if the session asks for it.
+/// Runs a session for a moment. Node 1 executes the session's requests only if `hears` is true.
+/// Returns the life that is to be fenced, if the session asks for a fence.
 fn turn(session: &mut Session, memory: &mut Memory, now: Duration, hears: bool) -> Option<Life> {
     let mut fence = None;
     for command in session.poll(now) {
@@ -500,9 +500,9 @@ fn turn(session: &mut Session, memory: &mut Memory, now: Duration, hears: bool) 
     fence
 }
 
-/// Schedule 15: one node does not hear a coordinator, which beats on the other node. Nobody takes
-/// the life over because of its lock, until it ends its life and no longer beats. Then its commit
-/// takes effect.
+/// Schedule 15: one node does not hear a coordinator, which beats on the other node. No coordinator
+/// takes the life over because of its lock while the life beats. When the life has ended, its
+/// commit takes effect.
 #[test]
 fn life_that_one_node_cannot_hear_is_taken_over_when_it_ends() {
     let layout = layout();

@@ -37,7 +37,6 @@ fn value_of(list: &[u32]) -> Vec<u8> {
     list.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// What all tasks share.
 struct History {
     now: Cell<u64>,
     to_do: Cell<u32>,
@@ -100,7 +99,7 @@ struct Process {
     session: Session,
     life: Life,
     wakes: u64,
-    /// What has ended while the process slept.
+    /// The outcomes that arrived while the process slept.
     inbox: Vec<(Ticket, Vec<Outcome>)>,
     fenced: BTreeSet<NodeId>,
 }
@@ -117,14 +116,13 @@ struct World {
     cluster: Cluster,
     prng: Prng,
     history: Rc<History>,
-    /// All processes that ever were; those that have ended are `None`.
+    /// All processes; an ended process is `None`.
     processes: Vec<Option<Process>>,
-    /// Their lives.
     lives: Vec<Life>,
-    /// When a coordinator starts again.
+    /// The step in which a coordinator starts again.
     starts: BTreeMap<u16, u64>,
     highest: BTreeMap<u16, u16>,
-    /// Whose requests are under way, by the number that the cluster knows them by.
+    /// The process and ticket of each batch in flight, by the cluster's number of its client.
     posted: BTreeMap<usize, (usize, Ticket)>,
     next_post: usize,
     fences: Vec<Fence>,
@@ -204,7 +202,7 @@ impl World {
         for process in self.processes.iter_mut().flatten().filter(|process| is_fenced(&process.life)) {
             process.fenced.insert(node);
         }
-        // What a dead process has posted is executed until it is fenced, too.
+        // The requests of a dead process are also executed until a fence.
         let posts = self.posted.iter().filter(|(_, (owner, _))| is_fenced(&self.lives[*owner]));
         posts.for_each(|(&post, _)| self.cluster.fence_at(post, node));
         if nodes.is_empty() {

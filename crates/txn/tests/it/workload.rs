@@ -43,7 +43,7 @@ pub fn slot(client: usize) -> Vec<Location> {
     (0..NODES).map(|node| location(node, at)).collect()
 }
 
-/// The length of the records and of the slots of so many clients.
+/// The length of the records, and of the slots of this many clients.
 pub fn bytes(clients: usize) -> usize {
     (RECORDS * RECORD_BYTES) as usize + clients * SLOT_BYTES as usize
 }
@@ -57,7 +57,6 @@ fn value_of(list: &[u32]) -> Vec<u8> {
     list.iter().rev().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// A transaction that runs.
 pub struct Running {
     attempt: Attempt,
     pub number: u32,
@@ -65,10 +64,9 @@ pub struct Running {
     is_committing: bool,
 }
 
-/// What a transaction needs next.
 pub enum Next {
     Post(Vec<Request>),
-    /// It has ended, without an effect if this lock was in its way.
+    /// The transaction has ended. `Some` is the lock that prevented its effect.
     Ended(Option<(Place, LockWord)>),
 }
 
@@ -94,7 +92,7 @@ impl Running {
         self.attempt.on_outcomes(outcomes)
     }
 
-    /// Takes a step. A transaction that is committed is put into `committed`.
+    /// Takes a step. Adds a committed transaction to `committed`.
     pub fn go_on(&mut self, mut step: Step, now: u64, committed: &mut BTreeMap<u32, Transaction>) -> Next {
         loop {
             if self.attempt.is_committed() && self.transaction.told.is_none() {

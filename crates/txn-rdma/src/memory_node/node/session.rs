@@ -9,7 +9,6 @@ use mitra_verbs::{Access, Buffer, Error};
 use crate::hello::{Answer, Refusal};
 use crate::queue_pair::{QpInfo, QpKind, QueuePair};
 
-/// The rights of one life.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) incarnation: u16,
@@ -20,7 +19,6 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the rights, unconnected.
     pub(super) fn new(
         domain: &Domain,
         memory: &Arc<Buffer>,

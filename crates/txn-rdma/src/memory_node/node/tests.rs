@@ -41,7 +41,7 @@ fn second_connection_of_a_life_is_refused() {
     assert_eq!(refusal(&mut node, connect(5)), Refusal::Incarnation(5));
     assert_eq!(refusal(&mut node, connect(4)), Refusal::Incarnation(5));
     assert_eq!(node.lives().count(), 1);
-    // Only a life that is connected may end another one, with its own token.
+    // Only a connected life may end another life, with its own token.
     let fence = |incarnation| Ask::Fence { incarnation, fenced_coordinator: 1, fenced_incarnation: 5 };
     assert_eq!(refusal(&mut node, hello(fence(4))), Refusal::NotConnected);
     let other = Hello { coordinator: 2, ..hello(fence(5)) };
@@ -53,8 +53,7 @@ fn second_connection_of_a_life_is_refused() {
     assert_eq!(refusal(&mut node, connect(5)), Refusal::Incarnation(5));
 }
 
-/// Whatever a peer says about its queue pair, the node keeps nothing of a connection that it
-/// refuses.
+/// For any connection data of a peer, the node keeps nothing of a connection that it refuses.
 #[test]
 fn malformed_connection_parameters_are_refused() {
     for kind in [QpKind::Virtual, QpKind::Rc] {
@@ -76,8 +75,7 @@ fn other_version_is_refused_by_name() {
     assert_eq!(refusal(&mut node(QpKind::Virtual), other), Refusal::Version(VERSION));
 }
 
-/// A node whose queue pairs share a home rail, which compare-and-swaps need, connects none that
-/// does not keep to it.
+/// Compare-and-swaps need a home rail. A node with a home rail refuses a queue pair without one.
 #[test]
 fn queue_pair_without_a_home_rail_is_refused_by_name() {
     let config = mitra_failover::Config { policy: Policy::Blanket, ..mitra_failover::Config::default() };

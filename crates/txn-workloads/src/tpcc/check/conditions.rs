@@ -27,7 +27,7 @@ pub(super) fn check(tables: &Tables, scale: &Scale, report: &mut Report) {
     check_customers(tables, &payments, &delivered, report);
 }
 
-/// The sums of H_AMOUNT, by who took the payment and by who made it.
+/// The sums of H_AMOUNT, by the receivers and by the payers.
 #[derive(Default)]
 struct Payments {
     by_warehouse: BTreeMap<u16, Cents>,
@@ -196,8 +196,8 @@ fn check_lines(tables: &Tables, report: &mut Report) {
     }
 }
 
-/// Conditions 10 and 12: C_BALANCE is what was delivered to the customer less the payments in
-/// HISTORY, and less C_YTD_PAYMENT.
+/// Conditions 10 and 12: C_BALANCE is the amount delivered to the customer, less the payments in
+/// HISTORY (10), or less C_YTD_PAYMENT (12).
 fn check_customers(
     tables: &Tables,
     payments: &Payments,

@@ -1,4 +1,4 @@
-//! Whether the index records are those that the tables ask for.
+//! Checks whether the index records match the tables.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
