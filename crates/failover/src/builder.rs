@@ -71,7 +71,7 @@ pub enum BuildError {
         limit: u64,
     },
     /// The completion log is larger than any peer needs.
-    #[error("completion_log_entries is {requested}; say at most {limit}")]
+    #[error("completion_log.entries is {requested}; say at most {limit}")]
     LogEntries {
         /// The configured number of entries.
         requested: u32,
@@ -92,7 +92,7 @@ pub enum BuildError {
     Xrc,
     /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave a
     /// rail that works.
-    #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
+    #[error("failback.rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
         /// The configured rail.
         requested: u8,
@@ -169,7 +169,7 @@ impl From<BuildError> for Error {
         match error {
             BuildError::SendQueue { requested, limit: most } => limit("send queue entries", requested, most),
             BuildError::LogEntries { requested, limit: most } => {
-                limit("completion_log_entries", requested.into(), most.into())
+                limit("completion_log.entries", requested.into(), most.into())
             }
             BuildError::RecvQueue { requested, limit: most } => {
                 limit("receive queue entries", requested, most)
@@ -192,7 +192,7 @@ impl From<BuildError> for Error {
                 "an XRC connection needs the policy exact or none, an XRC domain at its receiving end, and no shared receive queue at the other",
             ),
             BuildError::PreferredRail { .. } => {
-                Error::Invalid("preferred_rail must be a rail of the domain, under the policy exact")
+                Error::Invalid("failback.rail must be a rail of the domain, under the policy exact")
             }
             BuildError::HeartbeatInterval => Error::Invalid("heartbeat_interval is 0"),
             BuildError::PeerTimeout { .. } => {

@@ -101,7 +101,7 @@ pub(crate) fn mismatch(
         ),
         (
             peer.is_kept && !peer.region.is_none_or(fits),
-            "the peer's completion log has no room for this end's send_wrs; set its completion_log_entries",
+            "the peer's completion log has no room for this end's send_wrs; set its completion_log.entries",
         ),
     ];
     mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, reason)| reason)

@@ -69,7 +69,7 @@ impl Durability {
             let body = Body::Placed(placed.unwrap_or_default());
             recovery.broadcast(dp, &Message { ballot, body });
         }
-        match self.question_interval(dp) {
+        match self.question_interval(recovery, dp) {
             None => self.ask_at = None,
             Some((interval, true)) => {
                 (self.ask_at, self.unanswered) = (Some(now + interval), None);
@@ -97,17 +97,16 @@ impl Durability {
 
     /// Returns the time between two questions if operations wait for the peer, and whether they
     /// have begun to wait in this run.
-    fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
+    fn question_interval(&mut self, recovery: &Recovery, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (&dp.send.ledger, dp.config());
         if ledger.awaits_placement() {
             return Some((config.control_retry_interval, false));
         }
         let awaited = ledger.awaited_receive().filter(|_| !dp.has_heartbeats());
         let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
-        // A receive is held until the peer confirms the move. The negotiation repeats its Resume
-        // for ever, because all links may be down for longer than the peer timeout.
-        let holds_receive = !dp.has_heartbeats() && dp.recv.held() > 0;
-        let interval = config.peer_timeout / MIN_QUESTIONS;
-        awaited.map(|_| is_new).or(holds_receive.then_some(false)).map(|is_new| (interval, is_new))
+        // A receive is held until the peer confirms the move. While the links of this end are down,
+        // no question reaches the peer, and the receive waits for a link.
+        let holds_receive = !dp.has_heartbeats() && dp.recv.held() > 0 && !recovery.is_stranded();
+        (awaited.is_some() || holds_receive).then_some((config.peer_timeout / MIN_QUESTIONS, is_new))
     }
 }

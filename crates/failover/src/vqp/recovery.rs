@@ -97,7 +97,7 @@ impl Recovery {
     }
 
     /// Returns whether the active rail has failed and no move can begin yet.
-    fn is_stranded(&self) -> bool {
+    pub(super) fn is_stranded(&self) -> bool {
         self.negotiation().is_some_and(RailNegotiation::is_stranded)
     }
 

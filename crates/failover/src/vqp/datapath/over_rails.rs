@@ -111,7 +111,7 @@ impl Datapath {
             ),
             (
                 peer.preferred_rail != local.preferred_rail,
-                "the two ends prefer different rails; give both the same preferred_rail",
+                "the two ends prefer different rails; give both the same failback.rail",
             ),
             (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic; give both the same"),
             (peer.cookie == local.cookie, "the two ends have the same secret; draw each at random"),

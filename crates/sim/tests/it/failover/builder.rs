@@ -91,7 +91,7 @@ fn completion_log_has_bounded_size() {
     };
     let error = build(u32::MAX).expect_err("the log would have 32 GiB");
     assert_eq!(error, BuildError::LogEntries { requested: u32::MAX, limit: 1 << 20 });
-    assert!(error.to_string().contains("completion_log_entries"), "{error}");
+    assert!(error.to_string().contains("completion_log.entries"), "{error}");
     assert_eq!(build(1 << 20), Ok(()));
 }
 

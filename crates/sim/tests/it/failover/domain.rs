@@ -140,7 +140,7 @@ fn completion_log_must_fit_peer_send_queue() {
     let info = |vqp: &VirtualQp| vqp.local_info();
     let (mut deep, shallow, other) = (end(64, None), end(8, None), end(8, Some(64)));
     assert!(
-        matches!(deep.connect(&info(&shallow)), Err(Error::Invalid(why)) if why.contains("completion_log_entries"))
+        matches!(deep.connect(&info(&shallow)), Err(Error::Invalid(why)) if why.contains("completion_log.entries"))
     );
     deep.connect(&info(&other)).expect("the log fits the peer's send queue");
 }

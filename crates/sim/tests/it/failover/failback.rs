@@ -473,7 +473,7 @@ fn ends_that_prefer_different_rails_do_not_connect() {
     let mut a = end(0, preferring(0)).expect("rail 0 exists");
     let b = end(1, preferring(1)).expect("rail 1 exists");
     let error = a.connect(&b.local_info()).expect_err("the ends differ");
-    assert!(error.to_string().contains("preferred_rail"), "{error}");
+    assert!(error.to_string().contains("failback.rail"), "{error}");
     let error = end(0, preferring(2)).expect_err("there is no rail 2");
     assert_eq!(error, BuildError::PreferredRail { requested: 2, rails: 2 });
     let transparent = Config { policy: Policy::Transparent, ..preferring(0) };

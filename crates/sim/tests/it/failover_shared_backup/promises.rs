@@ -140,7 +140,7 @@ fn log_needs_that_of_the_backup_and_of_the_peer() {
     let small = with_log(CompletionLogConfig { entries: Some(8), ..CompletionLogConfig::default() });
     let small = backups[1].queue_pair(small).expect("the NICs have the resources");
     let refused = with.connect(&small.local_info()).expect_err("the log is too small");
-    assert!(refused.to_string().contains("completion_log_entries"), "{refused}");
+    assert!(refused.to_string().contains("completion_log.entries"), "{refused}");
     // Without the right to WRITE, the ends connect, and the log has no entries of the peer's
     // operations.
     let read_only = Config { access: Access::LOCAL_WRITE | Access::REMOTE_READ, ..logged(1) };

@@ -8,7 +8,7 @@ use crate::workload::FailoverQp;
 
 pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> Vec<Finding> {
     let vqp = &connection.world.setup.vqp;
-    let logs_each = vqp.completion_log.is_some_and(|log| log.interval == 1);
+    let logs_each = vqp.completion_log.is_some_and(|log| log.interval <= 1);
     if !logs_each || vqp.write_policy != WritePolicy::Strict {
         return Vec::new();
     }
