@@ -7,10 +7,10 @@ use mitra_failover::VirtualMw;
 use mitra_verbs::{Error, MwId, Provider, Result, WindowType};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{destroy_with_context, find_with_context};
+use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{pointer, unless_dead};
+use crate::common::errno::{pointer, status, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
 #[repr(C)]
@@ -60,11 +60,12 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): no other verb uses `mw` now.
-    unsafe {
-        destroy_with_context::<Mw>("ibv_dealloc_mw", mw, |object, context| match &object.multi_rail {
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `mw` now. A window over several
+    // rails does not need its context, which the program may have closed.
+    status("ibv_dealloc_mw", unsafe {
+        Mw::destroy(mw, |object| match &object.multi_rail {
             Some((domain, mw)) => domain.dealloc_mw(mw),
-            None => unless_dead(context.nic().dealloc_mw(object.id)),
+            None => unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)),
         })
-    }
+    })
 }

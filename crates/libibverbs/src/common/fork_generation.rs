@@ -10,8 +10,13 @@ pub(crate) fn current() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Gives the child a number of its own. Several handlers for `pthread_atfork(3)` call the function,
-/// before the child's code runs.
+/// Gives the child a number of its own. Several handlers for `pthread_atfork(3)` call the function.
+/// Only the first call in a child changes the number, because the program's own handlers may run
+/// between the calls. Async-signal-safe.
 pub(crate) fn after_fork_in_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    if PROCESS.swap(process, Ordering::Relaxed) != process {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
 }

@@ -23,6 +23,10 @@ impl UnacknowledgedEvents {
         self.decreased.notify_all();
     }
 
+    pub(crate) fn is_zero(&self) -> bool {
+        *lock(&self.count) == 0
+    }
+
     pub(crate) fn wait_for_all(&self) {
         let mut count = lock(&self.count);
         while *count > 0 {

@@ -167,7 +167,7 @@ pub struct SeedRun {
 }
 
 impl SeedRun {
-    /// Runs a world. An error of a NIC or a queue pair before the world begins is a finding.
+    /// Runs a world. An error of a NIC or a queue pair is a finding.
     fn of(run: impl FnOnce(&mut SeedRun) -> Result<(), Error>) -> SeedRun {
         let mut result = SeedRun::default();
         if let Err(error) = run(&mut result) {

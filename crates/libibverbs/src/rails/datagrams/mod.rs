@@ -1,7 +1,7 @@
 //! UD queue pairs over several rails.
 //!
 //! Programs know a UD queue pair by the GID and the queue pair number of rail 0. On each rail, the
-//! NIC has a queue pair for it with another number. Each datagram leaves on one rail that is up at
+//! NIC has a queue pair of its own for it. Each datagram leaves on one rail that is up at
 //! both ends, as far as this end knows, and is never sent again. A datagram that arrives on any
 //! rail is copied to the program's oldest receive, and shows the GID and the number that the
 //! sender's program knows.

@@ -87,8 +87,15 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: `handle` found the memory, so the identifier is live. No other thread uses the
     // identifier, as `man rdma_destroy_id` requires.
     unsafe { acknowledge_held_event(manager, id) };
-    wait_for_acknowledgements(manager, handle)?;
-    let identifier = manager.lock().remove(handle).ok_or(Errno::EINVAL)?;
+    let identifier = loop {
+        wait_for_acknowledgements(manager, handle)?;
+        let mut state = manager.lock();
+        // A reader of the channel may have taken an event, such as the removal of the device, since
+        // the wait ended.
+        if state.get(handle)?.unacknowledged.is_zero() {
+            break state.remove(handle).ok_or(Errno::EINVAL)?;
+        }
+    };
     if identifier.is_synchronous {
         destroy_channel(manager, identifier.channel.0);
     }

@@ -10,7 +10,7 @@ use crate::{Failure, Operation, PacketFate, PacketKind, Prng, RecoveryPoint, Sta
 /// A fault. `end`, `target` and `observer` are indices of hosts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Fault {
-    /// The link of one end goes down, and up again after the time `down`.
+    /// The link of one end goes down, and up again after the time `down`, if given.
     Link { rail: Rail, end: usize, down: Option<Duration> },
     /// The NIC of one end dies or hangs.
     Nic { rail: Rail, end: usize, failure: Failure },

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::Config as VqpConfig;
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig};
 use mitra_failover::rail_negotiation::MessageKind;
 use mitra_verbs::Mtu;
 
@@ -213,6 +213,8 @@ impl Focus {
             shared_receives: [false; 2],
             windows: None,
         };
+        let log = CompletionLogConfig { interval: setup.log_interval, ..CompletionLogConfig::default() };
+        setup.vqp.completion_log = Some(log);
         options.shape(&mut setup.vqp);
         setup.options = Some(options);
     }

@@ -22,7 +22,7 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
 }
 
 /// In one of six seeds, draws ends without heartbeats, whose messages wait for receives without
-/// limit, most often in mode `durable`. Some of their NICs acknowledge data that is not in memory
+/// limit, in mode `durable` for most connections with options and a log. Some of their NICs acknowledge data that is not in memory
 /// yet, or cannot be reset. In another sixth, draws other detectors for the second end.
 fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
     match rng.below(6) {

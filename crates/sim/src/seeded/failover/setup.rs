@@ -402,7 +402,7 @@ mod tests {
         assert!(single.iter().all(|s| s.plans.len() == 1));
         assert!((1..=4).all(|members| backed.iter().any(|s| s.plans.len() == members)));
         assert!(backed.len() > 50, "{} of 300", backed.len());
-        assert!(distinct(|s| s.log_interval.into()) >= 5);
+        assert!(distinct(|s| s.vqp.completion_log.map_or(0, |log| log.interval.into())) >= 6);
         assert!(distinct(|s| s.vqp.failback.map_or(9, |failback| failback.rail.into())) >= 5);
         assert!(distinct(|s| s.plans[0][0].inline_limit.unwrap_or(0) as u64) == 4);
         assert_eq!(distinct(|s| s.plans[0][0].sges as u64), 3);

@@ -293,7 +293,8 @@ impl Run {
     }
 
     /// Writes by an invalidated key. Returns the completion, or `Err` if no completion came.
-    /// Returns `None` if no rail is left on which the peer's NIC can refuse the WRITE.
+    /// Returns `None` if no WRITE can be refused: no rail is left, an end has closed, there are no
+    /// windows, or the post is refused.
     fn use_stale_key(&self) -> Option<Result<Completion, String>> {
         let windows = self.windows.as_ref()?;
         let user = (self.scenario.seed % 2) as usize;
