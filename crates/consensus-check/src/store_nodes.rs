@@ -87,8 +87,8 @@ pub enum ClientOp {
     Get,
     /// Writes a value that no other operation writes.
     Put,
-    /// Writes a value that no other operation writes, if the current value equals the value that
-    /// the client read last, of any key.
+    /// Writes a value that no other operation writes. The expected value is the value that the
+    /// client read last, of any key.
     Cas,
     /// Deletes the key.
     Delete,

@@ -3,8 +3,8 @@
 //! deliver different messages as the k-th message of one sender. If one correct process delivers a
 //! message, all correct processes deliver it.
 //!
-//! Each process has a register for each sender q and index k, which it alone may write. The
-//! register holds a [`Slot`] with three fields.
+//! For each pair of a sender q and an index k, each process has one register that this process
+//! alone may write. The register holds a [`Slot`] with three fields.
 //!
 //! | field | condition for writing (result of a scan of all slots for (q, k)) | meaning |
 //! |---|---|---|
@@ -157,8 +157,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (0..processes).map(|p| region(ProcessId(p))).collect()
     }
 
-    /// Returns whether the process has delivered its own last message and may broadcast another
-    /// one.
+    /// Returns whether the process has delivered its own last message and may broadcast the next
+    /// message.
     pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
         self.message.is_none() && own.own_slot == Slot::default() && own.next < self.room

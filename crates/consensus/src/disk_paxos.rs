@@ -104,7 +104,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             return;
         }
         // The lowest ballot of all needs no phase 1, because no value can have been accepted in a
-        // lower one.
+        // lower ballot.
         let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
@@ -188,8 +188,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                         attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
                 }
             }
-            // The connection broke, because every process may write. The outcome of the write is
-            // unknown, so the process repeats it.
+            // Every process may write, so a NAK means that the connection broke. The outcome of the
+            // write is unknown, so the process repeats the write.
             (Step::Writing, Response::Nak) => return self.write_to(memory, out),
             _ => return,
         }

@@ -109,7 +109,7 @@ struct Replica<A: Automaton<K>, K> {
     automaton: Option<A>,
     /// The process's events that are delivered and not replayed yet.
     events: VecDeque<Event<A::Input>>,
-    /// The messages to the process that it has not received yet, by sender.
+    /// By sender: the messages that were sent to the process and that it has not received yet.
     inbox: Vec<VecDeque<A::Message>>,
 }
 
@@ -226,9 +226,9 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         self.broadcast_batch(out);
     }
 
-    /// Adds the leader that Ω named last to this process's events. Broadcasts the events if they
-    /// made the process send a message or the batch is full, unless the previous broadcast is still
-    /// in progress.
+    /// Adds the leader that Ω named last to this process's events. Then broadcasts the events if
+    /// the previous broadcast has ended, and if the events made the process send a message or the
+    /// batch is full.
     fn broadcast_batch(&mut self, out: &mut Actions<Self>) {
         if self.batch.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()

@@ -64,9 +64,9 @@ impl Takeover {
 }
 
 impl LeaderState {
-    /// Removes and returns the entries found after the floor and before the first hole, if a
-    /// majority of the memories has promised and been scanned. Returns `None` otherwise, or if the
-    /// takeover is complete.
+    /// Once a majority of the memories has promised and been scanned, removes and returns the
+    /// entries found between the floor and the first hole. Returns `None` until then, and after the
+    /// takeover.
     pub(super) fn takeover_result<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
         let takeover = self.takeover.as_mut()?;
         let ready = self.progress.iter().zip(&takeover.scanned);
