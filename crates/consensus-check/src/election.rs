@@ -8,9 +8,9 @@ use crate::{RunLimits, RunReport, Step, Violation, World};
 
 /// Runs a world from a seed. `leader` returns the leader that a process names.
 ///
-/// In the stable period, each process alternates between wake-ups in every round and pauses. At
-/// most one process wakes more and more rarely instead, so that it cannot be the leader. The second
-/// half of the [`RunLimits::stable_steps`] rounds is checked.
+/// In the stable period, each process repeatedly wakes in several successive rounds and then
+/// pauses. Instead, at most one process wakes more and more rarely, so that it cannot be the
+/// leader. The second half of the [`RunLimits::stable_steps`] rounds is checked.
 pub fn run_election<P: Process>(
     seed: u64,
     world: World<P>,
@@ -31,9 +31,9 @@ pub fn run_election<P: Process>(
     report
 }
 
-/// The rounds in which a process wakes. The rounds are fixed in advance. With a random draw in each
-/// round, a pause longer than any before could come at any time, and no timeout would be long
-/// enough.
+/// The rounds in which a process wakes. The rounds are fixed in advance. If each round were chosen
+/// at random, a pause longer than all earlier pauses could come at any time, and no timeout would
+/// be long enough.
 enum WakeSchedule {
     /// Wakes in this number of successive rounds, then waits for this number of rounds.
     Bursts(u64, u64),

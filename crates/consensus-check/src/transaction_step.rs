@@ -44,11 +44,11 @@ pub struct TransactionConfig {
     pub doubts: u8,
     /// How many nodes may die.
     pub deaths: u8,
-    /// A life that has ended is fenced: none of its requests is executed later.
+    /// Whether a life that has ended is fenced, so that none of its requests is executed later.
     pub fences: bool,
-    /// A coordinator that has ended begins its next life when it is recovered.
+    /// Whether a coordinator begins its next life only after the recovery of its last life.
     pub recovers_first: bool,
-    /// A NIC may read the lock word of a record later than the rest of its line.
+    /// Whether a NIC may read the lock word of a record later than the rest of the word's line.
     pub tears_headers: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum TransactionStep {
         /// The agent's knowledge about the requests.
         lost: LostAnswers,
     },
-    /// The life of an agent ends, and is fenced.
+    /// The life of an agent ends, with a fence if `fences` of the configuration is set.
     End {
         /// The agent.
         agent: u8,

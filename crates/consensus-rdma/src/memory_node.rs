@@ -40,8 +40,8 @@ impl MemoryNode {
     /// them, requests do not end [`wait`](MemoryNode::wait).
     ///
     /// If a region has write-once registers, the connections of all processes share atomics
-    /// ([`Domain::share_atomics`]): they are on one rail, and [`MemoryConfig::failover`] has the
-    /// policy exact.
+    /// ([`Domain::share_atomics`]): all connections are on one rail, and [`MemoryConfig::failover`]
+    /// must have the policy exact.
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] unless `config.tokens` has 1 to 64 entries.

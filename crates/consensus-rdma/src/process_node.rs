@@ -74,8 +74,8 @@ where
     /// them, completions do not end [`ProcessNode::wait`].
     ///
     /// # Errors
-    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, another number of
-    ///   addresses than of tokens, or an `id` that is not below the number of tokens.
+    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, if the numbers of
+    ///   addresses and tokens differ, or if `id` is not below the number of tokens.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -153,7 +153,7 @@ where
     }
 
     /// Returns the memory nodes that are treated as crashed, because their contents were lost or
-    /// their layout is not the configured one.
+    /// their layout is not the configured layout.
     pub fn crashed_memories(&self) -> impl Iterator<Item = MemoryId> {
         (0..)
             .map(MemoryId)

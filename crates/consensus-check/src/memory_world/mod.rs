@@ -67,7 +67,7 @@ struct MemoryWorld {
     node: Option<Node<u64, Disk>>,
     nic: NodeSide,
     disk: Disk,
-    /// Whether the memory node has refused its files for good.
+    /// Whether the memory node has refused its files, and therefore never starts again.
     is_lost: bool,
     /// The lives of all processes, oldest first.
     lives: Vec<Life>,

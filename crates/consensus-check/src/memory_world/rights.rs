@@ -27,7 +27,7 @@ pub(super) struct Rights {
 /// The right to write a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
-    /// No change was processed. The initial writers have the right on their first connections.
+    /// No change was confirmed yet. The initial writers have the right on their first connections.
     Initial,
     /// The last confirmed change gave the right to this connection, or to no connection.
     Taken(Option<QpId>),

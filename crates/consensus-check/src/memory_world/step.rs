@@ -17,7 +17,7 @@ enum Step {
     Dial(usize),
     DeliverHello(usize),
     DeliverWelcome(usize),
-    /// The life stops waiting for the answer. The frame stays in transit.
+    /// The life stops waiting for the answer to its handshake. The frame stays in transit.
     GiveUp(usize),
     DeliverRequest(QpId),
     DeliverReply(QpId),
@@ -52,7 +52,7 @@ pub(super) struct Weights {
     notice: u64,
     fault: u64,
     repair: u64,
-    /// The number of the queue pair, modulo 4, whose requests stall.
+    /// Requests stall on the queue pairs whose number is this value modulo 4.
     stalled: Option<u64>,
     /// Whether all pieces of a request move in one step.
     moves_whole: bool,

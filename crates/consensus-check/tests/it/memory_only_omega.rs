@@ -63,7 +63,7 @@ fn two_processes_that_wake_twice_elect_leader_in_every_order_of_steps() {
     elects_in_every_order_of_steps(FaultLimits::default(), 2, 50_000);
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// Checks that some seed of the mutant violates a property, and that the same seed violates none
 /// with all rules.
 fn mutant_violates<R: Rules, E: OmegaRules>(world: impl Fn() -> World<MemoryOnlyOmega<R, E>>) {
     let violation = |seed| run_election(seed, world(), RUN_LIMITS, MemoryOnlyOmega::leader).violation;

@@ -65,7 +65,8 @@ impl<K, F: Files> Node<K, F> {
         let layout = Layout::new(&config.regions, config.register_capacity);
         let mut incarnations = vec![Vec::new(); n];
         for &(p, incarnation) in storage.iter().flat_map(Storage::process_incarnations) {
-            // An incarnation is recorded again when it replaces a failed record.
+            // To replace a failed record, the node records an accepted incarnation once more. This
+            // repetition is not a new incarnation.
             let known =
                 incarnations.get_mut(usize::from(p.0)).filter(|known| known.last() != Some(&incarnation));
             known.into_iter().for_each(|known| known.push(incarnation));
