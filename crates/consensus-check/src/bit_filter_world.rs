@@ -135,7 +135,7 @@ impl<R: Rules> BitFilterWorld<R> {
         }
     }
 
-    /// Ends a connection and makes another one. Messages of the earlier connection are not
+    /// Ends a connection and makes a new connection. Messages of the old connection are not
     /// delivered.
     fn reconnect(&mut self, n: u8) {
         self.drive(n, |sender, out| sender.abandon(out));

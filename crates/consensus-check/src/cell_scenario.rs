@@ -14,7 +14,7 @@ pub enum BrokenCellRule {
     /// An owner overwrites the announcement of another owner by a WRITE instead of a
     /// compare-and-swap.
     HelpByCompareSwap,
-    /// An owner overwrites words of other owners without changing their announcements.
+    /// An owner overwrites the word of another owner without changing that owner's announcement.
     Help,
     /// The recovery reads the announcement before the word.
     WordBeforeAnnouncement,

@@ -9,8 +9,8 @@ use crate::{RunLimits, RunReport, Step, Violation, World};
 /// Runs a world from a seed. `leader` returns the leader that a process names.
 ///
 /// In the stable period, each process repeatedly wakes in several successive rounds and then
-/// pauses. Instead, at most one process wakes more and more rarely, so that it cannot be the
-/// leader. The second half of the [`RunLimits::stable_steps`] rounds is checked.
+/// pauses. At most one process instead wakes more and more rarely, so that it cannot be the leader.
+/// The second half of the [`RunLimits::stable_steps`] rounds is checked.
 pub fn run_election<P: Process>(
     seed: u64,
     world: World<P>,
@@ -37,8 +37,8 @@ pub fn run_election<P: Process>(
 enum WakeSchedule {
     /// Wakes in this number of successive rounds, then waits for this number of rounds.
     Bursts(u64, u64),
-    /// Waits longer before each wake-up, by this number of rounds. The timeouts of the other
-    /// processes grow more slowly.
+    /// Each pause is longer than the last pause by this number of rounds. The pauses grow faster
+    /// than the timeouts of the other processes.
     Slower(u64),
 }
 

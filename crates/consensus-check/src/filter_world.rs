@@ -96,7 +96,7 @@ pub struct FilterWorld<R: Rules> {
     network: BTreeSet<Packet>,
     now: Time,
     log: CallLog,
-    /// Whether the filter restarted, or may have evicted the row of a sender that was silent for
+    /// Whether the filter restarted, or possibly evicted the row of a sender that was silent for
     /// the lease.
     state_was_lost: bool,
 }

@@ -57,7 +57,7 @@ pub struct PathRules {
     /// Without the fence, requests of the old path may be executed later.
     pub fence: bool,
     /// Whether an atomic is atomic with respect to WRITEs. If not, an atomic loads in one step and
-    /// stores in the next; other atomics wait meanwhile.
+    /// stores in the next step. No other atomic is executed between these steps.
     pub write_atomicity: bool,
 }
 

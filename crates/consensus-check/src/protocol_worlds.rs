@@ -147,7 +147,7 @@ pub fn memory_only_omega<R: memory_only_omega::Rules, E: omega::Rules>(
 }
 
 /// Creates a world of HBO. Each process shares a memory with its neighbours in the graph. Processes
-/// with even numbers propose `false`, the others propose `true`.
+/// with even numbers propose `false`, and processes with odd numbers propose `true`.
 pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: FaultLimits) -> World<Hbo<R>> {
     let processes_with_neighbours =
         || neighbours.iter().enumerate().map(|(p, &set)| (ProcessId(p as u8), set));

@@ -190,7 +190,8 @@ pub(crate) struct End {
     pub(crate) negotiation: RailNegotiation,
     pub(crate) now: Time,
     is_fencing: bool,
-    /// The number of times that this end gave evidence. Each evidence differs from all others.
+    /// The number of times that this end gave evidence. Each evidence differs from all earlier
+    /// evidence.
     evidences: u32,
     /// The ballot and the rail of each move.
     pub(crate) moves: Vec<(Ballot, usize)>,

@@ -263,7 +263,7 @@ impl Client {
         }
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
-            // The request was not executed, so another server may be asked.
+            // The request was not executed, so the client sends it to the next server.
             Outcome::Refused(_) if !self.has_session => return self.send_current(out),
             // The client cannot know whether the operation took effect.
             Outcome::Unknown if !self.has_session => return self.end(out),

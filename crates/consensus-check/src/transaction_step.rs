@@ -40,7 +40,7 @@ pub struct TransactionConfig {
     pub ends: u8,
     /// How often the life of a recoverer may end.
     pub recoverer_ends: u8,
-    /// How often requests to a node may end in doubt.
+    /// How often the answers to an agent's requests to a node may be lost.
     pub doubts: u8,
     /// How many nodes may die.
     pub deaths: u8,
@@ -78,8 +78,8 @@ pub enum TransactionStep {
         /// The coordinator.
         agent: u8,
     },
-    /// The requests of an agent to a node end in doubt. The first `executed` requests were
-    /// executed.
+    /// The answers to an agent's requests to a node are lost. The first `executed` of these
+    /// requests were executed.
     Doubt {
         /// The agent.
         agent: u8,

@@ -8,7 +8,8 @@
 //! - A coordinator takes the outcomes of its requests at once. A later reaction is the same as a
 //!   later execution of the requests that the coordinator posts next.
 //! - A transaction begins when its first request is executed, and its caller is told as soon as the
-//!   transaction is committed. No other times make a serial order respect more.
+//!   transaction is committed. With any other choice of these times, a serial order would have to
+//!   respect less.
 //! - An attempt that has met a lock reads the record again once the lock is free, or gives up.
 
 use mitra_txn::{
@@ -29,10 +30,10 @@ const VALUE_BYTES: usize = 32;
 /// Every attempt gives up before it has read a record again this many times.
 const MAX_REREADS: u32 = 20;
 
-/// A serial order explains the values that were read and left, and respects real time. The order
-/// contains the transactions whose callers were told that they are committed, and no transaction
-/// whose caller was told that it is aborted. The order may contain transactions whose callers were
-/// told nothing.
+/// A serial order explains the values that transactions read and the values that remain, and
+/// respects real time. The order contains the transactions whose callers were told that they are
+/// committed, and no transaction whose caller was told that it is aborted. The order may contain
+/// transactions whose callers were told nothing.
 pub(crate) const SERIALIZABLE: &str = "strict serializability";
 /// Holds at rest, that is, while no agent has requests under way.
 pub(crate) const CLEAN: &str = "no lock is left and backups equal primaries";
@@ -49,7 +50,7 @@ enum Work {
     Recovering(Recovery, Life),
 }
 
-/// A coordinator or the recoverer, which recovers all lives.
+/// A coordinator, or the recoverer, which recovers all lives that have ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Agent {
     work: Work,

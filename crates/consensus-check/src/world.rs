@@ -51,8 +51,8 @@ pub enum Step {
     /// A memory crashes. A crashed memory never responds.
     CrashMemory(MemoryId),
     /// The connection between a process and a memory fails and is established again. Outstanding
-    /// writes get a nak; a write that is not executed yet is never executed. All other outstanding
-    /// operations are repeated on the new connection.
+    /// writes get a nak; a write that is not executed yet is never executed. Outstanding operations
+    /// other than writes are repeated on the new connection.
     Disconnect(ProcessId, MemoryId),
     /// A memory restarts with the content of its registers. All processes are disconnected from it,
     /// and must acquire their exclusive permissions again.

@@ -222,8 +222,8 @@ where
     }
 
     /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event.
-    /// A caller that also waits for other descriptors then polls once more, waits, and calls
-    /// [`ProcessNode::drain_events`].
+    /// A caller that waits for further descriptors calls `arm`, polls once more, waits, and then
+    /// calls [`ProcessNode::drain_events`].
     pub fn arm(&self) {
         self.memories.iter().for_each(MemoryClient::arm);
         self.peers.iter().for_each(Peer::arm);

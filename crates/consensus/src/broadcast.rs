@@ -17,8 +17,8 @@
 //! processes only, but each majority contains a correct process. A proof therefore contains a
 //! witness of a correct process. Two valid proofs for the same (q, k) have the same message, so
 //! processes may copy each other's proofs. A process delivers a message once it has written a
-//! proof. If a process delivered as soon as it became a witness, it could deliver a message that
-//! another correct process, which copied a different message, never delivers.
+//! proof. If a process delivered as soon as it became a witness, a correct process with a copy of a
+//! different message might never deliver the same message.
 //!
 //! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature
 //! only. This suffices because at least one process in a majority of witnesses is correct.

@@ -15,14 +15,14 @@
 //!
 //! - A panicking process revokes the leader's permission and then reads the leader's region *at
 //!   each memory*. If the memory acknowledged the leader's write before the revocation, the read
-//!   finds the value. A process that revoked at one majority and then read another majority could
-//!   miss the value.
+//!   finds the value. A process that revoked at one majority and then read a different majority
+//!   could miss the value.
 //! - After its decision, the leader acts as a follower too, and writes its own proof, because the
 //!   followers wait for the proofs of all processes.
 //! - A process that has decided keeps polling, and joins a panic. Otherwise, too few processes
 //!   would take part in the fallback.
-//! - A value with the signatures of all n processes may have been decided by a follower. A value
-//!   with the leader's signature alone may have been decided by the leader.
+//! - A follower may already have decided a value that has the signatures of all n processes. The
+//!   leader may already have decided a value that has the leader's signature alone.
 
 use core::fmt::Debug;
 use core::hash::Hash;

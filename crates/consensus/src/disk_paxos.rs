@@ -1,9 +1,9 @@
 //! Disk Paxos (Gafni and Lamport, 2003): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up
 //! to fP and fM may crash.
 //!
-//! This is the baseline with static permissions. After each write, a process reads the slots of the
-//! others to detect a higher ballot. A decision takes eight delays, or four in the first ballot of
-//! process 0, which skips phase 1.
+//! This is the baseline with static permissions. After each write, a process reads all slots to
+//! detect a higher ballot. A decision takes eight delays, or four in the first ballot of process 0,
+//! which skips phase 1.
 
 use core::marker::PhantomData;
 

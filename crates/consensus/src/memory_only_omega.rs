@@ -44,7 +44,7 @@ use crate::{
 /// The memory that holds all registers.
 const MEMORY: MemoryId = MemoryId(0);
 
-/// The number of times that a process has sent each message to another.
+/// The number of times that a process has sent each message to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct MessageCounts {
     /// The number of [`Message::Contend`].

@@ -173,7 +173,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         self.decided.get_or_insert(value);
     }
 
-    /// Aborts the attempt, and begins another if this process still leads.
+    /// Aborts the attempt, and begins the next attempt if this process still leads.
     fn abort(&mut self, out: &mut Actions<Self>) {
         self.attempt = None;
         self.memory_acceptors.abandon();

@@ -1,6 +1,7 @@
-//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): makes a message-passing algorithm
-//! that tolerates crashes tolerate Byzantine processes. n ≥ 2fP + 1 processes, of which up to fP
-//! are Byzantine, and m ≥ 2fM + 1 memories, of which up to fM may crash.
+//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): turns a message-passing algorithm
+//! that tolerates crashes into an algorithm that tolerates Byzantine processes. n ≥ 2fP + 1
+//! processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories, of which up to fM may
+//! crash.
 //!
 //! In the paper, T-send broadcasts each message together with its sender's history, and T-receive
 //! accepts a message only if the algorithm can produce it from that history. Here, a process
@@ -14,9 +15,9 @@
 //! A process therefore cannot send a message that the algorithm would not send. A Byzantine process
 //! can choose its input, its leaders, and the order of senders from which it receives. A Byzantine
 //! process cannot give two processes different histories, because the broadcast is
-//! non-equivocating. A receive event contains only the sender's id, and means the sender's next
-//! message to the receiver. If a process claims to have received a message that its sender has not
-//! sent yet, the replay of the claiming process stops until the sender's events are delivered,
+//! non-equivocating. A receive event contains only the sender's id, and stands for the sender's
+//! next message to the receiver. If a process claims to have received a message that its sender has
+//! not sent yet, the replay of the claiming process stops until the sender's events are delivered,
 //! possibly forever. If a process broadcasts an impossible event, all others ignore that process.
 //!
 //! The number of broadcasts per process is bounded by the number of registers in the memories. Each

@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// Returns whether a write has failed since the memory node started. After a failure, the
-    /// memory node does not use the files until it restarts.
+    /// memory node uses the files only after its next start.
     pub(super) fn has_failed(&self) -> bool {
         self.state().has_failed
     }

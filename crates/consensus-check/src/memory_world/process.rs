@@ -84,9 +84,9 @@ impl Life {
         self.operations.push(Operation { op, invoked: now, is_done: false });
     }
 
-    /// Returns a random operation that a correct process may submit now, or `None` if the draw
-    /// found no such operation. A correct process has one update outstanding per register, and
-    /// changes permissions of a region only if no update is outstanding in the region.
+    /// Returns a random operation that a correct process may submit now, or `None` if the random
+    /// choice found no such operation. A correct process has one update outstanding per register,
+    /// and changes permissions of a region only if no update is outstanding in the region.
     pub(super) fn random_operation(
         &self,
         regions: &[Region],

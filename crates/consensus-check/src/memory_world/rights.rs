@@ -19,7 +19,7 @@ pub(super) struct Rights {
     superseded: BTreeSet<(ProcessId, u64)>,
     dialled: BTreeSet<(ProcessId, u64)>,
     /// The incarnations after which another incarnation of the same process dialled. The memory
-    /// node may have recorded the later incarnation without accepting it.
+    /// node has possibly recorded the later incarnation without accepting it.
     uncertain: BTreeSet<(ProcessId, u64)>,
     allow_restarts: bool,
 }

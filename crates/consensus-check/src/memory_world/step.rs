@@ -87,7 +87,7 @@ impl Weights {
 }
 
 impl MemoryWorld {
-    /// Takes a possible step, drawn by weight.
+    /// Takes a random step. The probability of a possible step is proportional to its weight.
     pub(super) fn step(&mut self, weights: &Weights) {
         self.now += 1;
         let mut steps = self.steps(weights);
@@ -274,7 +274,7 @@ impl MemoryWorld {
         let buffer = work.buffer(&self.nic).cloned();
         let moved = work.move_piece(&self.nic, p, piece);
         let is_update = !matches!(work.op, WorkOp::Read);
-        // A compare-and-swap that finds another value than 0 writes nothing.
+        // A compare-and-swap that finds a value other than 0 writes nothing.
         let has_swapped =
             !matches!(work.op, WorkOp::CompareSwap(..)) || work.data.iter().all(|&byte| byte == 0);
         end.is_refused |= work.refused;

@@ -51,8 +51,8 @@ impl From<Slot> for Bytes {
     }
 }
 
-/// Returns a truncated and modified copy of a cell that the process has read, and the generator
-/// after these draws.
+/// Returns a truncated and modified copy of a cell that the process has read, and the generator for
+/// further random choices.
 fn garbage(seed: &mut u64, read_cells: &[Bytes]) -> (Prng, Bytes) {
     *seed = seed.wrapping_add(1);
     let mut rng = Prng::new(*seed);

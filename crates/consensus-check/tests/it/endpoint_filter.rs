@@ -113,7 +113,7 @@ mod one_bit {
     }
 }
 
-/// The worlds are small enough for the limits to matter.
+/// Each sender can have a row of its own.
 #[test]
 fn world_with_enough_rows_needs_no_reclaim() {
     let limits = FilterLimits { rows: 2, ..ONE_ROW };

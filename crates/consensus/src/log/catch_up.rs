@@ -123,7 +123,7 @@ impl CatchUp {
     }
 
     /// Delivers, in order, the entries of the round that have been read from a majority of the
-    /// memories. Marks each memory whose registers hold newer entries as recycled.
+    /// memories. Marks a memory as recycled if its registers hold newer entries.
     fn deliver_shown<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::FOLLOWER_READS_MAJORITY && !Mutant::FollowerReadsOneMemory.is_on() {
             majority(self.sources.len())
