@@ -58,8 +58,8 @@ impl WakeSchedule {
 }
 
 /// Runs a stable period of `rounds` rounds, and returns the violation in its second half. `pause`
-/// returns the number of rounds until the next wake-up, from the index of the process among the
-/// live processes and the number of its wake-ups so far.
+/// returns the number of rounds until a process wakes next. Its arguments are the index of the
+/// process among the live processes, and the number of wake-ups of the process so far.
 pub(crate) fn stable_period_violation<P: Process>(
     mut world: World<P>,
     rounds: u32,

@@ -8,7 +8,7 @@ use crate::transaction_nodes::node_id;
 pub(crate) const HEADER_BYTES: usize = 40;
 pub(crate) const RECORD_BYTES: u32 = 128;
 pub(crate) const SLOT_BYTES: u32 = 192;
-/// The number of logs that must have an entry, and of the copies of a record.
+/// The number of logs that must have an entry. Also the number of copies of a record.
 pub(crate) const COPIES: usize = 2;
 
 /// The use of a record by a transaction.

@@ -223,8 +223,8 @@ mod tests {
         assert!(connects(2));
     }
 
-    /// A restarted process does not know the value that its last incarnation accepted. If it wrote
-    /// its slot without this value, it could undo a decision.
+    /// A restarted process does not know the value that its last incarnation accepted. If the
+    /// process wrote its slot without this value, the process could undo a decision.
     #[test]
     fn restarted_process_is_refused_without_allow_restarts() {
         let mut connects = connect_to_memory(false);

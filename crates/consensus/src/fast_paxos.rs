@@ -12,9 +12,9 @@
 //! If the proposers' own votes reveal the collision, the run takes one delay less, because a
 //! proposer votes for its own value at once.
 //!
-//! Ballot 0 is the fast ballot. Each acceptor votes once in it, for the first proposal that it
-//! receives, and sends its vote to all processes. A value with n − e votes is decided. All other
-//! ballots are ballots of classic Paxos, with quorums of n − f acceptors.
+//! Ballot 0 is the fast ballot. In the fast ballot, each acceptor votes once, for the first
+//! proposal that it receives, and sends its vote to all processes. A value with n − e votes is
+//! decided. All other ballots are ballots of classic Paxos, with quorums of n − f acceptors.
 //!
 //! After the fast ballot, a leader has the reports of a quorum Q. If a fast quorum may have chosen
 //! a value, the leader must propose this value (Lamport's rule O4). Such a value has at least |Q| −

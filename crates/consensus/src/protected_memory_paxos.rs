@@ -49,9 +49,8 @@ pub trait Rules: RuleSet {
     const CHECKS_MIN: bool = true;
     /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
-    /// A process that has begun to write its value aborts its attempt if it then reads a value
-    /// accepted in a higher ballot than its own value. Without the rule, the attempt continues with
-    /// the value read.
+    /// A process that has begun to write its value aborts its attempt when it reads a value with a
+    /// higher accepted ballot. Without the rule, the attempt continues with the value read.
     const ABORTS_ON_LATE_VALUE: bool = true;
     /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value
     /// of the highest `min`.

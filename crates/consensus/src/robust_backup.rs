@@ -4,8 +4,8 @@
 //! crash.
 //!
 //! In the paper, T-send broadcasts each message together with its sender's history, and T-receive
-//! accepts a message only if the algorithm can produce it from that history. Here, a process
-//! broadcasts the new [`Event`]s of its history instead. Every process derives the sender's
+//! accepts a message only if the algorithm can produce the message from that history. Here, a
+//! process broadcasts the new [`Event`]s of its history instead. Every process derives the sender's
 //! messages by running the sender's automaton on these events:
 //!
 //! ```text
@@ -263,7 +263,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
             Input::Wake => self.broadcast.on_wake(out),
             Input::Response { memory, id, response } => {
                 match self.broadcast.on_response(memory, id, response, out) {
-                    // This process has executed its own events before it broadcast them.
+                    // A process executes its own events before it broadcasts these events.
                     Some((p, batch)) if p != self.me => match batch.len() <= MAX_BATCH_EVENTS {
                         true => self.replica(p).events.extend(batch),
                         false => self.ignore(p),
