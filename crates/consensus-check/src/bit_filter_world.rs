@@ -1,4 +1,4 @@
-//! An endpoint filter with one bit per node, and a connection to each sender that keeps order.
+//! An endpoint filter with one bit per node, and an ordered connection to each sender.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -135,7 +135,7 @@ impl<R: Rules> BitFilterWorld<R> {
         }
     }
 
-    /// Ends a connection and makes another one. Messages of the earlier connection are not
+    /// Ends a connection and makes a new connection. Messages of the old connection are not
     /// delivered.
     fn reconnect(&mut self, n: u8) {
         self.drive(n, |sender, out| sender.abandon(out));
@@ -175,7 +175,7 @@ impl<R: Rules> BitFilterWorld<R> {
                 Action::Done { call, outcome } => {
                     let body = self.connections[usize::from(n)].outstanding.remove(&call);
                     if let Some(body) = body {
-                        // Only the end of a connection makes a call unknown.
+                        // A call becomes unknown only when its connection ends.
                         self.log.end(body, &outcome, true);
                     }
                 }

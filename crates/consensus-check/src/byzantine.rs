@@ -1,7 +1,8 @@
 //! Byzantine processes. A Byzantine process runs several instances of the protocol at once, with
-//! different inputs and without some of its rules. The process thereby proposes, signs and proves
-//! different values in valid form. With a seed, the process also changes the instances' operations
-//! at random. The process has only its own signing key, and the memories enforce its permissions.
+//! different inputs and without some of the protocol's rules. The process thereby proposes, signs
+//! and proves different values in valid form. With a seed, the process also changes the instances'
+//! operations at random. The process has only its own signing key, and the memories enforce its
+//! permissions.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -23,8 +24,8 @@ pub enum Actor<P, F: Process> {
     Byzantine(ByzantineProcess<F>),
 }
 
-/// A process that runs several instances `F` of the protocol, whose operations the adversary may
-/// change.
+/// A process that runs several instances `F` of the protocol. The adversary may change the
+/// operations of the instances.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ByzantineProcess<F: Process> {
     processes: u8,

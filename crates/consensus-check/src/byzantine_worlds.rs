@@ -50,8 +50,8 @@ impl cheap_quorum::Rules for RelaxedRules {
     const AWAITS_PROOFS: bool = false;
 }
 
-/// Creates a process for each signer. A Byzantine process runs an instance for each of two
-/// proposals, which `instance` creates.
+/// Creates a process for each signer. For each of two proposals, a Byzantine process runs an
+/// instance that `instance` creates.
 pub fn actors<K, P, F>(
     signers: Vec<K>,
     byzantine: ByzantineSet,

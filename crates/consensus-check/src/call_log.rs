@@ -75,7 +75,7 @@ impl CallLog {
         })
     }
 
-    /// Returns the first property that does not hold, other than that calls end.
+    /// Returns the first property that does not hold. Does not check whether calls end.
     pub(crate) fn violated(&self) -> Option<&'static str> {
         [
             ("at most once", self.at_most_once()),

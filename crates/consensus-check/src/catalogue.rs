@@ -39,8 +39,8 @@ const MINORITY: FaultLimits = FaultLimits { process_crashes: 1, memory_crashes: 
 const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 300, stable_steps: 3000 };
 /// Run limits of the log. The runs are long enough that registers are recycled.
 const LOG_RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 800, stable_steps: 20_000 };
-/// Fault limits of protocols with a Byzantine process: no correct process and one memory may crash.
-/// Ω names no leader.
+/// Fault limits of protocols with a Byzantine process: one memory may crash, and no correct
+/// process. Ω names no leader.
 const BYZANTINE_FAULTS: FaultLimits =
     FaultLimits { leader_changes: 0, process_crashes: 0, disconnects: 3, ..ALL_BUT_ONE };
 /// Fault limits of protocols with a Byzantine process, where Ω names leaders.

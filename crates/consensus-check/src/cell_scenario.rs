@@ -8,17 +8,17 @@ use mitra_objects::{
 
 use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
 
-/// A rule that a mutant breaks.
+/// A rule that a mutant breaks. Each variant describes its mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenCellRule {
     /// An owner overwrites the announcement of another owner by a WRITE instead of a
     /// compare-and-swap.
     HelpByCompareSwap,
-    /// An owner overwrites words of other owners without changing their announcements.
+    /// An owner overwrites the word of another owner without changing that owner's announcement.
     Help,
     /// The recovery reads the announcement before the word.
     WordBeforeAnnouncement,
-    /// An owner announces its operation behind the compare-and-swap of the word.
+    /// An owner announces its operation after the compare-and-swap of the word.
     PublishFirst,
     /// An owner begins again with sequence number 1 for each operation.
     NoReuseOfSequences,
@@ -253,7 +253,7 @@ impl Scenario for CellScenario {
         let cells = 0..self.config.cells;
         let Some(cell) = cells.clone().find(|&cell| request.word == word(self.config.first_word(cell)))
         else {
-            // No other request changes a value.
+            // Only a request on the first word of a cell changes a value.
             let unchanged = cells
                 .into_iter()
                 .all(|cell| self.config.value(cell, memory) == self.values[usize::from(cell)]);

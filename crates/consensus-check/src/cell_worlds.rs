@@ -51,7 +51,7 @@ pub(crate) fn explore(kind: CellKind) -> Exploration {
         .and_then(|| two_words(kind).world().explore())
 }
 
-/// Returns the world that a seed draws: three clients with six operations each on two cells.
+/// Returns the world that a seed selects: three clients with six operations each on two cells.
 fn seeded_world(kind: CellKind, seed: u64) -> ObjectWorld<CellScenario> {
     let rng = &mut Prng::stream(seed, "cells");
     let mut call = || {

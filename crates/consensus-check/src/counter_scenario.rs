@@ -6,7 +6,7 @@ use mitra_objects::{Outcome, Request, Requests, WordOp};
 use crate::object_world::{ObjectWorld, OutputOf, PathRules, Scenario, word};
 use crate::{Exploration, RunLimits, SeedResult};
 
-/// A rule that a mutant breaks.
+/// A rule that a mutant breaks. Each variant describes its mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenCounterRule {
     /// The step from the highest content of a field is carried into the next field.

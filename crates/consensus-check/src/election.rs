@@ -8,9 +8,9 @@ use crate::{RunLimits, RunReport, Step, Violation, World};
 
 /// Runs a world from a seed. `leader` returns the leader that a process names.
 ///
-/// In the stable period, each process alternates between wake-ups in every round and pauses. At
-/// most one process wakes more and more rarely instead, so that it cannot be the leader. The second
-/// half of the [`RunLimits::stable_steps`] rounds is checked.
+/// In the stable period, each process repeatedly wakes in several successive rounds and then
+/// pauses. At most one process instead wakes more and more rarely, so that it cannot be the leader.
+/// The second half of the [`RunLimits::stable_steps`] rounds is checked.
 pub fn run_election<P: Process>(
     seed: u64,
     world: World<P>,
@@ -31,14 +31,14 @@ pub fn run_election<P: Process>(
     report
 }
 
-/// The rounds in which a process wakes. The rounds are fixed in advance. With a random draw in each
-/// round, a pause longer than any before could come at any time, and no timeout would be long
-/// enough.
+/// The rounds in which a process wakes. The rounds are fixed in advance. If each round were chosen
+/// at random, a pause longer than all earlier pauses could come at any time, and no timeout would
+/// be long enough.
 enum WakeSchedule {
     /// Wakes in this number of successive rounds, then waits for this number of rounds.
     Bursts(u64, u64),
-    /// Waits longer before each wake-up, by this number of rounds. The timeouts of the other
-    /// processes grow more slowly.
+    /// Each pause is longer than the last pause by this number of rounds. The pauses grow faster
+    /// than the timeouts of the other processes.
     Slower(u64),
 }
 
@@ -58,8 +58,8 @@ impl WakeSchedule {
 }
 
 /// Runs a stable period of `rounds` rounds, and returns the violation in its second half. `pause`
-/// returns the number of rounds until the next wake-up, from the index of the process among the
-/// live processes and the number of its wake-ups so far.
+/// returns the number of rounds until a process wakes next. Its arguments are the index of the
+/// process among the live processes, and the number of wake-ups of the process so far.
 pub(crate) fn stable_period_violation<P: Process>(
     mut world: World<P>,
     rounds: u32,

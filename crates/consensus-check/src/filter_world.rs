@@ -45,7 +45,7 @@ pub struct FilterLimits {
 /// A message in transit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Packet {
-    /// The sender, or the sender that the message is for.
+    /// The sender that the message comes from or goes to.
     pub node: u8,
     /// Whether the message is for the filter.
     pub to_filter: bool,
@@ -96,7 +96,7 @@ pub struct FilterWorld<R: Rules> {
     network: BTreeSet<Packet>,
     now: Time,
     log: CallLog,
-    /// Whether the filter restarted, or may have evicted the row of a sender that was silent for
+    /// Whether the filter restarted, or possibly evicted the row of a sender that was silent for
     /// the lease.
     state_was_lost: bool,
 }
@@ -152,8 +152,8 @@ impl<R: Rules> FilterWorld<R> {
         steps
     }
 
-    /// Returns whether a sender would send a message that is not in transit. Sending a message in
-    /// transit again changes nothing.
+    /// Returns whether a timeout makes a sender send a message that is not in transit. Sending a
+    /// message that is in transit again changes nothing.
     fn timeout_sends_more(&self, n: u8) -> bool {
         let mut out = Vec::new();
         self.senders[usize::from(n)].sender.clone().timeout(&mut out);

@@ -1,5 +1,5 @@
-//! An instance of a Byzantine process of Robust Backup that broadcasts events that did not occur,
-//! in valid form and with valid signatures.
+//! An instance of a Byzantine process of Robust Backup. The instance broadcasts events that did not
+//! occur, in valid form and with valid signatures.
 
 use mitra_consensus::broadcast::{Broadcast, Rules};
 use mitra_consensus::robust_backup::{Automaton, Cell, Event, EventBatch};

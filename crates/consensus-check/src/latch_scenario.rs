@@ -7,10 +7,10 @@ use mitra_objects::{Operation, Outcome, Progress, Request, Requests, WordOp};
 use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
 use crate::{Exploration, RunLimits, SeedResult};
 
-/// A rule that a mutant breaks.
+/// A rule that a mutant breaks. Each variant describes its mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenLatchRule {
-    /// An arrival counts instead of setting the participant's bit.
+    /// An arrival increments the word instead of setting the participant's bit.
     SetBit,
     /// The word has no identity.
     CoupleIdentity,
@@ -19,8 +19,8 @@ pub enum BrokenLatchRule {
 }
 
 /// The configuration of a world with one latch. Participant 0 resets the latch when the latch is
-/// open. If paths are fenced, participant 0 also tries earlier. Without a fence, a copy of the
-/// refused reset could be executed after the latch has opened.
+/// open. If paths are fenced, participant 0 also tries to reset a latch that is not open yet.
+/// Without a fence, a copy of the refused reset could be executed after the latch has opened.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LatchWorldConfig {
     /// The number of times that the latch is used.
@@ -246,9 +246,9 @@ impl Scenario for LatchScenario {
     }
 }
 
-/// Returns a world in which participants use a latch in these rounds, and the path of each
-/// participant fails once. Nothing is fenced: the latch needs no fence if one NIC executes the
-/// delayed requests and all others. Atomics therefore take one step in this world.
+/// Returns a world in which participants use a latch for `rounds` rounds, and the path of each
+/// participant fails once. No path is fenced, because the latch needs no fence if one NIC executes
+/// all requests, including the delayed requests. Atomics therefore take one step in this world.
 pub fn unfenced(participants: usize, rounds: u64) -> LatchWorldConfig {
     let rules = PathRules { fence: false, write_atomicity: true };
     LatchWorldConfig { rounds, failures: vec![1; participants], rules, broken: None }

@@ -19,8 +19,8 @@ pub struct Operation<O, R> {
 /// The maximum length of a history: the search keeps the completed operations in 128 bits.
 pub const MAX_OPERATIONS: usize = 128;
 
-/// Returns whether a sequential order of the operations exists that respects real time, and in
-/// which `apply` returns the result of each operation. `start` is the initial state.
+/// Returns whether the operations have a sequential order that respects real time and in which
+/// `apply` returns the result of each operation. `start` is the initial state.
 ///
 /// # Panics
 /// If the history has more than [`MAX_OPERATIONS`] operations.

@@ -46,7 +46,7 @@ impl<R: Rules> Replica<R> {
         }
     }
 
-    /// Lets the process submit, behind each third command, a new set of processes that may lead.
+    /// Lets the process submit, after every third command, a new set of processes that may lead.
     /// Each set contains all processes of the log. The sets differ in a process that does not
     /// exist.
     pub fn with_leader_changes(self) -> Replica<R> {

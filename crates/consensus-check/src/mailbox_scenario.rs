@@ -13,7 +13,7 @@ use smallvec::smallvec;
 use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
 use crate::{Exploration, RunLimits, SeedResult};
 
-/// A rule that a mutant breaks.
+/// A rule that a mutant breaks. Each variant describes its mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenMailboxRule {
     /// The flag contains no number, and the reader resets it.
@@ -256,7 +256,7 @@ impl Scenario for MailboxScenario {
             *value = *value & !MAX_MESSAGE | (self.received + 1);
         }
         if self.is_mutant(BrokenMailboxRule::AwaitConsumption) && client == WRITER && is_read_of(1) {
-            // The writer takes all sent messages for consumed.
+            // The writer assumes that all sent messages are consumed.
             *value = self.flag & MAX_MESSAGE;
         }
     }

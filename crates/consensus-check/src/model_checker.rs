@@ -193,7 +193,8 @@ trait HiddenModel: Send + Sync {
 
 struct Hidden<W, S> {
     model: Exhaustive<W, S>,
-    /// The mutant of the thread that asked for the search, for the threads that compute the states.
+    /// The mutant that is on in the thread that asked for the search. The threads that compute the
+    /// states turn the same mutant on.
     running: Running,
 }
 

@@ -9,7 +9,7 @@ use mitra_objects::{Operation, Outcome, Progress, Request, Requests, WordOp};
 use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
 use crate::{Exploration, RunLimits, SeedResult};
 
-/// A rule that a mutant breaks.
+/// A rule that a mutant breaks. Each variant describes its mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenMutexRule {
     /// The word contains the owner only, not the number of the lock.
@@ -45,8 +45,8 @@ enum Stage {
     Refused(MutexClient),
     /// The next life of a client that has crashed.
     Restarted(MutexClient),
-    /// As `Refused`, with the state that the client has seen. An earlier life of the client may
-    /// have requests on their way, which may lock or unlock the mutex.
+    /// Like `Refused`, with the state of the mutex that the client has seen. Delayed requests of an
+    /// earlier life of the client can still lock or unlock the mutex.
     Waiting(MutexClient, MutexState),
     Locking,
     Holding(Held),
@@ -230,7 +230,7 @@ impl Scenario for MutexScenario {
                 *outcome = Outcome::Executed { value: swap | !MAX_NUMBER };
             }
             (Some(BrokenMutexRule::NumberLocks), Some(Outcome::Executed { value })) => {
-                // The number that the client expects in a word without a number.
+                // The mutant's word has no number, so the client gets the number that it expects.
                 let found = [compare, swap].into_iter().find(|word| word & !MAX_NUMBER == *value);
                 *value = found.unwrap_or(*value | (swap.max(compare) & MAX_NUMBER));
             }
@@ -240,7 +240,7 @@ impl Scenario for MutexScenario {
 }
 
 /// Returns a world in which clients lock a mutex this many times each, and the path of each client
-/// fails once. Nothing is fenced: the mutex's word needs no fence.
+/// fails once. No path is fenced, because the mutex's word needs no fence.
 pub fn unfenced(clients: usize, locks: u8) -> MutexWorldConfig {
     let rules = PathRules { fence: false, ..PathRules::IBTA };
     MutexWorldConfig { locks, failures: vec![1; clients], crashes: 0, rules, broken: None }

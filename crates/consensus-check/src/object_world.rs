@@ -44,9 +44,9 @@ pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
     /// The client crashes, with its operation if one is under way.
     fn on_crash(&mut self, _client: usize) {}
 
-    /// Changes the requests of a mutant.
+    /// Lets a mutant of the scenario change the requests before they are posted.
     fn alter_requests(&mut self, _client: usize, _requests: &mut Requests) {}
-    /// Changes the outcomes of a mutant, for the requests that were posted.
+    /// Lets a mutant of the scenario change the outcomes of the requests that were posted.
     fn alter_outcomes(&mut self, _client: usize, _posted: &[Request], _outcomes: &mut Vec<Outcome>) {}
 }
 
@@ -57,7 +57,7 @@ pub struct PathRules {
     /// Without the fence, requests of the old path may be executed later.
     pub fence: bool,
     /// Whether an atomic is atomic with respect to WRITEs. If not, an atomic loads in one step and
-    /// stores in the next; other atomics wait meanwhile.
+    /// stores in the next step. No other atomic is executed between these steps.
     pub write_atomicity: bool,
 }
 
@@ -85,8 +85,8 @@ pub enum ObjectStep {
     Execute(u8),
     /// The responses to all requests reach the client.
     Respond(u8),
-    /// The path fails and is fenced. The responses to this number of requests had reached the
-    /// client.
+    /// The path fails and is fenced. Before the failure, the responses to this number of requests
+    /// reached the client.
     Fail(u8, u8, LostResponses),
     /// The client crashes, and its path is fenced.
     Crash(u8),

@@ -122,7 +122,7 @@ pub fn store<R: kv_store::Rules, const LOCAL_READS: bool>(
     };
     let config = log::Config { register_bytes: 150, ..log_config(3 + clients, m, 2) };
     let servers = (0..3).map(|p| StoreNode::server(ProcessId(p), config));
-    // The first client has no session, if there are several.
+    // If there are several clients, the first client has no session.
     let has_session = |p| p > 3 || clients == 1;
     let clients = (3..3 + clients)
         .map(|p| StoreNode::client(p, 3, (0..operations).map(|_| operation()).collect(), has_session(p)));
@@ -147,7 +147,7 @@ pub fn memory_only_omega<R: memory_only_omega::Rules, E: omega::Rules>(
 }
 
 /// Creates a world of HBO. Each process shares a memory with its neighbours in the graph. Processes
-/// with even numbers propose `false`, the others propose `true`.
+/// with even numbers propose `false`, and processes with odd numbers propose `true`.
 pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: FaultLimits) -> World<Hbo<R>> {
     let processes_with_neighbours =
         || neighbours.iter().enumerate().map(|(p, &set)| (ProcessId(p as u8), set));

@@ -10,8 +10,9 @@ use crate::rail_world::{PEER_TIMEOUT, RAILS, RailWorld};
 /// The number of rounds of a stable period. A round lasts 1 ms.
 const ROUNDS: u32 = 40 * PEER_TIMEOUT.as_millis() as u32;
 
-/// Returns the liveness property that a stable period after `world` violates: from then on nothing
-/// fails, every message arrives within a round if some rail is up at both ends, and both ends run.
+/// Returns the liveness property that a stable period after `world` violates. In the stable period,
+/// nothing fails, both ends run, and every message arrives within a round if some rail is up at
+/// both ends.
 pub(crate) fn stable_period_violation(mut world: RailWorld) -> Option<&'static str> {
     let was_closed = world.ends.iter().any(|e| e.closed.is_some() || e.is_crashed);
     let usable = (0..RAILS).any(|rail| world.is_rail_up(rail));
@@ -34,7 +35,7 @@ pub(crate) fn stable_period_violation(mut world: RailWorld) -> Option<&'static s
     if was_closed || !usable {
         return None;
     }
-    // An end that slept for the peer timeout may give up, as its peer may.
+    // An end that slept for the peer timeout may give up, and so may its peer.
     if !world.was_late && live.clone().any(|e| e.closed.is_some()) {
         return Some("no end closes while both can use a rail");
     }

@@ -96,7 +96,7 @@ pub struct RailFaultLimits {
     pub crashes: u8,
     /// Closes by applications.
     pub closes: u8,
-    /// Whether the NIC of rail 1 is dead at end 0 from the beginning. End 1 does not know.
+    /// Whether end 0's NIC of rail 1 is dead from the beginning, without end 1's knowledge.
     pub starts_degraded: bool,
     /// Whether a dead NIC may answer again, as a NIC does that hung and was reset.
     pub nics_recover: bool,
@@ -137,9 +137,9 @@ impl RailFaultLimits {
         starts_degraded: false,
         nics_recover: false,
     };
-    /// Both ends can use one rail only. The queue pair of this rail fails, and the other end then
-    /// hears nothing on the rail for a while. An end therefore declines a proposal while its last
-    /// move is unconfirmed, and the peer stays on the rail.
+    /// Both ends can use one rail only. End 0's queue pair on this rail fails, and end 1 hears
+    /// nothing on the rail for a while. An end therefore declines a proposal while its last move is
+    /// unconfirmed, and the peer stays on the rail.
     pub const LAST_RAIL: RailFaultLimits = RailFaultLimits {
         failures: 2,
         kinds: [&[RailFailure::QpFailed], &[RailFailure::Silent]],
@@ -172,7 +172,7 @@ pub(crate) const ALL_FAILURES: &[RailFailure] =
 pub enum RailRule {
     /// An end connects its new queue pair only to the peer's queue pair of the same ballot.
     SameBallot,
-    /// An end gives the same evidence to every message of a move.
+    /// An end sends the same evidence in every message of a move.
     OneEvidence,
 }
 
@@ -180,8 +180,8 @@ pub enum RailRule {
 struct Qp {
     /// The ballot for which the queue pair was created. `None` for the rail's first queue pair.
     ballot: Option<Ballot>,
-    /// The ballot of the peer's queue pair to which the queue pair is connected. `None` if the
-    /// queue pair is not connected.
+    /// `Some` if the queue pair is connected. Contains the `ballot` of the peer's queue pair to
+    /// which it is connected.
     peer: Option<Option<Ballot>>,
 }
 
@@ -190,7 +190,8 @@ pub(crate) struct End {
     pub(crate) negotiation: RailNegotiation,
     pub(crate) now: Time,
     is_fencing: bool,
-    /// The number of times that this end gave evidence. Each evidence differs from all others.
+    /// The number of times that this end gave evidence. Each evidence differs from all earlier
+    /// evidence.
     evidences: u32,
     /// The ballot and the rail of each move.
     pub(crate) moves: Vec<(Ballot, usize)>,

@@ -30,8 +30,8 @@ pub enum Recovery {
     /// A READ of the word: the operation is posted again if the word is 0, and otherwise counts as
     /// executed.
     ResendIfUnchanged,
-    /// The responder's NIC tells how many operations it has executed on the failed rail; the others
-    /// are posted again.
+    /// The responder's NIC tells how many operations it has executed on the failed rail. The
+    /// remaining operations are posted again.
     Evidence {
         /// Whether the responder's queue pair moves to ERR first.
         fence: bool,
@@ -328,8 +328,8 @@ impl ResendWorld {
         self.ended = self.ended.max(end);
     }
 
-    /// Returns whether no operation was executed twice, and each operation that has ended was
-    /// executed, in order, with its value.
+    /// Returns whether the operations were executed in order, none of them twice, and each
+    /// operation that has ended was executed and has the value that this execution returned.
     pub fn is_exactly_once(&self) -> bool {
         let ended = &self.effects[..usize::from(self.ended)];
         let is_in_order = self.effects.windows(2).all(|pair| pair[0].executions >= pair[1].executions);
@@ -356,8 +356,8 @@ impl ResendWorld {
         self.ended == self.setup.operations || !self.steps().is_empty()
     }
 
-    /// The knowledge of the requester after it has read the word behind a failure: the number of
-    /// operations that have ended, and the word. `None` before the read.
+    /// The knowledge of the requester once it has read the word after a failure: the number of
+    /// operations that have ended, and the word. `None` before this read.
     pub fn view(&self) -> Option<(u8, u8)> {
         match self.phase {
             Phase::Observed(word) => Some((self.ended, word)),

@@ -308,8 +308,8 @@ impl StepRng {
         StepRng(Prng::new(seed))
     }
 
-    /// Returns a number below `n`; 0 if `n` is 0. The modulo bias is kept, because another method
-    /// would change the steps of a seed.
+    /// Returns a number below `n`; 0 if `n` is 0. The modulo bias is kept, because a method without
+    /// bias would change the steps of a seed.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0.bits() % n.max(1)
     }

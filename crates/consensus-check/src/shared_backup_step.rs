@@ -1,5 +1,5 @@
-//! The steps of a world of a queue pair with a shared backup, its size, and the rules that its
-//! driver may lack.
+//! A world of a queue pair with a shared backup: the steps, the size, and the rules of the driver
+//! that a test can leave out.
 
 /// A step of the world. `end` is 0 or 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

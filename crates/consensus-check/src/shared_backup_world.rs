@@ -5,8 +5,8 @@
 //! driver and the backup. The backup delivers messages in order and exactly once, and executes
 //! operations in the same way. An operation may overtake messages, which wait in batches. An end
 //! learns each epoch at a time of its own and may skip some epochs. No message arrives before its
-//! receiver knows the epoch in which the message was sent. Packets of an own queue pair may arrive
-//! at any later time, until the responder has fenced its queue pair.
+//! receiver knows the epoch in which the message was sent. Packets of an end's own queue pair may
+//! arrive at any later time, until the peer has fenced its own queue pair.
 
 use std::collections::VecDeque;
 

@@ -87,8 +87,8 @@ pub enum ClientOp {
     Get,
     /// Writes a value that no other operation writes.
     Put,
-    /// Writes a value that no other operation writes, if the current value equals the value that
-    /// the client read last, of any key.
+    /// Writes a value that no other operation writes. The expected value is the value that the
+    /// client read last, of any key.
     Cas,
     /// Deletes the key.
     Delete,
@@ -263,7 +263,7 @@ impl Client {
         }
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
-            // The request was not executed, so another server may be asked.
+            // The request was not executed, so the client sends it to the next server.
             Outcome::Refused(_) if !self.has_session => return self.send_current(out),
             // The client cannot know whether the operation took effect.
             Outcome::Unknown if !self.has_session => return self.end(out),

@@ -16,7 +16,7 @@ pub struct Theorem {
     pub shows: &'static str,
     /// A description of the explored world.
     pub explored_world: &'static str,
-    /// The world of each history.
+    /// The setup of the world of each run.
     pub setup: ResendSetup,
     /// The property that the requester would need, which does not hold.
     property: ImpossibleProperty,
@@ -25,7 +25,8 @@ pub struct Theorem {
 /// A property that some run of a theorem's world violates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ImpossibleProperty {
-    /// In two histories with the same view, the operation was executed equally often.
+    /// In two runs after which the requester has the same view, the operation was executed equally
+    /// often.
     ViewTells,
     AtMostOnce,
     ChangedAtMostOnce,
@@ -113,7 +114,8 @@ impl Theorem {
         let property = self.property;
         let compared = if property == ImpossibleProperty::ViewTells { 2 } else { 1 };
         let steps = move |worlds: &[ResendWorld; 2]| {
-            // Later steps do not change the view that the requester has when it reads the word.
+            // A world in which the requester has read the word takes no steps, because later steps
+            // do not change the requester's view.
             let open = worlds.iter().enumerate().take(compared).filter(|(_, world)| world.view().is_none());
             open.flat_map(|(history, world)| {
                 world.steps().into_iter().map(move |step| HistoryStep { history, step })

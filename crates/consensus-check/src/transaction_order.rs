@@ -46,8 +46,9 @@ pub(crate) fn written(how: RecordUse, before: u64, own: u64) -> Option<u64> {
 
 /// Returns whether a serial order explains the values that transactions have read, and leaves
 /// `values`. The order contains all transactions whose callers were told that they are committed,
-/// and no transaction whose caller was told that it is aborted. The order may contain any of the
-/// others. Each transaction comes behind the transactions whose callers were told before it began.
+/// and no transaction whose caller was told that it is aborted. The order may contain any
+/// transaction whose caller was told nothing. Each transaction comes after the transactions whose
+/// callers were told the outcome before it began.
 pub(crate) fn explains(transactions: &[Transaction], values: &[u64]) -> bool {
     goes_on(transactions, values, 0, &vec![0; values.len()])
 }

@@ -8,7 +8,7 @@ use crate::transaction_nodes::node_id;
 pub(crate) const HEADER_BYTES: usize = 40;
 pub(crate) const RECORD_BYTES: u32 = 128;
 pub(crate) const SLOT_BYTES: u32 = 192;
-/// The number of logs that must have an entry, and of the copies of a record.
+/// The number of logs that must have an entry. Also the number of copies of a record.
 pub(crate) const COPIES: usize = 2;
 
 /// The use of a record by a transaction.
@@ -40,15 +40,15 @@ pub struct TransactionConfig {
     pub ends: u8,
     /// How often the life of a recoverer may end.
     pub recoverer_ends: u8,
-    /// How often requests to a node may end in doubt.
+    /// How often the answers to an agent's requests to a node may be lost.
     pub doubts: u8,
     /// How many nodes may die.
     pub deaths: u8,
-    /// A life that has ended is fenced: none of its requests is executed later.
+    /// Whether a life that has ended is fenced, so that none of its requests is executed later.
     pub fences: bool,
-    /// A coordinator that has ended begins its next life when it is recovered.
+    /// Whether a coordinator begins its next life only after the recovery of its last life.
     pub recovers_first: bool,
-    /// A NIC may read the lock word of a record later than the rest of its line.
+    /// Whether a NIC may read the lock word of a record later than the rest of the word's line.
     pub tears_headers: bool,
 }
 
@@ -78,8 +78,8 @@ pub enum TransactionStep {
         /// The coordinator.
         agent: u8,
     },
-    /// The requests of an agent to a node end in doubt. The first `executed` requests were
-    /// executed.
+    /// The answers to an agent's requests to a node are lost. The first `executed` of these
+    /// requests were executed.
     Doubt {
         /// The agent.
         agent: u8,
@@ -90,7 +90,7 @@ pub enum TransactionStep {
         /// The agent's knowledge about the requests.
         lost: LostAnswers,
     },
-    /// The life of an agent ends, and is fenced.
+    /// The life of an agent ends, with a fence if `fences` of the configuration is set.
     End {
         /// The agent.
         agent: u8,

@@ -1,16 +1,16 @@
-//! Coordinators of transactions (`mitra-txn`) under an adversary: attempts, memory nodes, lives
-//! that end at any moment, and their recoveries.
+//! Coordinators of transactions (`mitra-txn`) under an adversary: attempts, memory nodes, lives of
+//! coordinators that end at any moment, and the recoveries of these lives.
 //!
 //! The world runs the product's state machines. A node executes the requests of a coordinator in
 //! their order; an access that crosses a line of the memory takes two steps. The world makes three
 //! reductions, which hide no schedule:
 //!
 //! - A coordinator takes the outcomes of its requests at once. A later reaction is the same as a
-//!   later execution of the requests that it posts.
+//!   later execution of the requests that the coordinator posts next.
 //! - A transaction begins when its first request is executed, and its caller is told as soon as the
-//!   transaction is committed. A serial order must then respect most.
-//! - An attempt that has met a lock reads the record again when the lock is free, or until it gives
-//!   up.
+//!   transaction is committed. With any other choice of these times, a serial order would have to
+//!   respect less.
+//! - An attempt that has met a lock reads the record again once the lock is free, or gives up.
 
 use mitra_txn::{
     Attempt, Conflict, Life, Location, LockWord, Outcome, Recovery, RecoveryStep, Request, Step, Write,
@@ -27,18 +27,19 @@ use crate::transaction_step::{
 /// The length of a value, in bytes. The end of a value is in the second line of the record. All
 /// words of a value are equal, so that a torn value shows.
 const VALUE_BYTES: usize = 32;
-/// The number of rereads before which every attempt gives up.
+/// Every attempt gives up before it has read a record again this many times.
 const MAX_REREADS: u32 = 20;
 
-/// A serial order explains the values that were read and left, and respects real time. The order
-/// contains the transactions whose callers were told that they are committed, and no transaction
-/// whose caller was told that it is aborted. The order may contain the others.
+/// A serial order explains the values that transactions read and the values that remain, and
+/// respects real time. The order contains the transactions whose callers were told that they are
+/// committed, and no transaction whose caller was told that it is aborted. The order may contain
+/// transactions whose callers were told nothing.
 pub(crate) const SERIALIZABLE: &str = "strict serializability";
-/// At rest, when no agent has requests under way.
+/// Holds at rest, that is, while no agent has requests under way.
 pub(crate) const CLEAN: &str = "no lock is left and backups equal primaries";
-/// A slot of the log is used again when its last entry is applied.
+/// A slot of the log is used again only after its last entry was applied.
 pub(crate) const APPLIED: &str = "no slot is used early";
-/// No agent waits for good.
+/// No agent waits forever.
 pub(crate) const ENDS: &str = "every transaction ends";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -49,7 +50,7 @@ enum Work {
     Recovering(Recovery, Life),
 }
 
-/// A coordinator or the recoverer, which recovers all lives.
+/// A coordinator, or the recoverer, which recovers all lives that have ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Agent {
     work: Work,
@@ -74,7 +75,7 @@ pub struct TransactionWorld {
     transactions: Vec<Transaction>,
     /// Lives that are to be recovered.
     ended: Vec<Life>,
-    /// The highest incarnation of each coordinator that is recovered.
+    /// By coordinator: the highest incarnation that is recovered.
     recovered: Vec<u16>,
     /// The requests of lives that were not fenced, by node.
     late: Vec<Queue>,
@@ -112,7 +113,7 @@ impl TransactionWorld {
         world
     }
 
-    /// Writes the value 0 to a record, which has never been written. No log has an entry for it.
+    /// Writes the initial value 0 to a record, without an entry in any log.
     fn load(&mut self, record: u8) {
         let loader = Life { coordinator: u16::MAX, incarnation: 1 };
         let mut attempt = Attempt::new(LockWord::new(loader, record.into()), Vec::new(), 0);
@@ -387,8 +388,8 @@ impl TransactionWorld {
         }
     }
 
-    /// Returns whether a coordinator's next request to a node overwrites the entry of another
-    /// attempt that holds a lock.
+    /// Returns whether a coordinator's next request to a node overwrites the entry of an earlier
+    /// attempt that still holds a lock.
     fn reuses_slot(&self, agent: usize, node: usize) -> bool {
         let Agent { batch: Some(batch), attempts, .. } = &self.agents[agent] else { return false };
         let Some(posted) = batch.queues[node].front() else { return false };

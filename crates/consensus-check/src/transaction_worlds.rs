@@ -91,7 +91,7 @@ pub static WORLDS: &[(&str, TransactionConfig)] = &[
 
 /// Reads and writes both records, and locks one of them first.
 const UPDATES_BOTH: TransactionProgram = &[(0, ReadThenAppend), (1, LockThenAppend)];
-/// Writes both records in the other order.
+/// Writes both records, in the opposite order to `UPDATES_BOTH`.
 const WRITES_BOTH: TransactionProgram = &[(1, Overwrite), (0, ReadThenAppend)];
 const READS_0_WRITES_1: TransactionProgram = &[(0, Read), (1, ReadThenAppend)];
 const READS_1_WRITES_0: TransactionProgram = &[(1, Read), (0, ReadThenAppend)];
@@ -166,7 +166,7 @@ fn run(seed: u64) -> SeedResult {
 }
 
 /// Runs a world to its end. Most violations need an agent that takes no step for a long time. The
-/// slow agents are drawn at random, and are often the agent that a fault has met.
+/// slow agents are chosen at random. Often, the slow agent is the agent that a fault has hit.
 fn run_world(mut world: TransactionWorld, prng: &mut Prng, result: &mut SeedResult) {
     let steps_to_a_fault = [8, 24, 60][prng.index(3)];
     let mut slow = 0;

@@ -29,16 +29,16 @@ pub struct FaultLimits {
 /// and operations that it invoked are still executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
-    /// Ω names a process as the leader to itself.
+    /// Ω tells this process that the process itself leads.
     Lead(ProcessId),
-    /// Ω names another process as the leader to this process.
+    /// Ω tells this process that a different process leads.
     Follow(ProcessId),
     /// The message at this index, in the sorted list of messages in transit, reaches its receiver.
     DeliverMessage(usize),
     /// The message at this index is lost.
     DropMessage(usize),
-    /// The memory executes the operation of the process at this index of its outstanding
-    /// operations. A read executes one register at each step.
+    /// The memory executes an operation of the process, at this index of the outstanding
+    /// operations. For a read, one step reads one register.
     Execute(ProcessId, MemoryId, usize),
     /// The response to the operation at this index reaches the process.
     Respond(ProcessId, MemoryId, usize),
@@ -51,8 +51,8 @@ pub enum Step {
     /// A memory crashes. A crashed memory never responds.
     CrashMemory(MemoryId),
     /// The connection between a process and a memory fails and is established again. Outstanding
-    /// writes get a nak; a write that is not executed yet is never executed. All other outstanding
-    /// operations are repeated on the new connection.
+    /// writes get a nak; a write that is not executed yet is never executed. Outstanding operations
+    /// other than writes are repeated on the new connection.
     Disconnect(ProcessId, MemoryId),
     /// A memory restarts with the content of its registers. All processes are disconnected from it,
     /// and must acquire their exclusive permissions again.
@@ -129,8 +129,7 @@ impl<P: Process> World<P> {
         world
     }
 
-    /// Marks processes as Byzantine. Their decisions are not recorded, and the world is done
-    /// without them.
+    /// Marks processes as Byzantine. Their decisions are not recorded and not awaited.
     #[must_use]
     pub fn with_byzantine(mut self, processes: ProcessSet) -> World<P> {
         self.byzantine = processes;

@@ -90,7 +90,7 @@ pub(crate) fn unused_seq(slots: &[u8]) -> Option<(usize, u64)> {
     let header =
         slots[slot * slots.len() / 2..].first_chunk().map_or(0, |header| u64::from_le_bytes(*header));
     // The incomplete writes have numbers up to the header's number plus 2, because the header of
-    // the last write may not have arrived.
+    // the last incomplete write has possibly not arrived.
     let unused = header.max(last.wrapping_add(1)).wrapping_add(4);
     Some((slot, if slot_of(unused) == slot { unused } else { unused.wrapping_add(1) }))
 }

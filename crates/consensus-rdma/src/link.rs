@@ -171,7 +171,8 @@ impl Link {
         self.vqp.last_failover()
     }
 
-    /// The next completion then raises an event on the domain's completion channels.
+    /// Arms the completion queues: the next completion raises an event on the domain's completion
+    /// channels.
     pub(crate) fn arm(&self) {
         // Arming fails only on a failed NIC, whose failure the next poll detects.
         let _ = self.vqp.arm();
@@ -190,7 +191,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A NIC that does not confirm this is dead or hung, and the caller cannot do more.
+        // A NIC that does not confirm the close is dead or hung, and the caller cannot do more.
         let _ = self.vqp.close();
     }
 }

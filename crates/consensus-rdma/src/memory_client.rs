@@ -73,7 +73,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
     }
 
     /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is
-    /// not the configured one.
+    /// not the configured layout.
     pub(crate) fn is_crashed(&self) -> bool {
         self.client.is_crashed()
     }
@@ -142,8 +142,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Dials again, with a delay, after a failed handshake. The memory node may not have started
-    /// yet, or may have stopped.
+    /// Dials again, with a delay, after a failed handshake. Possibly, the memory node has not
+    /// started yet or has stopped.
     fn redial(&mut self) {
         let backoff = State::Backoff(Instant::now() + RETRY_INTERVAL);
         if let State::Connecting(PendingConnect { link, .. }) = std::mem::replace(&mut self.state, backoff) {

@@ -40,8 +40,8 @@ impl MemoryNode {
     /// them, requests do not end [`wait`](MemoryNode::wait).
     ///
     /// If a region has write-once registers, the connections of all processes share atomics
-    /// ([`Domain::share_atomics`]): they are on one rail, and [`MemoryConfig::failover`] has the
-    /// policy exact.
+    /// ([`Domain::share_atomics`]): all connections are on one rail, and [`MemoryConfig::failover`]
+    /// must have the policy exact.
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] unless `config.tokens` has 1 to 64 entries.
@@ -223,8 +223,8 @@ mod tests {
         assert!(connects(2));
     }
 
-    /// A restarted process does not know the value that its last incarnation accepted. If it wrote
-    /// its slot without this value, it could undo a decision.
+    /// A restarted process does not know the value that its last incarnation accepted. If the
+    /// process wrote its slot without this value, the process could undo a decision.
     #[test]
     fn restarted_process_is_refused_without_allow_restarts() {
         let mut connects = connect_to_memory(false);

@@ -1,5 +1,5 @@
-//! The connection of a process to one other process. The connection delivers messages in order, and
-//! loses no message until a process crashes or the connection breaks.
+//! The connection of a process to one peer. The connection delivers messages in order, and loses no
+//! message until a process crashes or the connection breaks.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

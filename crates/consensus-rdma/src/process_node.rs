@@ -74,8 +74,8 @@ where
     /// them, completions do not end [`ProcessNode::wait`].
     ///
     /// # Errors
-    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, another number of
-    ///   addresses than of tokens, or an `id` that is not below the number of tokens.
+    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, if the numbers of
+    ///   addresses and tokens differ, or if `id` is not below the number of tokens.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -153,7 +153,7 @@ where
     }
 
     /// Returns the memory nodes that are treated as crashed, because their contents were lost or
-    /// their layout is not the configured one.
+    /// their layout is not the configured layout.
     pub fn crashed_memories(&self) -> impl Iterator<Item = MemoryId> {
         (0..)
             .map(MemoryId)
@@ -222,8 +222,8 @@ where
     }
 
     /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event.
-    /// A caller that also waits for other descriptors then polls once more, waits, and calls
-    /// [`ProcessNode::drain_events`].
+    /// A caller that waits for further descriptors calls `arm`, polls once more, waits, and then
+    /// calls [`ProcessNode::drain_events`].
     pub fn arm(&self) {
         self.memories.iter().for_each(MemoryClient::arm);
         self.peers.iter().for_each(Peer::arm);

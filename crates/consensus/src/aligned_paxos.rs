@@ -176,8 +176,8 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot)
     }
 
-    /// Handles an agent's refusal: abandons the attempt and begins another. `promised` is the
-    /// higher ballot that the agent has promised, or 0 if it is unknown.
+    /// Handles an agent's refusal: abandons the attempt and begins the next attempt. `promised` is
+    /// the higher ballot that the agent has promised, or 0 if it is unknown.
     fn on_refusal(&mut self, promised: u64, out: &mut Actions<Self>) {
         self.highest_ballot = self.highest_ballot.max(promised);
         self.attempt = None;

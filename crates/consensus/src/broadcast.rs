@@ -3,8 +3,8 @@
 //! deliver different messages as the k-th message of one sender. If one correct process delivers a
 //! message, all correct processes deliver it.
 //!
-//! Each process has a register for each sender q and index k, which it alone may write. The
-//! register holds a [`Slot`] with three fields.
+//! For each pair of a sender q and an index k, each process has one register that this process
+//! alone may write. The register holds a [`Slot`] with three fields.
 //!
 //! | field | condition for writing (result of a scan of all slots for (q, k)) | meaning |
 //! |---|---|---|
@@ -17,8 +17,8 @@
 //! processes only, but each majority contains a correct process. A proof therefore contains a
 //! witness of a correct process. Two valid proofs for the same (q, k) have the same message, so
 //! processes may copy each other's proofs. A process delivers a message once it has written a
-//! proof. If a process delivered as soon as it became a witness, it could deliver a message that
-//! another correct process, which copied a different message, never delivers.
+//! proof. If a process delivered as soon as it became a witness, a correct process with a copy of a
+//! different message might never deliver the same message.
 //!
 //! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature
 //! only. This suffices because at least one process in a majority of witnesses is correct.
@@ -157,8 +157,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (0..processes).map(|p| region(ProcessId(p))).collect()
     }
 
-    /// Returns whether the process has delivered its own last message and may broadcast another
-    /// one.
+    /// Returns whether the process has delivered its own last message and may broadcast the next
+    /// message.
     pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
         self.message.is_none() && own.own_slot == Slot::default() && own.next < self.room

@@ -15,14 +15,14 @@
 //!
 //! - A panicking process revokes the leader's permission and then reads the leader's region *at
 //!   each memory*. If the memory acknowledged the leader's write before the revocation, the read
-//!   finds the value. A process that revoked at one majority and then read another majority could
-//!   miss the value.
+//!   finds the value. A process that revoked at one majority and then read a different majority
+//!   could miss the value.
 //! - After its decision, the leader acts as a follower too, and writes its own proof, because the
 //!   followers wait for the proofs of all processes.
 //! - A process that has decided keeps polling, and joins a panic. Otherwise, too few processes
 //!   would take part in the fallback.
-//! - A value with the signatures of all n processes may have been decided by a follower. A value
-//!   with the leader's signature alone may have been decided by the leader.
+//! - A follower may already have decided a value that has the signatures of all n processes. The
+//!   leader may already have decided a value that has the leader's signature alone.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -73,8 +73,9 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
 
 /// The rules that the protocol depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A panicking process revokes the leader's permission and reads its region in one sequence per
-    /// memory. Without the rule, it revokes at a majority first, and then reads a majority.
+    /// At each memory, a panicking process revokes the leader's permission and then reads the
+    /// leader's region. Without the rule, the process revokes at a majority, and then reads any
+    /// majority.
     const REVOKES_AND_READS_PER_MEMORY: bool = true;
     /// A panicking process revokes the permission to write the leader's region.
     const REVOKES: bool = true;
@@ -199,7 +200,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         if slots.iter().any(|slot| slot.panic.is_some()) {
             return self.panic(out);
         }
-        // A process that has decided still writes its fields: the leader writes its proof after its
+        // A decision does not end the writes, because the leader writes its proof after its
         // decision.
         if self.advance(leader, slots) {
             let write = self.write();

@@ -1,9 +1,9 @@
 //! Disk Paxos (Gafni and Lamport, 2003): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up
 //! to fP and fM may crash.
 //!
-//! This is the baseline with static permissions. After each write, a process reads the slots of the
-//! others to detect a higher ballot. A decision takes eight delays, or four in the first ballot of
-//! process 0, which skips phase 1.
+//! This is the baseline with static permissions. After each write, a process reads all slots to
+//! detect a higher ballot. A decision takes eight delays, or four in the first ballot of process 0,
+//! which skips phase 1.
 
 use core::marker::PhantomData;
 
@@ -104,7 +104,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             return;
         }
         // The lowest ballot of all needs no phase 1, because no value can have been accepted in a
-        // lower one.
+        // lower ballot.
         let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
@@ -188,8 +188,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                         attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
                 }
             }
-            // The connection broke, because every process may write. The outcome of the write is
-            // unknown, so the process repeats it.
+            // Every process may write, so a NAK means that the connection broke. The outcome of the
+            // write is unknown, so the process repeats the write.
             (Step::Writing, Response::Nak) => return self.write_to(memory, out),
             _ => return,
         }

@@ -88,7 +88,7 @@ pub struct FastAndRobust<
     quorum: CheapQuorum<V, K, R>,
     /// The fallback, once Cheap Quorum has aborted.
     backup: Option<Backup<V, K, P>>,
-    /// The leader that Ω named last. The fallback receives it when it begins.
+    /// The leader that Ω named last, which the fallback receives when it begins.
     leader: Option<ProcessId>,
 }
 

@@ -7,14 +7,14 @@
 //! |---|---|
 //! | no concurrent proposal | 2: proposal, vote |
 //! | a collision, and process 0 leads | 4: the leader treats the votes as promises, and proposes again |
-//! | a collision, and another process leads | 6: the leader's ballot is not the next one, so the leader needs promises |
+//! | a collision, and another process leads | 6: the leader's ballot does not directly follow the fast ballot, so the leader needs promises |
 //!
-//! A collision takes one delay less if the votes of the proposers reveal it, because proposers vote
-//! for their own value at once.
+//! If the proposers' own votes reveal the collision, the run takes one delay less, because a
+//! proposer votes for its own value at once.
 //!
-//! Ballot 0 is the fast ballot. Each acceptor votes once in it, for the first proposal that it
-//! receives, and sends its vote to all processes. A value with n − e votes is decided. All other
-//! ballots are ballots of classic Paxos, with quorums of n − f acceptors.
+//! Ballot 0 is the fast ballot. In the fast ballot, each acceptor votes once, for the first
+//! proposal that it receives, and sends its vote to all processes. A value with n − e votes is
+//! decided. All other ballots are ballots of classic Paxos, with quorums of n − f acceptors.
 //!
 //! After the fast ballot, a leader has the reports of a quorum Q. If a fast quorum may have chosen
 //! a value, the leader must propose this value (Lamport's rule O4). Such a value has at least |Q| −
@@ -325,8 +325,8 @@ mod tests {
                 for (chosen, reporting) in sets(n, quorums.fast).into_iter().flat_map(|chosen| {
                     sets(n, quorums.classic).into_iter().map(move |reporting| (chosen, reporting))
                 }) {
-                    // All other acceptors vote for one other value, which is the hardest case. The
-                    // value is greater in one run and less in the other.
+                    // The hardest case: all acceptors that did not vote for `value` vote for the
+                    // same other value. Both orders of the two values are tested.
                     for (value, other) in [(1, 2), (2, 1)] {
                         let vote = |p: u8| if chosen >> p & 1 == 1 { value } else { other };
                         let voters = (0..n).filter(|p| reporting >> p & 1 == 1);

@@ -18,8 +18,9 @@ use crate::{
     ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
-/// The number of rounds for which the memories have registers. A process that reaches it takes no
-/// further part. The expected number of rounds is small unless the adversary predicts the coins.
+/// The number of rounds for which the memories have registers. A process that has completed all of
+/// them takes no further part. The expected number of rounds is small unless the adversary predicts
+/// the coins.
 pub const MAX_ROUNDS: u8 = 100;
 
 /// The vote of a process in one phase of a round.

@@ -12,7 +12,7 @@ use crate::protected_memory_paxos::{Rules, Slot};
 use crate::{Action, MemoryId, Op, OpId, Permissions, ProcessId, Response, Value};
 use mitra_mutants::Mutant;
 
-/// The progress at each memory of one process's current attempt, and the process's own slots.
+/// One process's current attempt: its progress at each memory, and the process's own slots.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MemoryAcceptors<V, R> {
     me: ProcessId,
@@ -41,7 +41,6 @@ pub(crate) enum PhaseResult<V> {
     /// The memory is ready for a value. Contains the ballot and the value that the memory accepted
     /// last, if any.
     Ready(Option<(u64, V)>),
-    /// The memory has accepted the value.
     Accepted,
     /// Another process has taken the permission, or has begun a higher ballot at the memory, or the
     /// connection broke. Contains the higher ballot, or 0 if it is unknown.
@@ -61,7 +60,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         }
     }
 
-    /// Begins an attempt. If `ready` is true, the attempt skips phase 1 at every memory.
+    /// Begins an attempt. If `ready` is true, the attempt needs no promises, and every memory is
+    /// ready for a value.
     pub(crate) fn begin(&mut self, ballot: u64, ready: bool, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         self.ballot = ballot;
         self.phases = vec![if ready { Phase::Ready } else { Phase::TakingPermission }; self.own_slots.len()];
@@ -82,7 +82,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         self.outstanding.abandon();
     }
 
-    /// Returns the number of memories that have completed phase 1.
+    /// Returns the number of memories whose promise this process has.
     pub(crate) fn ready(&self) -> usize {
         self.phases.iter().filter(|&&phase| phase >= Phase::Ready).count()
     }
@@ -91,8 +91,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         self.phases.iter().filter(|&&phase| phase == Phase::Accepted).count()
     }
 
-    /// Handles a memory's response. Returns `None` if the response does not complete phase 1 or
-    /// phase 2 at the memory, or belongs to no current attempt.
+    /// Handles a memory's response. Returns `None` if the response only leads to the next phase, or
+    /// belongs to no current attempt.
     pub(crate) fn on_response(
         &mut self,
         memory: MemoryId,

@@ -6,25 +6,25 @@
 //! p ──"contend" count 3, "accuse" count 1──▶ p's register for q ◀──read at each wake-up── q
 //! ```
 //!
-//! For each other process, a process has one register that it alone writes. The register holds the
-//! number of times that it has sent each message to the other process. A process reads the
+//! A process has one register for each peer, which no other process writes. The register holds the
+//! number of times that the process has sent each message to the peer. A process reads the
 //! registers addressed to it at each wake-up, and treats an increased count as a message. A link
 //! through such registers loses no message while the memory is alive:
 //!
-//! - A count stays in the register until it is read. A write that was refused is repeated, because
-//!   it may not have been executed. Writing a count twice is harmless.
+//! - A count stays in the register until it is read. A refused write is repeated, because a NAK
+//!   does not show whether the memory executed the write. Writing a count twice is harmless.
 //! - Several equal messages between two reads are delivered as one message, at the second read. For
 //!   announcements, this makes no difference. Several accusations delivered as one are counted as
 //!   one. A process that is accused repeatedly reads its messages repeatedly, so its accusation
 //!   count still grows without bound.
 //! - An announcement is counted only after the announced state is in the register, because
 //!   [`Omega`] announces a candidacy only after `active` is written.
-//! - At most one operation for messages is outstanding at a time. The others wait in a queue. The
-//!   election may have one more outstanding operation.
+//! - At most one operation for messages is outstanding at a time. Further operations for messages
+//!   wait in a queue. The election may have one more outstanding operation.
 //!
 //! *Assumptions:* the assumptions of [`Omega`], except for the reliable links. Processes may crash,
-//! but are not Byzantine: the registers addressed to q form one region, so that q can read them
-//! with one operation, and each writer may therefore write all of them. *Cost:* one read of n
+//! but are not Byzantine: the registers addressed to q form one region, in which each writer may
+//! write every register. In return, q reads all of them with one operation. *Cost:* one read of n
 //! registers per wake-up, n² additional registers, and delivery only at the receiver's next
 //! wake-up. In the steady state, the leader writes and all processes read. Where links are
 //! reliable, [`Omega`] costs less.
@@ -44,7 +44,7 @@ use crate::{
 /// The memory that holds all registers.
 const MEMORY: MemoryId = MemoryId(0);
 
-/// The number of times that a process has sent each message to another.
+/// The number of times that a process has sent each message to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct MessageCounts {
     /// The number of [`Message::Contend`].

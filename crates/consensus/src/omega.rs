@@ -20,7 +20,7 @@
 //!   permanently.
 //! - One operation is outstanding at a time, and the registers are accessed in turn. Otherwise, a
 //!   process that wakes faster than the memory responds would access one register forever, and
-//!   never read the other accusation counts.
+//!   never read the accusation counts in the others.
 //!
 //! The output is [`Omega::leader`]. [`crate::memory_only_omega`] is a variant for links that lose
 //! messages.
@@ -102,8 +102,7 @@ pub struct Omega<R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Peer {
     accusation_count: u64,
-    /// The heartbeat at the last read. `None` before the first read after an announcement or a
-    /// removal.
+    /// The heartbeat at the last read. An announcement and a removal reset it to `None`.
     heartbeat: Option<u64>,
     /// The number of wake-ups between two reads of the register.
     timeout: u64,

@@ -1,8 +1,8 @@
 //! Paxos over messages (Lamport, 1998): n ≥ 2f + 1 processes, crashes only.
 //!
 //! This is the baseline without memories. A decision takes four delays, or two in the first ballot
-//! of process 0. That ballot is the lowest of all, so no acceptor can have accepted a value in a
-//! lower one, and phase 1 is unnecessary.
+//! of process 0. That ballot is the lowest of all ballots. No acceptor can have accepted a value in
+//! a lower ballot, so phase 1 is unnecessary.
 
 use core::marker::PhantomData;
 

@@ -9,7 +9,7 @@
 //!
 //! | phase at a memory | delays | note |
 //! |---|---|---|
-//! | take the permission | 2 | the first leader skips phases 1 to 3 in its first attempt |
+//! | take the permission | 2 | in its first attempt, the first leader only writes the value |
 //! | write the ballot | 2 | |
 //! | read all slots | 2 | adopt the value accepted in the highest ballot |
 //! | write the value | 2 | a majority of acknowledgements decides |
@@ -49,15 +49,14 @@ pub trait Rules: RuleSet {
     const CHECKS_MIN: bool = true;
     /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
-    /// A process that has begun to write its value aborts its attempt if it then reads a value
-    /// accepted in a higher ballot than its own value. Without the rule, the attempt continues with
-    /// the value read.
+    /// A process that has begun to write its value aborts its attempt when it reads a value with a
+    /// higher accepted ballot. Without the rule, the attempt continues with the value read.
     const ABORTS_ON_LATE_VALUE: bool = true;
     /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value
     /// of the highest `min`.
     const ADOPTS_HIGHEST_ACCEPTED: bool = true;
-    /// Phase 1 keeps the accepted value in the process's slot, and a process that has decided
-    /// begins no attempt.
+    /// The write of the ballot keeps the accepted value in the process's slot, and a process that
+    /// has decided begins no attempt.
     const KEEPS_ACCEPTED: bool = true;
     /// Only one process at a time has the permission to write.
     const EXCLUSIVE_WRITER: bool = true;
@@ -135,8 +134,8 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         }
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
-        // Initially, process 0 has the permission to write. If another process has written a value,
-        // it has taken this permission, and the write of process 0 is refused.
+        // Initially, process 0 has the permission to write. Another process takes this permission
+        // before it writes a value, so the memory then refuses the write of process 0.
         let first = self.me == ProcessId(0) && self.attempts == 0;
         self.attempts += 1;
         self.attempt = Some(Attempt { value: self.input.clone(), accepted: 0, started: false });
@@ -173,7 +172,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         self.decided.get_or_insert(value);
     }
 
-    /// Aborts the attempt, and begins another if this process still leads.
+    /// Aborts the attempt, and begins the next attempt if this process still leads.
     fn abort(&mut self, out: &mut Actions<Self>) {
         self.attempt = None;
         self.memory_acceptors.abandon();

@@ -118,7 +118,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
     }
 
     /// Retries the operations that memories refused. [`ReplicatedRegisters::on_response`] requests
-    /// [`Action::Wake`] for each of them, so that there is a delay between two attempts.
+    /// [`Action::Wake`] for each refused operation, so that a delay precedes the retry.
     pub fn on_wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
         for (memory, progress) in (0..).map(MemoryId).zip(&mut self.progress) {
             if core::mem::take(&mut progress.refused)

@@ -59,7 +59,7 @@ type PendingRead<W> = (W, Vec<u8>);
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum QueuedRequest {
     Change(Change),
-    /// A read that arrived after a change that waits.
+    /// A read that arrived while a change waited for the session.
     PendingRead(Vec<u8>),
 }
 
@@ -186,7 +186,8 @@ impl<W, R: Rules> ReplicatedStore<W, R> {
         if unassigned.is_empty() {
             return;
         }
-        // The commands after these reads were refused, perhaps only because they were too large.
+        // All commands after these reads were refused. If they were only too large, the log accepts
+        // a command without effect.
         match self.submit_all(host, vec![no_op()])[..] {
             [Ok(ticket)] => _ = self.reads_by_ticket.insert(ticket, unassigned),
             [Err(error)] => self.refuse(unassigned, error),

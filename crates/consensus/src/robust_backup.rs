@@ -1,10 +1,11 @@
-//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): makes a message-passing algorithm
-//! that tolerates crashes tolerate Byzantine processes. n ≥ 2fP + 1 processes, of which up to fP
-//! are Byzantine, and m ≥ 2fM + 1 memories, of which up to fM may crash.
+//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): turns a message-passing algorithm
+//! that tolerates crashes into an algorithm that tolerates Byzantine processes. n ≥ 2fP + 1
+//! processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories, of which up to fM may
+//! crash.
 //!
 //! In the paper, T-send broadcasts each message together with its sender's history, and T-receive
-//! accepts a message only if the algorithm can produce it from that history. Here, a process
-//! broadcasts the new [`Event`]s of its history instead. Every process derives the sender's
+//! accepts a message only if the algorithm can produce the message from that history. Here, a
+//! process broadcasts the new [`Event`]s of its history instead. Every process derives the sender's
 //! messages by running the sender's automaton on these events:
 //!
 //! ```text
@@ -14,9 +15,9 @@
 //! A process therefore cannot send a message that the algorithm would not send. A Byzantine process
 //! can choose its input, its leaders, and the order of senders from which it receives. A Byzantine
 //! process cannot give two processes different histories, because the broadcast is
-//! non-equivocating. A receive event contains only the sender's id, and means the sender's next
-//! message to the receiver. If a process claims to have received a message that its sender has not
-//! sent yet, the replay of the claiming process stops until the sender's events are delivered,
+//! non-equivocating. A receive event contains only the sender's id, and stands for the sender's
+//! next message to the receiver. If a process claims to have received a message that its sender has
+//! not sent yet, the replay of the claiming process stops until the sender's events are delivered,
 //! possibly forever. If a process broadcasts an impossible event, all others ignore that process.
 //!
 //! The number of broadcasts per process is bounded by the number of registers in the memories. Each
@@ -109,7 +110,7 @@ struct Replica<A: Automaton<K>, K> {
     automaton: Option<A>,
     /// The process's events that are delivered and not replayed yet.
     events: VecDeque<Event<A::Input>>,
-    /// The messages to the process that it has not received yet, by sender.
+    /// By sender: the messages that were sent to the process and that it has not received yet.
     inbox: Vec<VecDeque<A::Message>>,
 }
 
@@ -226,9 +227,9 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         self.broadcast_batch(out);
     }
 
-    /// Adds the leader that Ω named last to this process's events. Broadcasts the events if they
-    /// made the process send a message or the batch is full, unless the previous broadcast is still
-    /// in progress.
+    /// Adds the leader that Ω named last to this process's events. Then broadcasts the events if
+    /// the previous broadcast has ended, and if the events made the process send a message or the
+    /// batch is full.
     fn broadcast_batch(&mut self, out: &mut Actions<Self>) {
         if self.batch.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()
@@ -262,7 +263,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
             Input::Wake => self.broadcast.on_wake(out),
             Input::Response { memory, id, response } => {
                 match self.broadcast.on_response(memory, id, response, out) {
-                    // This process has executed its own events before it broadcast them.
+                    // A process executes its own events before it broadcasts these events.
                     Some((p, batch)) if p != self.me => match batch.len() <= MAX_BATCH_EVENTS {
                         true => self.replica(p).events.extend(batch),
                         false => self.ignore(p),

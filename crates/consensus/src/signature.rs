@@ -207,7 +207,8 @@ mod tests {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
-    /// The two arguments are the signers of processes 0 and 1 in two instances.
+    /// Each argument has the signers of processes 0 and 1. The arguments belong to different
+    /// instances.
     fn assert_signature_binds<K: Signer>([own, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = own.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::resp::{Reply, RespError};
 use crate::resp_client::RespConnection;
 
-/// The delay before the client repeats a request at another server. After a redirection, the delay
+/// The delay before the client repeats a request at the next server. After a redirection, the delay
 /// is 1 ms.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 

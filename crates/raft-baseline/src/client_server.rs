@@ -62,7 +62,8 @@ enum PendingReply {
     Known(Reply),
     /// `OK`, if the execution succeeds.
     Ok,
-    /// The value that the next read of the batch finds.
+    /// The value that the request's read finds. The values of a batch are in the order of its
+    /// reads.
     Value,
 }
 

@@ -61,7 +61,7 @@ fn acknowledged_write_survives_leader_crash() {
     let (first, replies) = served_by(&clients, &mixed);
     assert_eq!(replies, [ok(), bulk(b"v"), ok(), bulk(b"w")]);
 
-    // The other processes redirect to the leader.
+    // Each process that is not the leader redirects to the leader.
     wait_until(|| {
         clients.iter().find(|&&address| match request(address, &[&[b"SET", b"other", b"x"]]).as_deref() {
             Some([Reply::Error(text)]) => {

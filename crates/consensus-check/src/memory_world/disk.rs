@@ -19,8 +19,8 @@ pub(super) enum WriteFault {
     None,
     /// Writes fail. Their bytes are in the page cache, and not on the disk.
     Fail,
-    /// The machine stops during the next write, after the sectors that end within the first bytes
-    /// of the write. The number counts these bytes.
+    /// The machine stops during the next write. Only the sectors that end within this number of
+    /// bytes, counted from the start of the write, are written.
     StopAfter(usize),
 }
 
@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// Returns whether a write has failed since the memory node started. After a failure, the
-    /// memory node does not use the files until it restarts.
+    /// memory node uses the files only after its next start.
     pub(super) fn has_failed(&self) -> bool {
         self.state().has_failed
     }

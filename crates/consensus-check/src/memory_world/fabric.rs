@@ -44,7 +44,8 @@ pub(super) struct NodeSide {
 }
 
 impl NodeSide {
-    /// Returns a NIC without keys and queue pairs, whose numbers continue this NIC's numbers.
+    /// Returns a NIC without keys and queue pairs. The ids of the new NIC continue the ids of this
+    /// NIC.
     pub(super) fn restarted(&self) -> NodeSide {
         NodeSide { last_id: self.last_id, ..NodeSide::default() }
     }
@@ -126,7 +127,7 @@ pub(super) enum Moved {
     Executed(bool),
     /// The key does not permit the access.
     Refused,
-    /// The memory failed. A WRITE may have changed it.
+    /// The memory failed. A WRITE has possibly changed the memory.
     Failed,
 }
 
@@ -182,9 +183,10 @@ impl Work {
         nic.keys.get(&self.key).map(|key| &key.buffer)
     }
 
-    /// Returns an outcome that the process may see after the connection has failed, or `None` if
-    /// the process may see no outcome. `refusal` tells whether the connection failed because the
-    /// NIC refused a request. After a refusal, the NIC executes no other request.
+    /// Returns a random outcome among the outcomes that are possible after the connection has
+    /// failed. `None` stands for no outcome. `refusal` tells whether the connection failed because
+    /// the NIC refused a request. After a refusal, the NIC executes no more requests of the
+    /// connection.
     pub(super) fn outcome_after_failure(&self, refusal: bool, rng: &mut Prng) -> Option<Outcome> {
         let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::NoRail));
         match rng.below(3) {
@@ -207,10 +209,10 @@ pub(super) struct ProcessEnd {
     pub(super) works: Vec<Work>,
     pub(super) requests: VecDeque<Vec<u8>>,
     pub(super) replies: VecDeque<Vec<u8>>,
-    /// Whether this end posts and completes nothing any more.
+    /// Whether this end has stopped posting and completing requests.
     pub(super) is_closed: bool,
     /// Whether the memory node's NIC has refused a request. After a refusal, the NIC executes no
-    /// other request.
+    /// more requests of this end.
     pub(super) is_refused: bool,
 }
 

@@ -9,7 +9,7 @@ pub(super) type Time = u64;
 /// A register: its region and its number.
 pub(super) type Register = (u8, u16);
 
-/// A write that has changed a register, or may have.
+/// A write that has changed a register, or has possibly changed it.
 #[derive(Debug)]
 struct Entry {
     time: Time,
@@ -53,8 +53,8 @@ impl History {
     }
 
     /// Returns whether a register held `value` at some time since `invoked`. If so, records that
-    /// the write of `value` was executed, and that no uncertain write between that write and
-    /// `invoked` was.
+    /// the write of `value` was executed, and that the uncertain writes between this write and
+    /// `invoked` were not executed.
     pub(super) fn explains_read(&mut self, register: Register, value: WriteId, invoked: Time) -> bool {
         let entries = self.entries.entry(register).or_default();
         let next = match entries.iter().position(|entry| entry.write == value) {

@@ -5,7 +5,7 @@ use mitra_prng::Prng;
 
 use super::step::FAULT_KINDS;
 
-/// The draws of a seed that hold for its whole adversarial period.
+/// The random choices of a seed that hold for its whole adversarial period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Knobs {
     /// The region whose first register all operations access, if the seed concentrates on one

@@ -67,7 +67,7 @@ struct MemoryWorld {
     node: Option<Node<u64, Disk>>,
     nic: NodeSide,
     disk: Disk,
-    /// Whether the memory node has refused its files for good.
+    /// Whether the memory node has refused its files, and therefore never starts again.
     is_lost: bool,
     /// The lives of all processes, oldest first.
     lives: Vec<Life>,
@@ -328,8 +328,8 @@ impl MemoryWorld {
     }
 
     /// Returns whether every operation of the latest life of each process has completed. A life is
-    /// exempt if the memory is lost, if the memory may know an earlier life that dialled later, or
-    /// if the memory refuses restarted processes.
+    /// exempt if the memory is lost, if an earlier life of the process dialled later than this
+    /// life, or if the memory refuses restarted processes.
     fn is_done(&self) -> bool {
         let must_finish = |&at: &usize| {
             let life = &self.lives[at];

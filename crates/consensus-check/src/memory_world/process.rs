@@ -46,7 +46,7 @@ pub(super) struct Life {
     /// All operations. The operation at index i has the id i, and its work requests have the id
     /// i + 1.
     pub(super) operations: Vec<Operation>,
-    /// The contents of the memory at the client's first connection.
+    /// The number of the memory's contents at the client's first connection.
     pub(super) contents: Option<usize>,
     pub(super) is_suspended: bool,
     pub(super) is_dead: bool,
@@ -84,9 +84,9 @@ impl Life {
         self.operations.push(Operation { op, invoked: now, is_done: false });
     }
 
-    /// Returns a random operation that a correct process may submit now, or `None` if the draw
-    /// found no such operation. A correct process has one update outstanding per register, and
-    /// changes permissions of a region only if no update is outstanding in the region.
+    /// Returns a random operation that a correct process may submit now, or `None` if the random
+    /// choice found no such operation. A correct process has one update outstanding per register,
+    /// and changes permissions of a region only if no update is outstanding in the region.
     pub(super) fn random_operation(
         &self,
         regions: &[Region],
@@ -171,7 +171,7 @@ impl Life {
     }
 }
 
-/// Returns the regions of the memory: a region that a process takes to write, a region with a
+/// Returns the regions of the memory: a region whose writer changes by takeover, a region with a
 /// static writer, a region of write-once registers, and a region that can be made read-only.
 pub(super) fn regions(processes: u8) -> Vec<Region> {
     let region =

@@ -19,7 +19,7 @@ pub(super) struct Rights {
     superseded: BTreeSet<(ProcessId, u64)>,
     dialled: BTreeSet<(ProcessId, u64)>,
     /// The incarnations after which another incarnation of the same process dialled. The memory
-    /// node may have recorded the later incarnation without accepting it.
+    /// node has possibly recorded the later incarnation without accepting it.
     uncertain: BTreeSet<(ProcessId, u64)>,
     allow_restarts: bool,
 }
@@ -27,7 +27,7 @@ pub(super) struct Rights {
 /// The right to write a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
-    /// No change was processed. The initial writers have the right on their first connections.
+    /// No change was confirmed yet. The initial writers have the right on their first connections.
     Initial,
     /// The last confirmed change gave the right to this connection, or to no connection.
     Taken(Option<QpId>),

@@ -17,7 +17,7 @@ enum Step {
     Dial(usize),
     DeliverHello(usize),
     DeliverWelcome(usize),
-    /// The life stops waiting for the answer. The frame stays in transit.
+    /// The life stops waiting for the answer to its handshake. The frame stays in transit.
     GiveUp(usize),
     DeliverRequest(QpId),
     DeliverReply(QpId),
@@ -52,7 +52,7 @@ pub(super) struct Weights {
     notice: u64,
     fault: u64,
     repair: u64,
-    /// The number of the queue pair, modulo 4, whose requests stall.
+    /// Requests stall on the queue pairs whose number is this value modulo 4.
     stalled: Option<u64>,
     /// Whether all pieces of a request move in one step.
     moves_whole: bool,
@@ -87,7 +87,7 @@ impl Weights {
 }
 
 impl MemoryWorld {
-    /// Takes a possible step, drawn by weight.
+    /// Takes a random step. The probability of a possible step is proportional to its weight.
     pub(super) fn step(&mut self, weights: &Weights) {
         self.now += 1;
         let mut steps = self.steps(weights);
@@ -274,7 +274,7 @@ impl MemoryWorld {
         let buffer = work.buffer(&self.nic).cloned();
         let moved = work.move_piece(&self.nic, p, piece);
         let is_update = !matches!(work.op, WorkOp::Read);
-        // A compare-and-swap that finds another value than 0 writes nothing.
+        // A compare-and-swap that finds a value other than 0 writes nothing.
         let has_swapped =
             !matches!(work.op, WorkOp::CompareSwap(..)) || work.data.iter().all(|&byte| byte == 0);
         end.is_refused |= work.refused;

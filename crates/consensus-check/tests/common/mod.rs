@@ -55,7 +55,7 @@ pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
 }
 
 /// Checks that some seed violates agreement or validity. The seed `known`, which violated one of
-/// them before, runs first.
+/// these two properties in the past, runs first.
 pub fn mutant_violates_at<P: Process<Value = u8>>(known: u64, world: impl Fn() -> World<P>) {
     let violation_seed = iter::once(known).chain(0..400_000).find(|&seed| {
         let report =

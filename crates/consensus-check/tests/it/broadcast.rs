@@ -102,7 +102,7 @@ fn violation<R: Rules>(seed: u64) -> Option<Violation> {
     })
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// Checks that some seed of the mutant violates a property, and that the same seed violates none
 /// with all rules.
 fn mutant_violates(violation: fn(u64) -> Option<Violation>) {
     let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));

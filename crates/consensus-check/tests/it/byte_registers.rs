@@ -13,8 +13,8 @@ use mitra_prng::Prng;
 /// The number of broadcasts of each process that the memories have room for.
 const BROADCAST_ROOM: u16 = 12;
 /// The maximum size of a register in bytes. A register holds a batch three times: as copy, witness
-/// and proof. A batch has at most a claim with three signatures and 31 more events. Five signatures
-/// belong to the three batches.
+/// and proof. A batch has at most a claim with three signatures and 31 other events. The three
+/// copies of the batch have five signatures together.
 const REGISTER_BYTES: usize = 1200;
 
 type Fast = FastAndRobust<u8, Ed25519>;
@@ -51,8 +51,8 @@ impl From<Slot> for Bytes {
     }
 }
 
-/// Returns a truncated and modified copy of a cell that the process has read, and the generator
-/// after these draws.
+/// Returns a truncated and modified copy of a cell that the process has read, and the generator for
+/// further random choices.
 fn garbage(seed: &mut u64, read_cells: &[Bytes]) -> (Prng, Bytes) {
     *seed = seed.wrapping_add(1);
     let mut rng = Prng::new(*seed);
@@ -70,7 +70,7 @@ fn garbage(seed: &mut u64, read_cells: &[Bytes]) -> (Prng, Bytes) {
 }
 
 impl ByteProcess {
-    /// Writes garbage to a random register, or reads one.
+    /// Writes garbage to a random register, or reads a random register.
     fn access_random_register(
         regions: u8,
         seed: &mut u64,

@@ -15,7 +15,8 @@ fn explore_one_bit<R: Rules + Send + Sync + 'static>() -> Exploration {
     one.explore().and_then(|| two.explore())
 }
 
-/// Checks that every order of steps keeps the properties, and that a number of states was explored.
+/// Checks that every order of steps keeps the properties, and that more than `states` states were
+/// explored.
 fn assert_complete(exploration: &Exploration, states: usize) {
     println!("{} states", exploration.states);
     assert_eq!(exploration.counterexample, None);
@@ -113,7 +114,7 @@ mod one_bit {
     }
 }
 
-/// The worlds are small enough for the limits to matter.
+/// Each sender can have a row of its own.
 #[test]
 fn world_with_enough_rows_needs_no_reclaim() {
     let limits = FilterLimits { rows: 2, ..ONE_ROW };

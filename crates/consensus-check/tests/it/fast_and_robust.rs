@@ -93,7 +93,7 @@ fn correct_processes_agree_and_decide_despite_byzantine_ones() {
     }
 }
 
-/// Checks that processes disagree or get stuck from some seed without a rule, and that neither
+/// Checks that, from some seed, the processes of the mutant disagree or get stuck, and that neither
 /// happens from this seed with all rules.
 fn mutant_violates(find_violation: fn(u64) -> Option<Violation>) {
     let violation_seed = (0..20_000).find_map(|seed| Some((seed, find_violation(seed)?)));
@@ -104,8 +104,8 @@ fn mutant_violates(find_violation: fn(u64) -> Option<Violation>) {
     );
 }
 
-/// Returns the violation of a seed with a forged unanimity proof, by the leader or a follower, or
-/// without Byzantine processes.
+/// Returns the first violation of a seed in three worlds: the leader forges a unanimity proof, a
+/// follower forges one, and no process is Byzantine.
 fn find_violation<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(seed: u64) -> Option<Violation> {
     let valid = [10, 11, 12, 20, 21, 22];
     let max_polls = (seed % 16) as u8;

@@ -1,4 +1,4 @@
-//! Heartbeats over memories of which a minority crashes. All live processes name the live process
+//! Heartbeats while a minority of the memories crashes. All live processes name the live process
 //! with the least id.
 
 use mitra_consensus::heartbeat::Heartbeat;

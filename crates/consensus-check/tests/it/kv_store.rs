@@ -28,8 +28,8 @@ fn client_histories_are_linearizable_and_complete_from_every_seed() {
     }
 }
 
-/// Checks that some seed gives a history that is not linearizable without a rule, and that the same
-/// seed gives none with all rules.
+/// Checks that some seed of the mutant gives a history that is not linearizable, and that the same
+/// seed gives no such history with all rules.
 fn mutant_is_not_linearizable<R: Rules, const LOCAL_READS: bool>(
     world: impl Fn(u64) -> StoreWorld<R, LOCAL_READS>,
     run_limits: RunLimits,

@@ -6,8 +6,8 @@ use mitra_consensus_check::run_memory_node;
 /// - A refused torn write appeared later.
 /// - A torn record of an incarnation refused a process for good.
 /// - The history had the time of an earlier attempt of a write-once operation that failed twice.
-/// - After a restart of the memory node, a failed record of an incarnation that was not accepted
-///   refused the incarnation that was accepted.
+/// - After a restart, the memory node refused an accepted incarnation because of a failed record of
+///   an incarnation that was not accepted.
 const REGRESSIONS: &[u64] = &[1646, 3909, 13014, 513, 2396, 7764, 783437061501, 438230851595];
 
 #[test]

@@ -18,8 +18,8 @@ fn world_of<R: Rules, E: OmegaRules>(n: u8) -> World<MemoryOnlyOmega<R, E>> {
     )
 }
 
-/// One lost message suffices. A process that does not receive its accusation continues to lead, and
-/// its accuser never considers it again.
+/// One lost message suffices. A process that does not receive an accusation continues to lead, but
+/// the accuser never again considers the process as a leader.
 #[test]
 fn omega_with_messages_fails_after_lost_message() {
     const SEED: u64 = 21;
@@ -63,7 +63,7 @@ fn two_processes_that_wake_twice_elect_leader_in_every_order_of_steps() {
     elects_in_every_order_of_steps(FaultLimits::default(), 2, 50_000);
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// Checks that some seed of the mutant violates a property, and that the same seed violates none
 /// with all rules.
 fn mutant_violates<R: Rules, E: OmegaRules>(world: impl Fn() -> World<MemoryOnlyOmega<R, E>>) {
     let violation = |seed| run_election(seed, world(), RUN_LIMITS, MemoryOnlyOmega::leader).violation;

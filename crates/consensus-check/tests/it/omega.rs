@@ -29,7 +29,7 @@ fn two_processes_elect_leader_in_every_order_of_steps() {
     assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// Checks that some seed of the mutant violates a property, and that the same seed violates none
 /// with all rules.
 fn mutant_violates<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
     let violation = |seed| run_election(seed, world(), RUN_LIMITS, Omega::leader).violation;

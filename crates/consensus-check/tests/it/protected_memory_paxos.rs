@@ -31,7 +31,7 @@ fn two_processes_agree_in_every_order_of_steps() {
     assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
 }
 
-/// A write that was executed gets a nak, as after a link failure before its acknowledgement.
+/// A write that was executed gets a nak, as after a link failure that loses the acknowledgement.
 #[test]
 fn two_processes_agree_after_disconnect() {
     let limits = FaultLimits { leader_changes: 2, disconnects: 1, ..FaultLimits::default() };

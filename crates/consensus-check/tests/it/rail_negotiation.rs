@@ -1,5 +1,5 @@
-//! The rail negotiation of virtual queue pairs: every order of steps at a small size, and the rules
-//! that the exploration needs.
+//! The rail negotiation of virtual queue pairs: every order of steps at a small size, and the
+//! violations that are found if the driver lacks a rule.
 
 use mitra_consensus_check::{RailFaultLimits, RailRule, exhaustive_rails, run_rails_from_seed};
 
@@ -10,7 +10,8 @@ fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
 
-/// An end that closes does not know to which rail its peer is bound; the peer decides nevertheless.
+/// An end that closes during a move does not know which rail its peer uses. The peer nevertheless
+/// decides its operations.
 #[test]
 fn application_that_closes_during_a_move() {
     let exploration = exhaustive_rails(RailFaultLimits::ONE_CLOSE, 3, None).explore();
@@ -18,9 +19,9 @@ fn application_that_closes_during_a_move() {
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
 
-/// An end that waits for the peer's Resume may decline the peer's next proposal. The end then still
-/// waits, and asks again. (An end that took the proposal as the proof that its move was over waited
-/// forever: seed 86531 of the simulator's failover workload.)
+/// An end that waits for the peer's Resume may decline the peer's next proposal. The end then must
+/// keep waiting, and ask again. In seed 86531 of the simulator's failover workload, an end took the
+/// proposal as proof that its move was over, and waited forever.
 #[test]
 fn last_rail_that_fails_twice() {
     let exploration = exhaustive_rails(RailFaultLimits::LAST_RAIL, 3, None).explore();

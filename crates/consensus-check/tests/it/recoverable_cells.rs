@@ -69,8 +69,8 @@ struct Mutant {
 }
 
 impl Mutant {
-    /// A mutant without a rule of the cell, on NICs and with a publication that hide no other
-    /// error.
+    /// A mutant without a rule of the cell. The publication is right for the NICs, so only the
+    /// missing rule can violate the property.
     fn without(rule: BrokenCellRule) -> Mutant {
         Mutant { broken: Some(rule), publication: Publication::Write, rules: WRITE_ATOMICITY }
     }
@@ -102,8 +102,8 @@ fn mutant_without_fence_is_found() {
 
 #[test]
 fn mutant_that_writes_the_announcement_of_another_owner_is_found() {
-    // The third client overwrites the second change of the first client, before the WRITE for the
-    // first change.
+    // The third client overwrites the first client's second change, before the second client's
+    // WRITE for the first change is executed.
     let programs: &[&[CellCall]] = &[&[add(0, 1), add(0, 2)], &[add(0, 10)], &[add(0, 100)]];
     Mutant::without(BrokenCellRule::HelpByCompareSwap).is_found(programs, &[1, 0, 0]);
 }

@@ -29,7 +29,7 @@ fn processes_apply_same_commands_and_commit_all_of_them_from_every_seed() {
     }
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// Checks that some seed of the mutant violates a property, and that the same seed violates none
 /// with all rules.
 fn mutant_violates<R: Rules>(
     world: impl Fn() -> LogWorld<R>,

@@ -62,7 +62,7 @@ fn two_correct_processes_agree_in_every_order_of_steps() {
     assert!(found.states > 100_000, "only {} states were explored", found.states);
 }
 
-/// Checks that processes disagree or get stuck from some seed without a rule, and that neither
+/// Checks that, from some seed, the processes of the mutant disagree or get stuck, and that neither
 /// happens from this seed with all rules.
 fn mutant_violates(find_violation: fn(u64) -> Option<Violation>) {
     let violation_seed = (0..20_000).find_map(|seed| Some((seed, find_violation(seed)?)));

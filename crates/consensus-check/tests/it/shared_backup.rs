@@ -1,5 +1,5 @@
-//! Queue pairs with a shared backup: every order of steps at a small size, and the rules of the
-//! driver that the exploration needs.
+//! Queue pairs with a shared backup: every order of steps at a small size, and the violations that
+//! are found if the driver lacks a rule.
 
 use mitra_consensus_check::{
     SharedBackupLimits, SharedBackupRule, exhaustive_shared_backup, run_shared_backup_from_seed,

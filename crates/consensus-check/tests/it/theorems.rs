@@ -14,7 +14,8 @@ fn each_theorem_is_shown_in_a_few_steps() {
     }
 }
 
-/// A theorem's world lacks only the rule that the theorem breaks. With this rule, the world holds.
+/// The recovery in each theorem's world lacks a rule of `fence-evidence-replay`. With all rules,
+/// the properties hold.
 #[test]
 fn fence_evidence_and_replay_avoid_the_theorems() {
     let entry = CATALOGUE.iter().find(|entry| entry.name == "fence-evidence-replay").expect("an entry");
@@ -31,7 +32,7 @@ fn fence_evidence_and_replay_avoid_the_theorems() {
     assert!(faults > 500, "{faults} faults");
 }
 
-/// Explores the world of the model by itself. Returns whether some run of it violates `holds`.
+/// Explores a world without the model checker. Returns whether some run violates `holds`.
 fn is_violated(setup: ResendSetup, holds: fn(&ResendWorld) -> bool) -> bool {
     let mut seen = std::collections::BTreeSet::new();
     let mut open = vec![ResendWorld::new(setup)];

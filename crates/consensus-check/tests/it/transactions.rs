@@ -1,5 +1,5 @@
-//! Transactions: every order of steps in small worlds, the rules of their surroundings that the
-//! exploration needs, and worlds from seeds.
+//! Transactions: every order of steps in small worlds, the violations that are found if the
+//! transactions' environment lacks a rule, and worlds from seeds.
 
 use mitra_consensus_check::RecordUse::{LockThenAppend, ReadThenAppend};
 use mitra_consensus_check::transaction_worlds::WORLDS;
@@ -77,7 +77,8 @@ fn recovery_without_fence_is_found() {
     is_found(TransactionConfig { fences: false, ..config });
 }
 
-/// The next life of a coordinator uses a slot whose entry is not applied.
+/// Before the recovery of a coordinator's last life, the next life uses a slot whose entry is not
+/// applied yet.
 #[test]
 fn next_life_before_the_recovery_is_found() {
     let config = TransactionConfig {
@@ -89,7 +90,8 @@ fn next_life_before_the_recovery_is_found() {
     is_found(TransactionConfig { recovers_first: false, ..config });
 }
 
-/// The old version is read before another transaction commits, and the free lock after it commits.
+/// One READ returns the old version from before the commit of another transaction, and the free
+/// lock word from after this commit.
 #[test]
 fn header_that_is_torn_is_found() {
     is_found(TransactionConfig { tears_headers: true, ..world("write-skew") });

@@ -24,8 +24,8 @@ impl<C, K> Client<C, K> {
         }
     }
 
-    /// Handles the memory node's answer to a handshake on the unconnected end `link`. The client is
-    /// then connected or crashed. If `link` does not connect, the client stays disconnected.
+    /// Handles the memory node's answer to a handshake on the unconnected end `link`. Afterwards,
+    /// the client is connected or crashed, or it stays disconnected if `link` does not connect.
     pub fn on_welcome(
         &mut self,
         welcome: &Welcome,
@@ -53,8 +53,8 @@ impl<C, K> Client<C, K> {
             }
             self.regions[region] = RegionState { read, write, seqs };
         }
-        // The memory node has fenced the old connection, so a WRITE that was not executed before
-        // will not be executed later.
+        // The memory node has fenced the old connection, so a WRITE that is not executed yet will
+        // never be executed.
         while let Some(at) = self.pending.iter().position(|p| p.stage == Stage::OutcomeUnknown) {
             let response =
                 if Mutant::UndoneWriteAcknowledged.is_on() { Response::Ack } else { Response::Nak };

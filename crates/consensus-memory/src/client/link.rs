@@ -14,7 +14,7 @@ pub trait ClientLink {
     fn connect(&mut self, info: &[u8]) -> bool;
 
     /// Imports the encoded key of a region of `len` bytes. Returns `None` if the key is malformed
-    /// or has another length.
+    /// or is for a region of a different length.
     fn import(&mut self, encoded: &[u8], len: u64) -> Option<Self::Key>;
 
     /// Returns how many work requests can be posted now.

@@ -67,8 +67,8 @@ struct PendingOp<C> {
     stage: Stage,
     /// The cells that a read operation has read so far.
     cells: Vec<C>,
-    /// The sequence number of the whole slot, if the last READ found the other slot of the register
-    /// torn. The operation reads this register next, after `cells`.
+    /// `Some` if the last READ found one of a register's two slots torn: the sequence number of the
+    /// whole slot. The operation reads this register again next, because `cells` ends before it.
     whole_beside_torn: Option<u64>,
     /// The number of READs of the same register so far that found a torn slot.
     torn_reads: u32,
@@ -132,7 +132,7 @@ impl<C, K> Client<C, K> {
     }
 
     /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is
-    /// not the configured one. The client never connects again.
+    /// not the configured layout. The client never connects again.
     pub fn is_crashed(&self) -> bool {
         self.state == State::Crashed
     }

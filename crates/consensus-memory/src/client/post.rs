@@ -103,8 +103,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Responds with NAK to queued operations that can never be posted, and with no cells to
-    /// permitted reads of no registers.
+    /// Responds with NAK to queued operations that can never be posted, and with an empty list of
+    /// cells to permitted reads of zero registers.
     pub fn nak_impossible(&mut self, responses: &mut Vec<(OpId, Response<C>)>) {
         let impossible = |client: &Client<C, K>| {
             client.pending.iter().position(|p| p.stage == Stage::Queued && client.is_impossible(&p.op))
@@ -124,7 +124,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
     }
 
     /// Returns whether an operation can never be posted: the process lacks the permission, the
-    /// register does not exist or has the other kind, or the cell does not fit in the register.
+    /// register does not exist or is of the wrong kind, or the cell does not fit in the register.
     fn is_impossible(&self, op: &Op<C>) -> bool {
         let may_write = |region: u8, register: u16| {
             self.regions.get(usize::from(region)).is_some_and(|state| state.write.is_some())

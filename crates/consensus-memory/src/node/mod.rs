@@ -65,7 +65,8 @@ impl<K, F: Files> Node<K, F> {
         let layout = Layout::new(&config.regions, config.register_capacity);
         let mut incarnations = vec![Vec::new(); n];
         for &(p, incarnation) in storage.iter().flat_map(Storage::process_incarnations) {
-            // An incarnation is recorded again when it replaces a failed record.
+            // To replace a failed record, the node records an accepted incarnation once more. This
+            // repetition is not a new incarnation.
             let known =
                 incarnations.get_mut(usize::from(p.0)).filter(|known| known.last() != Some(&incarnation));
             known.into_iter().for_each(|known| known.push(incarnation));
@@ -97,12 +98,12 @@ impl<K, F: Files> Node<K, F> {
     /// if the node refuses the process or its incarnation, if a NIC does not confirm a revocation,
     /// or if the NIC or the storage fails. The process dials again.
     ///
-    /// A reconnecting process must take an exclusive write permission again, because it may be a
-    /// second process with the same id that was started while the first process was suspended.
-    /// After the reconnection, the memory node treats the earlier incarnation as crashed and
-    /// refuses its handshakes, because neither incarnation knows the ballots of the other
-    /// incarnation. After the node has reopened its storage, every process must take the permission
-    /// again, because the storage does not record the permissions.
+    /// A reconnecting process must take an exclusive write permission again. The process may be a
+    /// second process with the same id, started while the first process was suspended. After the
+    /// reconnection, the memory node treats the earlier incarnation as crashed and refuses its
+    /// handshakes, because neither incarnation knows the ballots of the other incarnation. After
+    /// the node has reopened its storage, every process must take the permission again, because the
+    /// storage does not record the permissions.
     pub fn accept(&mut self, hello: &Hello, nic: &mut impl NodeNic<Key = K>) -> Option<Welcome> {
         let p = hello.from;
         if hello.version != VERSION || self.config.tokens.get(usize::from(p.0)) != Some(&hello.token) {

@@ -68,7 +68,7 @@ pub trait StoredFile: Debug + Send + Sync {
     /// Writes all of `data` at an offset.
     ///
     /// # Errors
-    /// If the operating system refuses the write. Any part of `data` may have been written, and may
-    /// later be on the disk or not.
+    /// If the operating system refuses the write. Any part of `data` has possibly been written, and
+    /// may reach the disk later or not.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 }

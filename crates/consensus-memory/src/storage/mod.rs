@@ -243,9 +243,10 @@ impl<F: Files> Storage<F> {
     }
 }
 
-/// After a failed write, the page cache may show bytes that are not on the disk, and Linux does not
-/// write them later by itself (fsync(2), Rebello et al., USENIX ATC 2020). Without the second
-/// write, processes would read these bytes now, but not after a reboot.
+/// Writes the contents of a file again. If a write failed in an earlier run, the page cache may
+/// show bytes that are not on the disk, and Linux does not write them later by itself (fsync(2),
+/// Rebello et al., USENIX ATC 2020). Processes would then read these bytes now, but not after a
+/// reboot.
 fn write_again(file: &impl StoredFile, len: usize) -> io::Result<()> {
     let mut chunk = vec![0; len.min(REWRITE_BYTES)];
     for offset in (0..len).step_by(REWRITE_BYTES) {

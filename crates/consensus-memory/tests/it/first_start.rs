@@ -16,7 +16,7 @@ struct Contents {
     durable: Vec<u8>,
 }
 
-/// A disk whose process dies at a call of [`StoredFile::sync`].
+/// A disk. The process that uses the disk dies at a chosen call of [`StoredFile::sync`].
 #[derive(Clone, Debug, Default)]
 struct Disk {
     files: Arc<Mutex<BTreeMap<String, Contents>>>,
@@ -28,7 +28,7 @@ impl Disk {
         self.files.lock().unwrap()
     }
 
-    /// The process dies at the call of `sync` after this number of calls.
+    /// Lets this number of calls of `sync` succeed. The process dies at the next call.
     fn die_after(&self, syncs: Option<u32>) {
         self.syncs_left.lock().unwrap().replace(syncs);
     }

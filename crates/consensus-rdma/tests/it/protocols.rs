@@ -143,14 +143,15 @@ fn deposed_leader_is_refused_by_nic() {
     cluster.nodes[0] = p0;
     let p0 = cluster.nodes[0].as_mut().expect("p0");
     assert_eq!(p0.connection_count(MemoryId(0)), 1);
-    // p0 skips phase 1 and writes by a revoked key.
+    // p0 begins with the write of its value, by a revoked key.
     p0.handle_input(Input::Leader(ProcessId(0)));
     assert_eq!(cluster.wait_for_decision(), 11);
     let reconnected_count = |c: &Cluster<ProtectedMemoryPaxos<u64>>| {
         let p0 = c.nodes[0].as_ref().expect("p0");
         (0..3).filter(|&m| p0.connection_count(MemoryId(m)) == 2).count()
     };
-    // One memory may have executed p0's WRITE before p1 took its permissions.
+    // p1 needs only two memories to decide, so one memory may execute p0's WRITE before p1's
+    // takeover.
     cluster
         .wait_until("p0 was refused by a majority, and has connected again", |c| reconnected_count(c) >= 2);
 }

@@ -26,8 +26,8 @@ enum Source {
     Unread,
     /// The content of the registers of the round.
     Read(Vec<Cell>),
-    /// The registers hold newer entries, so the memory has a snapshot, whose header is to be read
-    /// next.
+    /// The registers hold entries newer than the round, so the memory has a snapshot. The memory's
+    /// header is to be read next.
     Recycled,
     /// The snapshot described by `meta` is being read. `chunks` is the number of chunks read so
     /// far, and `bytes` is their content.
@@ -87,7 +87,8 @@ impl CatchUp {
                         read += 1;
                     }
                 }
-                // Another snapshot may have overwritten the area meanwhile.
+                // If a chunk is missing, a newer snapshot has overwritten the area since the header
+                // was read.
                 if read == *chunks + cells.len() as u16 {
                     Source::Partial { meta: *meta, chunks: read, bytes }
                 } else {
@@ -122,7 +123,7 @@ impl CatchUp {
     }
 
     /// Delivers, in order, the entries of the round that have been read from a majority of the
-    /// memories. Marks each memory whose registers hold newer entries as recycled.
+    /// memories. Marks a memory as recycled if its registers hold newer entries.
     fn deliver_shown<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::FOLLOWER_READS_MAJORITY && !Mutant::FollowerReadsOneMemory.is_on() {
             majority(self.sources.len())

@@ -20,9 +20,9 @@ pub struct Config {
     pub processes: u8,
     /// The number of memories, 1 to 64. A majority of them must be alive.
     pub memories: u8,
-    /// The maximum number of entries in flight, 1 to `window`. Commands that are submitted when
-    /// this number is reached wait and share the next entries. A smaller maximum therefore leads to
-    /// fewer and larger entries.
+    /// The maximum number of entries in flight, 1 to `window`. Once this number is reached,
+    /// submitted commands wait, and then share entries. A smaller maximum therefore leads to fewer
+    /// and larger entries.
     pub max_inflight: u16,
     /// The maximum number of registers that one operation reads. Also the maximum number of
     /// outstanding entry writes per memory, and of outstanding chunk writes.
@@ -73,8 +73,8 @@ impl Config {
         }]
     }
 
-    /// Returns the number of leading commands that fit in one entry together. Returns 1 if there is
-    /// no command.
+    /// Returns how many of the first commands fit into one entry together, or 1 if there is no
+    /// command.
     pub(super) fn batch<'a>(&self, all: impl Iterator<Item = &'a Vec<u8>>) -> usize {
         let room = self.register_bytes as usize - OVERHEAD;
         let ends = all.scan(0, |bytes, command| {
@@ -110,8 +110,8 @@ impl Config {
         read(self.slot(first), (last - first) as u16 + 1)
     }
 
-    /// Returns the number of windows from the window that contains index `first` to the window that
-    /// contains `last`, without the first of these windows.
+    /// Returns the number of windows after the window of index `first`, up to and including the
+    /// window of index `last`.
     pub(super) fn windows_between(&self, first: u64, last: u64) -> u64 {
         last / u64::from(self.window) - first / u64::from(self.window)
     }

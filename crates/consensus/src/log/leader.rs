@@ -248,8 +248,8 @@ impl LeaderState {
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
         match (purpose, response, &mut memory.snapshot_write) {
-            // Another process has taken the permission, or the connection broke. The leader takes
-            // the memory over again, and reads the header to find out whether a higher ballot has
+            // After a NAK, another process has taken the permission, or the connection broke. The
+            // leader takes the memory over again. The header then shows whether a higher ballot has
             // begun.
             (OpPurpose::Entry(index), Response::Nak, _)
                 if Mutant::RefusedWriteCounts.is_on() && index > self.floor =>

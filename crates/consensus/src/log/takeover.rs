@@ -64,9 +64,9 @@ impl Takeover {
 }
 
 impl LeaderState {
-    /// Removes and returns the entries found after the floor and before the first hole, if a
-    /// majority of the memories has promised and been scanned. Returns `None` otherwise, or if the
-    /// takeover is complete.
+    /// Once a majority of the memories has promised and been scanned, removes and returns the
+    /// entries found between the floor and the first hole. Returns `None` until then, and after the
+    /// takeover.
     pub(super) fn takeover_result<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
         let takeover = self.takeover.as_mut()?;
         let ready = self.progress.iter().zip(&takeover.scanned);
@@ -146,9 +146,9 @@ impl LeaderState {
                 let behind = memory.header.snapshot.index > self.floor
                     && self.takeover.is_some()
                     && !Mutant::LeadsBehindRecycling.is_on();
-                // If the leader has not written its ballot to this header in this term, an equal
-                // ballot there was written before the process lost its state. The process does not
-                // know which entries it wrote in that ballot, and needs a higher ballot.
+                // If the header holds this ballot before the leader has written the header in this
+                // term, the process wrote the ballot before it lost its state. The process does not
+                // know which entries it wrote in that ballot, so it needs a higher ballot.
                 let restarts_above = R::RESTARTS_ABOVE_OWN_BALLOT && !Mutant::OwnBallotUsedAgain.is_on();
                 let first_refused_ballot =
                     self.ballot + u64::from(memory.ballot_write_invoked || !restarts_above);

@@ -1,5 +1,5 @@
 //! The server's end of a client connection. The server sends replies in the order of the requests,
-//! even if it knows them in another order.
+//! even if the replies become known in a different order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

@@ -16,7 +16,7 @@ pub(super) struct MultiPart {
     /// The first error reply.
     error: Option<Reply>,
     refused: bool,
-    /// Whether a part was or may have been executed.
+    /// Whether a part was executed, or was possibly executed.
     maybe_executed: bool,
 }
 
@@ -56,7 +56,7 @@ impl MultiPart {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum MultiPartResult {
     Reply(Reply),
-    /// At least one part was refused, and at least one other part was or may have been executed.
+    /// At least one part was refused, and at least one part was executed or was possibly executed.
     PartlyRefused,
 }
 
