@@ -301,7 +301,7 @@ impl Codec<'_> for Evidence {
             psn: (flags & 1 != 0).then_some(psn),
             log: (flags & 2 != 0).then_some(log),
             lacks_receive: flags & 4 != 0,
-            // In the order of their encodings.
+            // The fields from here on are read in their order on the wire.
             received: Codec::take(reader)?,
             partial_imm_bytes: Codec::take(reader)?,
             saved: (0..saved)

@@ -52,8 +52,9 @@ pub enum Kind {
     Read,
     Atomic,
     /// The bind of a window or a local invalidation. The requester's NIC executes the operation
-    /// without a packet, when everything before it has completed. No operation is posted behind one
-    /// in flight. A verdict is needed only if the NIC has not executed the operation.
+    /// without a packet, when everything before it has completed. While the operation is in flight,
+    /// no other is posted behind it. A verdict is needed only if the NIC has not executed the
+    /// operation.
     Local,
 }
 
