@@ -204,8 +204,8 @@ pub struct Config {
     /// only if the active rail fails.
     pub failback: Option<Failback>,
     /// The number of RNR retries of the RC queue pairs. 7 means no limit: a message waits for a
-    /// receive for as long as the peer's vQP is driven. If the peer neither has a receive nor answers
-    /// for [`Config::peer_timeout`], the vQP closes as
+    /// receive for as long as the peer's vQP is driven. If the peer neither has a receive nor
+    /// answers for [`Config::peer_timeout`], the vQP closes as
     /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable), even without heartbeats: a NIC
     /// that hangs may answer with RNR NAKs for ever.
     pub rnr_retry: u8,

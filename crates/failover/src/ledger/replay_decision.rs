@@ -117,8 +117,8 @@ impl Ledger {
                     })
                     .collect();
                 // The rail completed the first `acknowledged` operations and delivered their
-                // values. The evidence shows the first `done` of them in the peer's memory. If any are
-                // left, a NIC acknowledged them and lost their data.
+                // values. The evidence shows the first `done` of them in the peer's memory. If any
+                // are left, a NIC acknowledged them and lost their data.
                 let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
                 let acknowledged = self.acknowledged_in_flight();
                 let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
