@@ -12,10 +12,10 @@ use mitra_verbs::Time;
 use super::{Phase, RailNegotiation};
 use crate::home_rail::Home;
 
-/// A vQP waits for an unusable home for the peer timeout divided by this number.
+/// The longest wait for an unusable home is the peer timeout divided by this number.
 const WAITS_PER_TIMEOUT: u32 = 4;
-/// A home that a vQP cannot use moves only after this many retry intervals, so that other vQPs can
-/// execute some operations there.
+/// If the home was refused, or is down at the end that does not share atomics, it moves only after
+/// this many retry intervals, so that other vQPs can execute some operations there.
 const MIN_STAY_RETRIES: u32 = 4;
 /// The maximum by which a generation of the peer may exceed the known ones, so that the peer cannot
 /// use up the generations.
