@@ -1,9 +1,9 @@
 //! Measures the time that a virtual queue pair adds to a post with its completion and to an empty
 //! poll.
 //!
-//! The vQP runs over a NIC that only completes what is posted. The same calls on that NIC are timed
-//! beside it, so the difference is the vQP's own time. Run with
-//! `cargo run --release -p mitra-failover --example overhead`.
+//! The vQP runs over a NIC that only completes what is posted. The same calls are also timed on
+//! this NIC without a vQP, so the difference is the vQP's own time. Run with `cargo run --release
+//! -p mitra-failover --example overhead`.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -72,7 +72,7 @@ impl Null {
     }
 }
 
-/// Objects are numbers. Completion queues for data have even ones, the others stay empty.
+/// Objects are numbers. Completion queues for data have even numbers. The others stay empty.
 impl Provider for Null {
     fn attr(&self) -> &DeviceAttr {
         &self.attr

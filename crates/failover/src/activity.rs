@@ -21,7 +21,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The vQP counts until the result is dropped.
+    /// Counts one more vQP until the returned guard is dropped.
     pub(crate) fn count_vqp(self: &Arc<Self>) -> CountedVqp {
         self.vqps.fetch_add(1, Ordering::Relaxed);
         CountedVqp(Arc::clone(self))

@@ -90,8 +90,8 @@ pub enum BuildError {
         "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
     )]
     Xrc,
-    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave a
-    /// rail that works.
+    /// The domain does not have the preferred rail, or the policy does not fence rails and
+    /// therefore cannot leave a rail that works.
     #[error("failback.rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
         /// The configured rail.
@@ -122,7 +122,7 @@ pub enum BuildError {
         "a completion log needs NICs that keep the order of WRITEs, and {nic} does not; switch the log off, or use another NIC"
     )]
     UnorderedWrites {
-        /// The name of the first such NIC.
+        /// The name of the first NIC that does not.
         nic: String,
     },
     /// A number of retries is above 7.
@@ -138,7 +138,7 @@ pub enum BuildError {
         "heartbeat_interval is 0; say a time above 0, or switch heartbeats off by max_missed_heartbeats = 0"
     )]
     HeartbeatInterval,
-    /// A failover could not repeat an unanswered control message before it gives up.
+    /// `peer_timeout` is too short for a failover to repeat an unanswered control message.
     #[error(
         "peer_timeout ({peer_timeout:?}) must be longer than control_retry_interval ({control_retry_interval:?})"
     )]
@@ -218,7 +218,7 @@ impl VirtualQpBuilder {
         &self.domain
     }
 
-    /// Replaces the whole configuration, including what was set before.
+    /// Replaces the whole configuration, and with it the effect of all earlier setters.
     pub fn config(self, config: Config) -> VirtualQpBuilder {
         VirtualQpBuilder { config, ..self }
     }
@@ -238,9 +238,9 @@ impl VirtualQpBuilder {
         VirtualQpBuilder { secret: Some(secret), ..self }
     }
 
-    /// Gives the vQP completion channels of its own, on which control messages raise events too.
-    /// An end that sleeps until an event needs them ([`VirtualQp::handle_events`]). The crate
-    /// `mitra-driver` sets this.
+    /// Gives the vQP completion channels of its own, on which control messages raise events too. An
+    /// end needs these channels if it sleeps until an event arrives ([`VirtualQp::handle_events`]).
+    /// The crate `mitra-driver` sets this.
     pub fn own_channels(self, on: bool) -> VirtualQpBuilder {
         VirtualQpBuilder { own_channels: on, ..self }
     }

@@ -49,8 +49,8 @@ close_reasons! {
     /// in flight cannot be decided.
     PeerUnreachable: "the peer answered on no rail within peer_timeout",
         "check that the peer's process and host run, then connect a new one";
-    /// The peer is silent, and its host reports that no process has the peer's port open. The
-    /// report comes on every rail whose NIC is alive at this end. Only software NICs receive it
+    /// The peer is silent, and on every rail whose NIC is alive at this end, its host has reported
+    /// that no process has the peer's port open. Only software NICs receive this report
     /// ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)). With other NICs, the
     /// vQP closes as [`CloseReason::PeerUnreachable`].
     PeerExited: "the peer's process has ended or closed its NICs: its host refuses packets on every rail that this end can use",

@@ -64,8 +64,8 @@ pub enum Resolution {
 
 /// A completion of a virtual queue pair.
 ///
-/// Sends complete in posting order, each once. Every signalled send has a completion, and every
-/// send that fails.
+/// Sends complete in posting order, each once. Every signalled send has a completion, and so does
+/// every send that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
     /// The `wr_id` of the work request.
@@ -126,8 +126,8 @@ impl Completion {
     }
 }
 
-/// An operation without success. The message names the operation, the cause and, if there is one,
-/// the way out.
+/// An operation that did not succeed. The message names the operation, the cause and, if there is
+/// one, the way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{opcode} {wr_id}: {outcome}")]
 pub struct OperationError {

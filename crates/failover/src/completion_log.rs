@@ -41,7 +41,7 @@ impl CompletionLog {
     }
 
     /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because the
-    /// NIC would refuse its entries.
+    /// NIC would then refuse the peer's entries.
     pub(crate) fn offer(&self, access: Access) -> Option<RemoteRegion> {
         access.contains(Access::REMOTE_WRITE).then(|| self.mr.remote())
     }
@@ -107,8 +107,8 @@ pub(crate) fn mismatch(
     mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, reason)| reason)
 }
 
-/// Returns the number of WRITEs per entry. A NIC of the peer that acknowledges data before the data
-/// is in memory needs an entry for each.
+/// Returns the number of WRITEs per entry. If a NIC of the peer acknowledges data before the data
+/// is in memory, each WRITE needs an entry.
 pub(crate) fn interval(log: &CompletionLogConfig, acks_after_placement: bool) -> u32 {
     if log.durable || !acks_after_placement { 1 } else { log.interval }
 }

@@ -17,8 +17,8 @@ pub enum Service {
     Reliable,
     /// Unreliable connection (UC), without a completion log. The vQP posts each SEND and WRITE
     /// once, on one rail. The message completes successfully when the NIC has sent it or the rail
-    /// has failed, and may then be lost. A failover keeps the order of messages and duplicates
-    /// none.
+    /// has failed, so a completed message may be lost. A failover keeps the order of messages and
+    /// never duplicates one.
     Unreliable,
     /// The sending end of an extended reliable connection (XRC INI). Each SEND and each WRITE with
     /// immediate names a shared receive queue of the peer's XRC domain
@@ -64,13 +64,14 @@ pub struct DetectorConfig {
     /// left.
     pub heartbeat_interval: Duration,
     /// The number of heartbeat intervals without a message on the active rail after which the rail
-    /// has failed. 0 switches heartbeats off at both ends. An end without heartbeats asks whether
-    /// the peer runs only while an operation waits for the peer's program: for a receive
-    /// ([`Config::rnr_retry`]) or in mode [`durable`](CompletionLogConfig::durable).
+    /// has failed. 0 switches heartbeats off at both ends. Without heartbeats, an end checks that
+    /// the peer runs, but only while something waits for the peer's program: an operation for a
+    /// receive ([`Config::rnr_retry`]) or in mode [`durable`](CompletionLogConfig::durable), or a
+    /// received WRITE with immediate for the confirmation of a move.
     ///
-    /// After polls in close succession a vQP reads the clock at every fourth poll only. A peer may
-    /// therefore move the vQP to another rail if a program polls fewer than eight times in all
-    /// these intervals.
+    /// When a program polls in quick succession, the vQP reads the clock only at every fourth poll.
+    /// If the program polls fewer than eight times in `max_missed_heartbeats` intervals, the peer
+    /// may therefore move the vQP to another rail.
     pub max_missed_heartbeats: u32,
     /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,
@@ -95,8 +96,9 @@ impl Default for DetectorConfig {
 
 impl DetectorConfig {
     /// Returns these parameters with the heartbeats that both ends use: the longer interval, and
-    /// the longer time without a message. If either end has no heartbeats, they are off. With its
-    /// own heartbeats, the faster end would take its peer for silent and move without a failure.
+    /// the longer time without a message. If either end has no heartbeats, they are off. If each
+    /// end used its own heartbeats, the faster end would take its peer for silent and move without
+    /// a failure.
     pub(crate) fn agreed(self, peer_interval: Duration, peer_max_missed: u32) -> DetectorConfig {
         let silence = |interval: Duration, missed| interval.saturating_mul(missed).as_nanos();
         let longest = silence(self.heartbeat_interval, self.max_missed_heartbeats)
@@ -118,23 +120,25 @@ impl DetectorConfig {
 pub struct CompletionLogConfig {
     /// The number of WRITEs for which this end writes one entry into the peer's log. Every atomic
     /// has its own entry. If the responder's NIC fails and its PSN is lost, at most this many
-    /// WRITEs at the end of the executed prefix are not decided. The two ends may differ.
+    /// WRITEs at the end of the executed prefix are not decided. The two ends may have different
+    /// intervals.
     ///
-    /// 0 counts as 1. So does every value with `durable`, and if a NIC of the peer acknowledges
-    /// data before it places them: there, only entries prove that a completed WRITE is in memory.
+    /// 0 counts as 1. Every value counts as 1 with `durable`, or if a NIC of the peer may
+    /// acknowledge data before placing it: with such a NIC, only a log entry proves that a
+    /// completed WRITE is in memory.
     pub interval: u32,
     /// The minimum number of slots in this end's completion log. It must be at least the peer's
-    /// `send_wrs`, or twice as many at the receiving end of an XRC connection. `None` stands for
-    /// this end's `send_wrs`, or twice as many.
+    /// `send_wrs`, or twice that at the receiving end of an XRC connection. `None` stands for the
+    /// same minimum, computed from this end's `send_wrs`.
     pub entries: Option<u32>,
-    /// Whether an operation completes only when the peer's processor has seen its effect in memory,
-    /// on rails where the peer's NIC may acknowledge data before it is there
-    /// ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)). This mode has no
-    /// effect on other rails. Both ends need the same, and [`Access::REMOTE_WRITE`].
+    /// Whether an operation completes only when the peer's processor has seen its effect in memory.
+    /// The mode concerns rails whose remote NIC may acknowledge data before placing it
+    /// ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)), and has no effect
+    /// on other rails. Both ends need the same value, and [`Access::REMOTE_WRITE`].
     ///
     /// If such a NIC loses acknowledged data, a failover replays the operations. Without this mode,
-    /// the vQP ends with [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). An
-    /// operation waits for a control message of the peer, which must poll.
+    /// the vQP ends with [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). In
+    /// this mode, an operation waits for a control message of the peer, so the peer must poll.
     pub durable: bool,
 }
 
@@ -144,10 +148,10 @@ impl Default for CompletionLogConfig {
     }
 }
 
-/// The rail to which the vQP moves back while another one works.
+/// The rail to which the vQP moves back even though the active rail works.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Failback {
-    /// The preferred rail. Both ends need the same.
+    /// The preferred rail, which must be the same at both ends.
     pub rail: u8,
     /// The time for which both ends must have been able to use the rail before the vQP moves back.
     pub delay: Duration,
@@ -194,15 +198,15 @@ pub struct Config {
     /// The time after which a control message without an answer is sent again.
     pub control_retry_interval: Duration,
     /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP
-    /// closes. Without heartbeats also the time for which the peer may answer nothing while an
-    /// operation waits for the peer's program.
+    /// closes. Without heartbeats, it is also how long the peer may stay silent while this end waits
+    /// for the peer's program.
     pub peer_timeout: Duration,
     /// The rail to which the vQP moves back, under [`Policy::Exact`]. With `None`, the vQP moves
     /// only if the active rail fails.
     pub failback: Option<Failback>,
-    /// The number of RNR retries of the RC queue pairs; the value 7 means no limit. A message then
-    /// waits for a receive for as long as the peer's vQP is driven. If the peer neither has a
-    /// receive nor answers for [`Config::peer_timeout`], the vQP closes as
+    /// The number of RNR retries of the RC queue pairs. 7 means no limit: a message waits for a
+    /// receive for as long as the peer's vQP is driven. If the peer neither has a receive nor
+    /// answers for [`Config::peer_timeout`], the vQP closes as
     /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable), even without heartbeats: a NIC
     /// that hangs may answer with RNR NAKs for ever.
     pub rnr_retry: u8,
@@ -234,7 +238,7 @@ impl Config {
     }
 
     /// The maximum number of requests in the ledger. A request of an XRC connection may need a
-    /// message before it.
+    /// header message before it, which the ledger holds too.
     pub(crate) fn ledger_depth(&self) -> u32 {
         if self.service == Service::XrcSend { self.send_wrs.saturating_mul(2) } else { self.send_wrs }
     }
@@ -244,8 +248,8 @@ impl Config {
         if self.completion_log.is_some() { 2 } else { 1 }
     }
 
-    /// The maximum number of requests of the ledger that are on a rail, whose NIC has send queues
-    /// of `wrs` entries. The others wait in the ledger.
+    /// The maximum number of the ledger's requests that are posted on a rail whose NIC has send
+    /// queues of `wrs` entries. The other requests wait in the ledger.
     pub(crate) fn posted_depth(&self, wrs: u32) -> u32 {
         self.ledger_depth().min(wrs / self.wrs_per_op())
     }

@@ -24,9 +24,7 @@ pub struct ConnectInfo {
     /// [`Failback::rail`](crate::Failback::rail).
     pub(crate) preferred_rail: Option<u8>,
     pub(crate) rd_atomic: u8,
-    /// [`DetectorConfig::heartbeat_interval`](crate::DetectorConfig::heartbeat_interval).
     pub(crate) heartbeat_interval: Duration,
-    /// [`DetectorConfig::max_missed_heartbeats`](crate::DetectorConfig::max_missed_heartbeats).
     pub(crate) max_missed_heartbeats: u32,
     pub(crate) rails: Vec<RailInfo>,
     /// The completion log at this end for the operations of the other end.
@@ -116,7 +114,7 @@ impl Codec<'_> for ConnectInfo {
             durable: flags & 2 != 0,
             preferred_rail: (flags >> 4).checked_sub(1),
             rd_atomic,
-            // In the order of their encodings.
+            // The fields from here on are read in their order on the wire.
             rails: reader.list(rails.into())?,
             log_region: Codec::take(reader)?,
             heartbeat_interval: Duration::from_nanos(Codec::take(reader)?),

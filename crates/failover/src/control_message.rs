@@ -3,8 +3,8 @@
 //!
 //! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 ·
 //! receiver's cookie 8 · epoch 2 · proposer 1 · body. The cookie is the receiver's secret. A
-//! datagram may come from any host, so the parser checks every length and count and rejects another
-//! cookie.
+//! datagram may come from any host, so the parser checks every length and count and rejects a
+//! datagram with another cookie.
 
 use core::cmp::Ordering;
 
@@ -51,9 +51,9 @@ pub enum Body {
     Propose {
         /// The new rail.
         rail: u8,
-        /// The newest home that the sender knows. If it is on another rail, the sender proposes the
-        /// next generation on the new rail. `None` if the sender knows of no end that shares
-        /// atomics.
+        /// The newest home that the sender knows. If this home is not on the new rail, the sender
+        /// proposes the home of the next generation there. `None` if the sender knows of no end
+        /// that shares atomics.
         home: Option<Home>,
     },
     /// The sender promises the ballot and has fenced the old rail.
@@ -69,17 +69,17 @@ pub enum Body {
     Resume {
         /// Whether the sender has the receiver's Resume.
         has_peer_resume: bool,
-        /// The payload bytes of the sender's torn WRITE with immediate that the sender does not
-        /// send again. The receiver adds them to the length of its next receive. 0 without such a
-        /// WRITE.
+        /// The number of payload bytes of a torn WRITE with immediate that the sender does not send
+        /// again. The receiver adds this number to the length of its next receive. 0 if the sender
+        /// has no such WRITE.
         partial_imm_bytes: u32,
     },
     /// The sender declines the ballot.
     Refuse {
         /// Bit i: the sender cannot use rail i.
         unusable: u8,
-        /// The epoch of the highest ballot that the sender promised. The next proposal must exceed
-        /// it.
+        /// The epoch of the highest ballot that the sender promised. The next proposal needs a
+        /// higher one.
         promised_epoch: u16,
         /// The home rail of the sender's vQPs. `None` if they do not share atomics.
         home: Option<Home>,
@@ -118,13 +118,13 @@ impl Body {
     }
 }
 
-/// The address of the sender's NIC of a rail. The message goes out on every rail, because the
-/// receiver may have lost its way to the sender on this one.
+/// The address of the sender's NIC of a rail. The message goes out on every rail, because it may
+/// not reach the receiver on the rail whose address changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     pub rail: u8,
-    /// The number of the change. Messages may be delayed, so the receiver ignores all but the
-    /// highest.
+    /// The number of the change. Messages may be delayed, so the receiver ignores all changes but
+    /// the one with the highest number.
     pub change: u32,
     pub gid: Gid,
 }
@@ -132,8 +132,8 @@ pub struct Address {
 /// The parameters of a queue pair that replaces a fenced one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NewQp {
-    /// The rail of the queue pair. The receiver ignores the message on another rail, because it
-    /// then does not prove that this rail works.
+    /// The rail of the queue pair. The receiver ignores a message that arrives on another rail,
+    /// because such a message does not prove that this rail works.
     pub rail: u8,
     /// Whether the sender's queue pair is connected to the receiver's.
     pub connected: bool,
@@ -159,8 +159,8 @@ impl From<Malformed> for Rejected {
     }
 }
 
-/// Messages are ordered by their encoding, so that a model checker can keep those in transit in a
-/// set.
+/// Messages are ordered by their encoding, so that a model checker can keep the messages in transit
+/// in a set.
 impl Ord for Message {
     fn cmp(&self, other: &Message) -> Ordering {
         let encode = |message: &Message| message.encode(Role::Zero, SecretWord::new(0));
@@ -301,7 +301,7 @@ impl Codec<'_> for Evidence {
             psn: (flags & 1 != 0).then_some(psn),
             log: (flags & 2 != 0).then_some(log),
             lacks_receive: flags & 4 != 0,
-            // In the order of their encodings.
+            // The fields from here on are read in their order on the wire.
             received: Codec::take(reader)?,
             partial_imm_bytes: Codec::take(reader)?,
             saved: (0..saved)

@@ -57,7 +57,7 @@ struct Shared {
     events: Mutex<Events>,
     counters: Arc<Counters>,
     home: shared_home::SharedHome,
-    /// The ports of the NICs when they were last read. They outlive the NICs.
+    /// The port of each NIC as last read, also if the NIC has died since.
     ports: Mutex<Vec<PortAttr>>,
 }
 
@@ -78,8 +78,8 @@ impl Domain {
         Domain::make(providers, |_| Ok(None))
     }
 
-    /// Creates a domain with a completion channel on each NIC, which applications need that wait
-    /// for the events of [`VirtualQp::arm`](crate::VirtualQp::arm).
+    /// Creates a domain with a completion channel on each NIC. An application that waits for the
+    /// events of [`VirtualQp::arm`](crate::VirtualQp::arm) needs these channels.
     ///
     /// # Errors
     /// The errors of [`Domain::new`]; any error of [`Provider::create_completion_channel`].
@@ -144,7 +144,7 @@ impl Domain {
         self.shared.counters.read()
     }
 
-    /// What the vQPs of [`Domain::activity`] have done and do, in detail.
+    /// Detailed counts and states of the vQPs of [`Domain::activity`].
     pub fn telemetry(&self) -> &Arc<Telemetry> {
         self.shared.counters.telemetry()
     }
@@ -292,7 +292,7 @@ impl Domain {
         if !Mutant::DeregisteredKeyKept.is_on() {
             lock(&self.memory).retain(|r| r.mr.primary().lkey != mr.primary().lkey);
         }
-        first.and(self.revoke_grants_to(mr.primary().rkey)) // none is made any more
+        first.and(self.revoke_grants_to(mr.primary().rkey)) // no further grant is made
     }
 
     /// Translates an entry from the primary registration to `rail`. For an unknown key, the result

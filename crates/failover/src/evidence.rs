@@ -51,9 +51,10 @@ pub enum Kind {
     /// Does not change the responder's memory.
     Read,
     Atomic,
-    /// The bind of a window or a local invalidation. The requester's NIC executes it without a
-    /// packet, when everything before it has completed. Such an operation is the last in flight.
-    /// The evidence concerns it only if the NIC has not executed it.
+    /// The bind of a window or a local invalidation. The requester's NIC executes the operation
+    /// without a packet, when everything before it has completed. While the operation is in flight,
+    /// no other is posted behind it. A verdict is needed only if the NIC has not executed the
+    /// operation.
     Local,
 }
 
@@ -104,8 +105,8 @@ pub struct Completed {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The responder executed the whole operation. A READ counts as executed if the responder
-    /// executed operations up to it.
+    /// The responder executed the whole operation. A READ counts as executed if the executed prefix
+    /// contains it.
     Executed,
     NotExecuted,
     /// The responder executed this number of packets, which is not all of them.
@@ -254,8 +255,8 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> V
             proven = i + 1;
         }
     }
-    // Upper bound: an operation that a record would contain and does not was not completely
-    // executed. No later operation was executed.
+    // Upper bound: if a record would contain an operation but does not, the responder did not
+    // execute the operation completely, and executed no later one.
     let mut beyond = false;
     ops.iter()
         .enumerate()

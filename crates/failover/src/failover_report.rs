@@ -18,7 +18,7 @@ pub struct FailoverReport {
     pub stats: RecoveryStats,
     /// The time at which this end detected the failure, or learned of it from the peer.
     pub detected_at: Time,
-    /// The time at which this end began to fence. Before, the two ends agreed on the move.
+    /// The time at which this end began to fence. Until then, the two ends agreed on the move.
     pub fence_began_at: Time,
     /// The time at which this end's fence was done.
     pub fenced_at: Time,

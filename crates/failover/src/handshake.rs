@@ -30,8 +30,8 @@ const CONNECTED: u8 = 1;
 /// 128 KiB.
 ///
 /// Both ends send before they read, so the sockets must buffer a whole message. The parameters have
-/// less than 500 bytes and a region has at most 105, which fits unless hundreds of regions are
-/// lent.
+/// less than 500 bytes and a region has at most 105, so a message fits unless hundreds of regions
+/// are lent.
 ///
 /// # Errors
 /// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer closes it early;

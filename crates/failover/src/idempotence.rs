@@ -31,7 +31,7 @@ pub enum LostValue {
     SavedResult,
 }
 
-/// The effect of a second execution of an operation, and the evidence of the first
+/// The effect of a second execution of an operation, and the evidence of the first execution
 /// ([`idempotence`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Idempotence {
@@ -40,8 +40,8 @@ pub struct Idempotence {
     /// Whether the responder's PSN shows how many packets of the operation were executed. The PSN
     /// can be read while the responder's NIC answers.
     pub by_responder_psn: bool,
-    /// Whether the completion log can prove the execution. The log survives the responder's NIC. Of
-    /// the operations behind the last entry, it leaves the first one undecided.
+    /// Whether the completion log can prove the execution. The log survives the responder's NIC.
+    /// The log leaves the first operation behind its last entry undecided.
     pub by_completion_log: bool,
     /// Whether the receiver record shows the delivery of the message or of the notification. The
     /// record survives the responder's NIC.
@@ -53,8 +53,8 @@ pub struct Idempotence {
     pub fixes_earlier_reads: bool,
 }
 
-/// Returns the effect of a second execution of an operation, and the evidence of the first. The
-/// decisions of [`Policy::Exact`] follow from both.
+/// Returns the effect of a second execution of an operation, and the evidence of the first
+/// execution. The decisions of [`Policy::Exact`] follow from both.
 ///
 /// No evidence exists for a local operation (a bind or a local invalidation), because it sends no
 /// packet. None is needed.
@@ -138,8 +138,8 @@ mod tests {
         Failure { row: "the same, log off", responder_nic_readable: false, log: false },
     ];
 
-    /// Returns the plans for two equal operations in flight. The first `executed` were executed,
-    /// with their log entries.
+    /// Returns the plans for two equal operations in flight. The first `executed` of the two were
+    /// executed, with their log entries.
     fn plans(op: &SendOp, failure: &Failure, executed: usize) -> Vec<Plan> {
         let kind = Kind::of(op);
         let step = 1 + u32::from(failure.log && kind.is_logged());

@@ -46,8 +46,8 @@ pub(crate) fn check_limit(attribute: &'static str, requested: u64, limit: u64) -
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
 }
 
-/// Checks a request against the rules and limits of the rails' queue pairs. A queue pair that
-/// refused the request later would close the vQP.
+/// Checks a request against the rules and limits of the rails' queue pairs. If a queue pair refused
+/// the request later, the vQP would close.
 pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Result<()> {
     if wr.ud.is_some() {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));

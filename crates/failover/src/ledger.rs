@@ -26,8 +26,8 @@ use drain::Drain;
 use durable::Durable;
 pub use replay_decision::{RecoveredValue, RecoveryInput, RecoveryStats};
 
-/// The maximum number of packets in flight, which a single operation may exceed: a quarter of the
-/// PSN space, so that comparisons of PSNs modulo 2^24 are unambiguous.
+/// The maximum number of packets in flight: a quarter of the PSN space, so that comparisons of PSNs
+/// modulo 2^24 are unambiguous. A single operation may exceed this number.
 const MAX_PACKETS: u32 = 1 << 22;
 
 /// The number of sequence numbers that an entry of the completion log can have.
@@ -47,27 +47,28 @@ struct Op {
     /// flag is the flag for the rail, and the `skipped` bytes are removed.
     wr: SendWr,
     app_wr_id: u64,
-    /// The SIGNALED flag of the application's request.
     app_signaled: bool,
     write_policy: WritePolicy,
     kind: Kind,
-    /// The PSN of the first packet when the operation was last posted. Not valid before.
+    /// The PSN of the first packet when the operation was last posted. Not valid before it is
+    /// posted.
     first_psn: Psn,
     /// Without the packet of the log entry.
     packets: u32,
-    /// Whether a log entry followed the operation when it was last posted. Not valid before.
+    /// Whether a log entry followed the operation when it was last posted. Not valid before it is
+    /// posted.
     logged: bool,
     state: State,
     resolution: Resolution,
     /// As the completion reports it.
     byte_len: u32,
-    /// The bytes at the start of a WRITE that earlier rails executed.
+    /// The number of bytes at the start of a WRITE that earlier rails executed.
     skipped: u64,
-    /// Whether an earlier rail executed a part of the operation, or may have. The outcome must then
+    /// Whether an earlier rail may have executed a part of the operation. If so, the outcome must
     /// not be `Flushed`.
     maybe_executed: bool,
-    /// Whether the NIC of the active rail has executed this local operation, which completes when
-    /// the other NICs have executed it too.
+    /// Whether the NIC of the active rail has executed this local operation. The operation
+    /// completes when the NICs of the other rails have executed it too.
     executed_locally: bool,
     is_cancelled: bool,
 }
@@ -137,13 +138,14 @@ pub struct Ledger {
     completed: Completed,
     durable: Durable,
     drain: Drain,
-    /// The operation in flight that [`Ledger::refuse`] recorded.
+    /// The sequence number and the error of the operation in flight that [`Ledger::refuse`]
+    /// recorded.
     refused: Option<(u64, WcStatus)>,
     /// Whether an error has ended all operations, executed or not. The peer's evidence may then
     /// contain some of them.
     is_ended_by_error: bool,
-    /// The first operation that ended in an error since [`Ledger::resume`]. The application posts
-    /// nothing while there is one.
+    /// The sequence number of the first operation that ended in an error since [`Ledger::resume`].
+    /// While there is one, the application posts nothing.
     halted_at: Option<u64>,
 }
 
@@ -175,18 +177,18 @@ impl Ledger {
         }
     }
 
-    /// Sets how many operations a rail's queue pair holds, if fewer than the depth. Nothing has
-    /// been posted yet.
+    /// Sets how many operations a rail's queue pair holds, if fewer than the depth. Must be called
+    /// before any operation is posted.
     pub fn with_max_posted(self, max_posted: u32) -> Ledger {
         Ledger { max_posted: self.depth.min(max_posted as usize), ..self }
     }
 
-    /// Sets the number of WRITEs per log entry. Nothing has been posted yet.
+    /// Sets the number of WRITEs per log entry. Must be called before any operation is posted.
     pub fn with_log_interval(self, log_interval: u32) -> Ledger {
         Ledger { log_interval, ..self }
     }
 
-    /// Sets the transport service of the rails. Nothing has been posted yet.
+    /// Sets the transport service of the rails. Must be called before any operation is posted.
     pub fn with_service(self, service: Service) -> Ledger {
         Ledger { service, ..self }
     }
@@ -196,8 +198,8 @@ impl Ledger {
         self.ops.len() < self.depth
     }
 
-    /// Whether the next operation can be numbered: entries of the completion log have 48 bits for
-    /// it.
+    /// Whether a sequence number is left for the next operation. An entry of the completion log has
+    /// 48 bits for it.
     pub fn has_number(&self) -> bool {
         self.next_seq() < MAX_OPERATIONS || Mutant::NumbersUnbounded.is_on()
     }
@@ -238,7 +240,7 @@ impl Ledger {
         self.first_seq + self.ops.len() as u64
     }
 
-    /// Removes the operations from `from` on, of which none has been posted.
+    /// Removes the operations from `from` on. None of them has been posted.
     pub fn truncate(&mut self, from: u64) {
         let keep = from.saturating_sub(self.first_seq) as usize;
         debug_assert!(self.ops.iter().skip(keep).all(|op| op.state == State::Pending));
@@ -258,9 +260,9 @@ impl Ledger {
 
     /// Counts a request as in flight before it is appended, and sets its number and its flags for
     /// the rail. The driver posts the request and then calls [`Ledger::push_posted`], so that the
-    /// request is copied while its packets are on their way. Returns `None` if the request must be
-    /// appended first: an earlier operation is pending, a limit is reached, or the vQP keeps a
-    /// completion log. Requires [`Ledger::has_room`], and that the queue is not halted.
+    /// request is copied to the ledger while its packets are on their way. Returns `None` if the
+    /// request must be appended first: an earlier operation is pending, a limit is reached, or the
+    /// vQP keeps a completion log. Requires [`Ledger::has_room`], and that the queue is not halted.
     #[inline]
     pub fn admit_new(&mut self, wr: &mut SendWr) -> Option<Entry> {
         if self.unposted() > 0 || self.log || self.drain != Drain::Off || self.awaits_local_op() {
@@ -409,8 +411,9 @@ impl Ledger {
         self.cursor = self.cursor.min(index);
     }
 
-    /// Ends the operations of a user, whom the `wr_id` names, without sending them again.
-    /// Operations in flight end at the next decision.
+    /// Ends the operations whose application `wr_id` is `user` without sending them again. On the
+    /// queue pair of a shared backup, the `wr_id` names one of its users. Operations in flight end
+    /// at the next decision.
     pub fn cancel(&mut self, user: u64) {
         for op in self.ops.iter_mut().filter(|op| op.app_wr_id == user) {
             op.is_cancelled = true;
@@ -426,9 +429,9 @@ impl Ledger {
         self.restart(psn);
     }
 
-    /// Whether the last posted operation is a local one in flight. No operation is posted behind
-    /// it. A later message may tell the peer the key of a window, which the peer must be able to
-    /// use on every rail to which the vQP moves.
+    /// Whether the last posted operation is a local one in flight. Until that operation ends, no
+    /// operation is posted behind it: a later message may tell the peer the key of a window, and
+    /// the peer must be able to use this key on every rail.
     fn awaits_local_op(&self) -> bool {
         let last = self.cursor.checked_sub(1).and_then(|i| self.ops.get(i));
         last.is_some_and(|op| op.kind == Kind::Local && op.state == State::InFlight)

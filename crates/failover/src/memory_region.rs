@@ -7,8 +7,8 @@ use crate::config::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Work requests name the memory by its primary registration, whichever rail executes them: the
-/// registration on the first rail whose NIC was alive, usually rail 0.
+/// Whichever rail executes them, work requests name the memory by its primary registration. This is
+/// the registration on the first rail whose NIC was alive, usually rail 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMr {
     primary: Mr,
@@ -24,7 +24,7 @@ impl VirtualMr {
     }
 
     /// Returns the region with the same primary keys and other registrations. Returns `None` if no
-    /// rail has one.
+    /// rail has a registration.
     pub(crate) fn reregistered(&self, rails: SmallVec<[Option<Mr>; 2]>) -> Option<VirtualMr> {
         let Mr { pd, addr, len, .. } = *rails.iter().flatten().next()?;
         Some(VirtualMr { primary: Mr { pd, addr, len, ..self.primary }, rails })
@@ -93,12 +93,12 @@ impl RemoteRegion {
         RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
     }
 
-    /// No memory has this length. A window and an unknown key have it.
+    /// A window and an unknown key have this length. No memory has it.
     pub(crate) fn is_window(&self) -> bool {
         self.len == u64::MAX
     }
 
-    /// The address of the byte at `offset` in work requests.
+    /// The address by which work requests name the byte at `offset`.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         self.on_rail(0, offset)
     }

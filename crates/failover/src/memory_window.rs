@@ -7,9 +7,9 @@ const CONSUMER_BITS: u32 = 0xff;
 
 /// A memory window on every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Work requests name the window by its primary allocation, whichever rail executes them: the
-/// allocation on the first rail whose NIC was alive, usually rail 0. A bind gives the windows of
-/// all rails the same low 8 bits of the key.
+/// Whichever rail executes them, work requests name the window by its primary allocation. This is
+/// the allocation on the first rail whose NIC was alive, usually rail 0. A bind gives the windows
+/// of all rails the same low 8 bits of the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMw {
     primary: Mw,

@@ -1,13 +1,14 @@
 //! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and
 //! confirm.
 //!
-//! The negotiation is a state machine without I/O. An end accepts a ballot only above the last
-//! ballot that the end promised, and answers at once with the same Propose message. It sends its
-//! evidence only after its fence. The proposer fences a rail that may still work only after the
-//! acceptance, because the vQP stays on the old rail if the peer cannot use the proposed one. When
-//! each end has the other end's evidence, nothing can be executed on the old rail, so the evidence
-//! on which they decide cannot change. Messages may be lost, duplicated, delayed and reordered.
-//! They are therefore idempotent, contain their ballot, and are sent again until they are answered.
+//! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the
+//! last ballot that the end promised, and answers at once with the same Propose message. An end
+//! sends its evidence only after its fence. If the old rail may still work, the proposer fences it
+//! only after the peer has accepted: if the peer cannot use the proposed rail, the vQP stays on the
+//! old one. When each end has the other end's evidence, both ends have fenced. Nothing more is
+//! executed on the old rail then, so the evidence cannot change. Messages may be lost, duplicated,
+//! delayed and reordered. They are therefore idempotent, contain their ballot, and are sent again
+//! until they are answered.
 
 use core::time::Duration;
 
@@ -44,8 +45,8 @@ mod rail_rejoin;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of retries per peer timeout in two cases: Resumes that are unanswered after
-/// the peer timeout, and proposals to a peer that refuses, each of which uses up an epoch.
+/// The maximum number of messages per peer timeout, for Resumes that stay unanswered longer than
+/// the peer timeout, and for proposals to a peer that refuses. Each proposal uses up an epoch.
 const ATTEMPTS_PER_TIMEOUT: u32 = 32;
 
 /// What the driver must do.
@@ -66,13 +67,13 @@ pub enum Action {
         /// The peer's record of the operations that it executed for this end.
         peer_evidence: Evidence,
     },
-    /// The peer has moved. Add these bytes of the peer's torn WRITE with immediate, which earlier
-    /// rails placed, to the length of the next receive.
+    /// The peer has moved. Earlier rails placed the first bytes of a torn WRITE with immediate of
+    /// the peer. Add their number to the length of the next receive.
     PeerMoved {
         /// 0 if there is no such WRITE.
         partial_imm_bytes: u32,
     },
-    /// Continue on the old, unfenced rail: the peer cannot use another one.
+    /// Continue on the old, unfenced rail, because the peer can use no other rail.
     Stay,
     /// Stop and drain all queue pairs, and call [`RailNegotiation::closed`].
     Close {
@@ -173,22 +174,23 @@ pub struct RailNegotiation {
     /// Rails that the peer refused in the current move, or in the last one if that ended in
     /// [`Action::Stay`].
     refused: u8,
-    /// The time at which this end proposes refused rails again, and the pause after that.
+    /// The time at which this end proposes refused rails again, and the pause from then to the next
+    /// such proposal.
     refused_until: Option<(Time, Duration)>,
     /// The time at which the active rail failed while no move could begin: the last move is
     /// unconfirmed, no other rail is usable, or the pause after the last move is not over.
     stranded_since: Option<Time>,
     move_pauses: MovePauses,
     preference: Option<Preference>,
-    /// The time of the first report that the peer is silent and no rail can be proposed. `None`
-    /// after each message of the peer.
+    /// The time at which the peer was first reported silent while no rail could be proposed. Each
+    /// message of the peer resets the time to `None`.
     silent_since: Option<Time>,
     /// The last ballot that this end declined, which it must not accept later: the proposer may
     /// have sent its evidence for the ballot before it proposed another one.
     declined: Option<Ballot>,
     phase: Phase,
     unconfirmed: Option<UnconfirmedMove>,
-    /// Of this end's Resume of the last move.
+    /// The value in this end's Resume of the last move.
     partial_imm_bytes: u32,
     /// Whether the peer's `partial_imm_bytes` of the last move is unknown.
     awaits_peer_moved: bool,
@@ -252,7 +254,7 @@ impl RailNegotiation {
         }
     }
 
-    /// Begins with this epoch instead of the first one, at both ends and before any message.
+    /// Begins with this epoch instead of the first one. Both ends must do so, before any message.
     pub fn begin_at(&mut self, epoch: u16) {
         let ballot = Ballot { epoch, ..Ballot::FIRST };
         (self.current, self.promised, self.peer_epoch) = (ballot, ballot, epoch);
@@ -294,8 +296,9 @@ impl RailNegotiation {
         self.is_active() && self.unconfirmed.is_none()
     }
 
-    /// Whether the peer's Resume of the last move is missing, and its evidence for the next one
-    /// too. Until one of them arrives, the length of a WRITE with immediate may be unknown.
+    /// Whether this end has neither the peer's Resume of the last move nor the peer's evidence for
+    /// the next one. Until one of the two arrives, the length of a WRITE with immediate may be
+    /// unknown.
     pub fn awaits_peer_moved(&self) -> bool {
         self.awaits_peer_moved
     }
@@ -335,8 +338,8 @@ impl RailNegotiation {
                     self.on_silence(now);
                 }
             }
-            // The move continues while a rail may reach the peer. A failure of the new rail leads
-            // to another move.
+            // If the new rail fails, another move follows. The vQP closes only if the NICs of all
+            // rails are dead.
             Phase::Moving(_) if self.all_rails() & !self.dead == 0 => {
                 self.close(CloseReason::FailedDuringRecovery);
             }
@@ -479,9 +482,9 @@ impl RailNegotiation {
         match &mut self.phase {
             Phase::Moving(m) => {
                 // This end's evidence is valid for the new ballot too. The peer must send its
-                // evidence again with the new ballot: evidence for the old ballot would move the
-                // home to a rail that the vQP does not take, and then away from a rail on which the
-                // peer may have posted.
+                // evidence again with the new ballot. By the peer's evidence for the old ballot,
+                // this end would first move the home to a rail that the vQP does not take. The next
+                // move would then take the home away from a rail on which the peer may have posted.
                 self.actions.retain(|action| {
                     !matches!(
                         action,

@@ -6,7 +6,7 @@ use crate::domain::Domain;
 use crate::memory_region::VirtualMr;
 
 /// A buffer that is registered with a [`Domain`] for as long as the value lives. Only local work
-/// requests may access it. Close the queue pairs that use it first.
+/// requests may access it. Close the queue pairs that use the buffer first.
 #[derive(Debug)]
 pub struct OwnedRegion {
     domain: Arc<Domain>,
@@ -18,7 +18,7 @@ impl OwnedRegion {
     /// Allocates and registers `bytes` zeroed bytes.
     ///
     /// # Errors
-    /// Those of [`Domain::register`].
+    /// The errors of [`Domain::register`].
     pub fn new(domain: &Arc<Domain>, bytes: usize) -> Result<OwnedRegion> {
         let buffer = Arc::new(Buffer::new(bytes));
         let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;

@@ -7,7 +7,7 @@
 //! Refusals are not authenticated, and a firewall may refuse packets for a moment. The detector
 //! therefore requires refusals over some time in which no message of the peer arrives. Messages of
 //! the peer carry its cookie. A forger who cannot suppress the peer's heartbeats achieves nothing.
-//! A forger who can would end the vQP anyway, after `peer_timeout`.
+//! A forger who can suppress them would end the vQP anyway, after `peer_timeout`.
 
 use core::time::Duration;
 

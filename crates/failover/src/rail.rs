@@ -19,8 +19,8 @@ use crate::secret::SecretWord;
 
 #[derive(Debug)]
 pub(crate) struct Rail {
-    /// The port, as of the creation of the rail or the last change of its address. It outlives the
-    /// NIC.
+    /// The port, as of the creation of the rail or the last change of its address. The copy is
+    /// still known when the NIC is dead.
     port: PortAttr,
     data: DataQp,
     /// `None` for the first queue pair of the rail.
@@ -50,8 +50,8 @@ struct Replacement {
 
 impl Rail {
     /// Creates the data queue pair, unless the NIC is dead. `port` is the last known port of the
-    /// NIC. The first PSN is derived from `secret`. The vQP of `cookie` is a member of `control`,
-    /// which the rail leaves when it is destroyed.
+    /// NIC. The first PSN is derived from `secret`. The vQP of `cookie` is a member of `control`.
+    /// The rail ends this membership when the rail is destroyed.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`]. The vQP has then left `control`.
@@ -142,7 +142,7 @@ impl Rail {
         self.peer.is_none_or(|(peer, _)| peer.acks_after_placement)
     }
 
-    /// Connects both queue pairs to the peer. The data queue pair then is in RTR.
+    /// Connects both queue pairs to the peer. Afterwards, the data queue pair is in RTR.
     pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
         self.peer = Some((*peer, mtu));
         self.control_destination = Some(self.control.destination(peer.gid, peer.control_qpn, peer.qkey)?);

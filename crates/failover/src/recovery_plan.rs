@@ -15,7 +15,7 @@ pub enum Plan {
     /// The operation is sent again on the next rail, without the packets that the responder
     /// executed.
     Replay {
-        /// Packets at the start of the operation.
+        /// The number of packets at the start of the operation that the responder executed.
         skip_packets: u32,
     },
 }
@@ -26,7 +26,7 @@ pub struct Case {
     pub op: InFlight,
     pub verdict: Verdict,
     pub fence: bool,
-    /// Matters for a WRITE with an ambiguous verdict.
+    /// Only for a WRITE with an ambiguous verdict.
     pub write_policy: WritePolicy,
 }
 
@@ -67,9 +67,9 @@ pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> 
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Changes {
-    /// An operation certainly changed a part of the peer's memory.
+    /// An operation certainly changed at least a part of the peer's memory.
     began: bool,
-    /// An operation may have changed a part of it.
+    /// An operation may have changed a part of the peer's memory.
     may_have_begun: bool,
 }
 
@@ -109,7 +109,7 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     }
 }
 
-/// Plans an operation behind one that ended in an error. It is not replayed.
+/// Plans an operation behind one that ended in an error. The planned operation is not replayed.
 fn plan_after_error(case: &Case) -> Plan {
     match (case.op.kind, case.verdict) {
         (Kind::Read | Kind::Local, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {

@@ -31,12 +31,13 @@ use crate::key_translation::check_limit;
 ///
 /// [`VirtualQpBuilder::shared_receive_queue`]: crate::VirtualQpBuilder::shared_receive_queue
 pub struct SharedReceiveQueue {
-    /// The domain of the receives' memory. A vQP may have another one.
+    /// The domain of the receives' memory. A vQP may be in another domain.
     domain: Arc<Domain>,
     max_bytes: u64,
     /// The length in bytes of the longest receive posted so far.
     longest: AtomicUsize,
-    /// Whether a receive was posted. `longest` does not tell, because a receive may have no bytes.
+    /// Whether a receive was posted. `longest` may still be 0 then, because a receive may have no
+    /// bytes.
     used: AtomicBool,
     state: Mutex<State>,
     on_limit: Box<dyn Fn() + Send + Sync>,

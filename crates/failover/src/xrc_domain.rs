@@ -43,7 +43,7 @@ impl XrcDomain {
     }
 
     /// Removes a queue. Messages that wait for its receives are dropped. A later message that names
-    /// it closes the virtual queue pair that received the message.
+    /// the queue closes the virtual queue pair that received the message.
     pub fn remove(&self, number: Srqn) {
         self.queues().remove(&number);
     }

@@ -1,5 +1,5 @@
-//! Queue pairs with one shared backup that several threads drive, over software NICs, while the
-//! NICs of a rail are lost.
+//! Several threads drive queue pairs that share one backup, over software NICs, while a NIC is
+//! lost.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ fn nics() -> Result<Vec<Arc<dyn Provider>>, Box<dyn Error>> {
     Ok(vec![nic()?, nic()?])
 }
 
-/// Adds 1 to a counter of the peer [`OPS`] times, and writes the number of additions behind it.
-/// Returns the old values.
+/// Adds 1 to a counter of the peer [`OPS`] times. Each addition is followed by a WRITE of its index
+/// to the word behind the counter. Returns the old values.
 fn add_and_write(
     mut qp: BackedQp,
     word: mitra_verbs::RemoteAddr,

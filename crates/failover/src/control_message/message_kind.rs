@@ -1,4 +1,5 @@
-//! The kinds of control messages. An observer of datagrams sees them without the secrets of a vQP.
+//! The kinds of control messages. An observer of datagrams can read the kinds without the secrets
+//! of a vQP.
 
 use super::{EPOCH_OFFSET, HEADER, VERSION};
 

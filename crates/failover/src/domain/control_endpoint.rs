@@ -25,8 +25,8 @@ const RECVS: u32 = 32;
 const RECVS_PER_MEMBER: u32 = 2;
 /// The maximum number of receives of a shared endpoint. Buffers are allocated as vQPs join.
 const MAX_RECVS: u32 = 4096;
-/// The maximum number of messages that wait for one vQP. More are dropped, as by a full receive
-/// queue.
+/// The maximum number of messages that wait for one vQP. Further messages are dropped, as by a full
+/// receive queue.
 const MAX_WAITING: usize = 32;
 /// The length in bytes of the GRH in front of the payload (`ibv_post_recv(3)`).
 const GRH_LEN: usize = 40;
@@ -49,7 +49,7 @@ pub(crate) struct ControlEndpoint {
 }
 
 /// Receive buffers in one region. The first block has [`RECVS`] buffers. Each further block has as
-/// many as all blocks before it.
+/// many as all earlier blocks together.
 #[derive(Debug)]
 struct Block {
     memory: Arc<Buffer>,
@@ -124,7 +124,7 @@ impl ControlEndpoint {
             }
         }
         let endpoint = match made {
-            // Every call on it fails, as on an endpoint that died with its NIC.
+            // Every call on this endpoint fails, as on an endpoint that died with its NIC.
             Err(Error::DeviceFatal) => {
                 let (nic, state) = (nic.clone(), Mutex::default());
                 ControlEndpoint { nic, cq: NO_CQ, qpn: NO_QP, qkey, max_recvs: 0, state }
@@ -259,11 +259,11 @@ impl ControlEndpoint {
         let _ = self.nic.provider.post_send(self.qpn, &[wr]);
     }
 
-    /// Returns the messages for the vQP of this cookie, in the order of arrival, and the messages
-    /// that name no vQP, for it to count.
+    /// Returns the messages for the vQP of this cookie, in the order of arrival. Messages that name
+    /// no vQP are returned too, so that the caller counts them.
     ///
     /// # Errors
-    /// Any error of the NIC. The messages that arrived before wait for the next call.
+    /// Any error of the NIC. Messages that arrived before the error wait for the next call.
     pub(crate) fn receive(&self, cookie: SecretWord) -> Result<Vec<Datagram>> {
         let mut state = lock(&self.state);
         let State { inboxes, blocks, wcs, .. } = &mut *state;

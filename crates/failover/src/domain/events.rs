@@ -7,8 +7,8 @@ use mitra_verbs::{AsyncEvent, Qpn};
 use super::{Domain, lock};
 use crate::config::MAX_RAILS;
 
-/// The maximum number of unread events of each of the two kinds that a domain stores. The oldest is
-/// dropped first.
+/// The maximum number of stored errors of queue pairs, and of stored first packets of queue pairs
+/// in RTR. If there are more, the oldest is dropped.
 const MAX_QP_ERRORS: usize = 1024;
 
 /// Returns whether an event of a rail's NIC is about an object of the application.

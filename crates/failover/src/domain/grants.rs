@@ -1,8 +1,8 @@
 //! Keys of memory for one queue pair with a shared backup.
 //!
 //! All queue pairs with one backup send their requests on the same queue pairs of the NICs. Each
-//! has keys of its own, which the responder's NIC checks. When a queue pair closes, its keys are
-//! revoked, so the NIC refuses its late requests.
+//! queue pair with the backup has keys of its own, which the responder's NIC checks. When the queue
+//! pair closes, its keys are revoked, so the NIC refuses its late requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -25,10 +25,10 @@ pub(super) struct Grant {
 }
 
 impl Domain {
-    /// Registers the memory of the primary rkey `rkey` again for one queue pair, with those of its
-    /// rights that `access` contains. Returns the description for the peer, and these rights.
-    /// Returns `None` if no such memory or right exists, if the queue pair already has a grant of
-    /// the memory, or if a NIC refuses.
+    /// Registers the memory of the primary rkey `rkey` again for one queue pair, with the rights
+    /// that both the memory and `access` have. Returns the description for the peer, and these
+    /// rights. Returns `None` if no such memory or right exists, if the queue pair already has a
+    /// grant of the memory, or if a NIC refuses.
     pub(crate) fn grant(&self, owner: VqpId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
         // The lock of the grants is taken before the lock of the memory. A revocation has then
         // either removed the memory already, or waits and finds this grant.

@@ -1,4 +1,4 @@
-//! The home rail of a domain's vQPs, with the fences that a move of the home takes.
+//! The home rail of a domain's vQPs (`home_rail.rs`), and the fences when the home moves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -26,7 +26,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomeView {
     pub(crate) home: Home,
-    /// Whether the vQP's queue pair on the rail in question is bound ([`HomeRail`]).
+    /// Whether the vQP's queue pair on the requested rail is bound ([`HomeRail`]).
     pub(crate) is_bound: bool,
 }
 
@@ -52,9 +52,9 @@ impl Domain {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if a connected vQP does not fence the rails that it leaves (another
-    /// [`Policy`](crate::Policy) than `Exact`). Such a vQP is refused later, when it connects.
-    /// [`Error::DeviceFatal`] if vQPs are on several rails already and a NIC can be neither fenced
-    /// nor reset.
+    /// [`Policy`](crate::Policy) than `Exact`). After this call, a vQP with such a policy is
+    /// refused when it connects. [`Error::DeviceFatal`] if vQPs are on several rails already and a
+    /// NIC can be neither fenced nor reset.
     pub fn share_atomics(&self) -> Result<()> {
         let scope = |nic: &super::LocalNic| nic.provider.attr().capabilities.atomic_scope;
         if self.nics.iter().all(|nic| scope(nic) == AtomicScope::Global) {
@@ -132,8 +132,8 @@ impl Domain {
         }
     }
 
-    /// Binds a queue pair with a shared backup on `rail`, so that its peer may post requests to it,
-    /// and connects it by `connect`. Only the backup moves the home.
+    /// Binds the queue pair on `rail` of a vQP that has a shared backup, so that its peer may post
+    /// requests to it, and connects the queue pair by `connect`. Only the backup moves the home.
     ///
     /// # Errors
     /// The error of `connect`. [`Error::Invalid`] if the vQPs share atomics and their home is
@@ -154,12 +154,12 @@ impl Domain {
         connect()
     }
 
-    /// The queue pair, bound by [`Domain::connect_at_home`], must execute nothing more.
+    /// Unbinds a queue pair that [`Domain::connect_at_home`] bound. It must execute nothing more.
     pub(crate) fn unbind_at_home(&self, member: VqpId, rail: u8) {
         self.lock_home().rail.unbind(member, rail);
     }
 
-    /// Connects the queue pair that replaces the bound one of a vQP, by `connect`.
+    /// Connects, by `connect`, the queue pair that replaces the bound queue pair of a vQP.
     ///
     /// # Errors
     /// The error of `connect`. [`Error::Invalid`] if the home has moved since the queue pair was
@@ -187,7 +187,7 @@ impl Domain {
         Some(HomeView { home: state.rail.home(), is_bound: state.rail.is_bound(member, rail) })
     }
 
-    /// Fences the queue pairs that are bound on other rails. Returns whether all are fenced.
+    /// Fences the bound queue pairs on other rails than `rail`. Returns whether all are fenced.
     fn fence_all_outside(&self, home: &mut HomeRail, rail: u8) -> bool {
         while let Some((member, on, qpn)) = home.next_to_fence(rail) {
             if !self.fence_qp(home, member, on, qpn) {

@@ -1,8 +1,8 @@
 //! The memory windows of a domain, and the table of their bindings.
 //!
 //! Queue pairs execute binds and invalidations (`vqp::window_sync`), and this table records them.
-//! By the table, the domain deregisters no region of a bound window, and a queue pair that replaces
-//! another one gets the bindings of its vQP.
+//! The domain uses the table to refuse the deregistration of a region with a bound window. A queue
+//! pair that replaces another one gets the bindings of its vQP from the table.
 
 use mitra_verbs::{Error, Key, MrId, Mw, Result, SendOp, WindowBind, WindowType};
 
@@ -144,8 +144,8 @@ impl Domain {
     }
 
     /// Translates an operation as [`Domain::window_op_on`] does. An operation without a translation
-    /// becomes one that the NIC refuses, as it would refuse the original on a queue pair without
-    /// failover.
+    /// becomes an operation that the NIC refuses. The NIC of a queue pair without failover would
+    /// also refuse the original.
     pub(crate) fn translate_window_op(&self, op: &SendOp, rail: usize) -> SendOp {
         self.window_op_on(op, rail).unwrap_or_else(|| match *op {
             SendOp::BindWindow(bind) => {

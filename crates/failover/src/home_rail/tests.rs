@@ -99,7 +99,8 @@ fn at(rail: u8) -> Home {
     Home { generation: 0, rail }
 }
 
-/// Of two homes that two ends choose at the same time, both take the higher rail's.
+/// If two ends choose homes of one generation at the same time, both take the home with the higher
+/// rail.
 #[test]
 fn older_home_replaces_a_newer_one_only_if_nobody_is_there() {
     let (older, newer) = (Home { generation: 1, rail: 1 }, Home { generation: 1, rail: 2 });
@@ -147,8 +148,8 @@ fn only_a_bound_queue_pair_is_replaced() {
     assert_eq!(core.next_to_fence(1), Some((VqpId(0), 0, qpn(1, 1))));
 }
 
-/// Another queue pair may later have the number of a queue pair that the vQP has left, and must not
-/// be fenced.
+/// A queue pair that the vQP has left may give its number to another queue pair later. The other
+/// queue pair must not be fenced.
 #[test]
 fn vqp_that_does_not_share_atomics_is_bound_to_one_rail() {
     let mut core = HomeRail::default();

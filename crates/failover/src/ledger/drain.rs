@@ -1,4 +1,5 @@
-//! The draining of the send queue (state SQD): operations that have begun end, and no other begins.
+//! The draining of the send queue (state SQD): operations that have begun run to their end, and no
+//! other operation begins.
 
 use super::{Ledger, Op, State};
 use crate::completion::Resolution;
@@ -12,7 +13,7 @@ pub(super) enum Drain {
 }
 
 impl Drain {
-    /// A replayed operation had begun, on the rail that a failover has replaced.
+    /// A replayed operation may be posted, because it had begun on the old rail.
     #[inline]
     pub(super) fn may_post(self, op: &Op) -> bool {
         match self {

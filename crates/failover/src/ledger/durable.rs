@@ -18,7 +18,7 @@ pub(super) struct Durable {
 }
 
 impl Ledger {
-    /// Says whether completions of the next epoch wait for the peer's confirmation. Called when the
+    /// Sets whether completions of the next epoch wait for the peer's confirmation. Called when the
     /// vQP connects, before an operation is posted.
     pub fn set_durable(&mut self, is_on: bool) {
         self.durable = Durable { is_on, ..Durable::default() };

@@ -62,9 +62,9 @@ impl Ledger {
     }
 
     /// Records that the responder or the local NIC refused an operation in flight, which stopped
-    /// the queue pair. The operations before it have succeeded. The next decision ends it with this
-    /// status and flushes the later operations with the same `wr_id`, which names a user of the
-    /// queue. The queue is not halted.
+    /// the queue pair. The operations before it have succeeded. The next decision ends the refused
+    /// operation with this status and flushes the later operations with the same `wr_id`, which
+    /// names a user of the queue. The queue is not halted.
     pub fn refuse(&mut self, seq: u64, status: WcStatus) {
         let Some(index) = self.index_in_flight(seq).filter(|_| self.refused.is_none()) else { return };
         self.refused = Some((seq, status));
@@ -135,7 +135,7 @@ impl Ledger {
 
     /// Halts the queue at the first operation that ended in an error. Later operations that
     /// succeeded were executed while a READ before them was still to be repeated. They end in an
-    /// error too, as behind a failed operation of a NIC.
+    /// error too, because a NIC also reports no success behind a failed operation.
     pub(super) fn halt(&mut self) {
         let next_seq = self.next_seq();
         let mut behind = self.ops.iter_mut().skip_while(|op| !op.has_failed());
@@ -186,7 +186,8 @@ impl Ledger {
                 State::InFlight | State::Pending if is_lost && op.kind.is_message() => {
                     op.state = State::Done(Outcome::Success);
                 }
-                // The queue pairs of all rails are in ERR now.
+                // All queue pairs are in ERR, so it does not matter that the other NICs have not
+                // executed the operation.
                 State::InFlight if op.executed_locally && error != UNFENCED => {
                     op.state = State::Done(Outcome::Success);
                 }

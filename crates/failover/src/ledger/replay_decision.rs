@@ -25,8 +25,8 @@ pub struct RecoveredValue {
 pub struct RecoveryStats {
     /// The operations that were in flight on the old rail.
     pub in_flight: u32,
-    /// Of these, the operations that the peer had executed, under [`Policy::Exact`]. 0 under the
-    /// baseline policies, as are the next two fields.
+    /// Of these, the operations that the peer had executed, under [`Policy::Exact`]. This field and
+    /// the next two are 0 under the baseline policies.
     pub executed: u32,
     /// The operations that the peer had executed in part.
     pub torn: u32,
@@ -40,12 +40,12 @@ pub struct RecoveryStats {
     pub bytes_in_flight: u64,
     /// The payload bytes that are sent again, or requested again by a READ.
     pub bytes_replayed: u64,
-    /// Whether the old rail certainly carried data of the operations in flight: the peer executed a
-    /// part of one that is not a READ, or had no receive for the first unexecuted one. Only under
-    /// [`Policy::Exact`].
+    /// Whether the old rail certainly carried data of the operations in flight: the peer executed
+    /// at least a part of an operation that is not a READ, or had no receive for the first
+    /// operation that was not executed. Only under [`Policy::Exact`].
     pub carried_data: bool,
-    /// The payload bytes of the next two-sided operation that earlier rails placed. Only a torn
-    /// WRITE with immediate has such bytes.
+    /// The number of payload bytes that earlier rails placed of the next two-sided operation. Only
+    /// a torn WRITE with immediate has such bytes.
     pub imm_bytes_kept: u32,
 }
 
@@ -116,9 +116,9 @@ impl Ledger {
                         Case { op, verdict, fence, write_policy: *write_policy }
                     })
                     .collect();
-                // The rail has delivered the values of the operations that it completed. The
-                // evidence now shows the first of them in the peer's memory. Any others were
-                // acknowledged by a NIC that lost their data.
+                // The rail completed the first `acknowledged` operations and delivered their
+                // values. The evidence shows the first `done` of them in the peer's memory. If any
+                // are left, a NIC acknowledged them and lost their data.
                 let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
                 let acknowledged = self.acknowledged_in_flight();
                 let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
@@ -165,16 +165,16 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// The bytes that earlier rails have placed of the next message, if it is a WRITE with
-    /// immediate. The peer adds them to the length of its first receive on the new rail.
+    /// If the next message is a WRITE with immediate, the number of its bytes that earlier rails
+    /// have placed. The peer adds them to the length of its first receive on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)
     }
 
-    /// Flushes the operations behind `seq` that belong to the same user, whom the application's
-    /// `wr_id` names. Executed operations keep their outcome. `later` and `plans` are the
-    /// operations in flight behind `seq`.
+    /// Flushes the operations behind `seq` that have the same application `wr_id`, which names a
+    /// user of a shared backup. Executed operations keep their outcome. `later` and `plans` are the
+    /// operations in flight behind `seq` and their plans.
     fn flush_behind(&mut self, seq: u64, later: &[InFlight], plans: &mut [Plan]) {
         let user = self.op(seq).app_wr_id;
         for (op, plan) in later.iter().zip(plans) {

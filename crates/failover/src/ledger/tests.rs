@@ -217,8 +217,8 @@ fn operation_that_was_not_executed_leaves_later_ones_in_flight() {
     assert_eq!(outcomes(&mut ledger), [Outcome::Success, indeterminate, indeterminate]);
 }
 
-/// The rail executes an operation that is posted again behind the operations that were posted
-/// meanwhile.
+/// An operation that is posted again is executed after the operations that were posted in the
+/// meantime.
 #[test]
 fn completion_does_not_end_an_earlier_operation_that_was_posted_later() {
     let mut ledger = ledger();
@@ -250,8 +250,8 @@ fn cancelled_operations_are_not_sent_again() {
     );
 }
 
-/// A refusal proves that the peer's NIC has acknowledged the operations before it, not that they
-/// are in memory.
+/// A refusal proves that the peer's NIC has acknowledged the earlier operations. It does not prove
+/// that they are in memory.
 #[test]
 fn refused_operation_completes_no_earlier_one_that_the_peer_has_not_seen() {
     let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));

@@ -5,9 +5,9 @@
 //! collects is final, and its Closed messages contain it. The peer needs the evidence of the rail
 //! to which it is bound, and this end may not know whether the peer has moved. There is therefore
 //! one message for each binding that the peer may have, with the ballot of the binding. The peer
-//! decides by the message of its own binding. If only another one has arrived, the peer asks again,
-//! up to the peer timeout. A vQP that decides nothing by evidence closes by any Closed message: an
-//! unreliable connection, or one with a baseline policy.
+//! decides by the message of its own binding. If only a message of another binding has arrived, the
+//! peer asks again, up to the peer timeout. An unreliable connection, or a vQP with a baseline
+//! policy, decides nothing by evidence and closes by any Closed message.
 
 use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
@@ -17,13 +17,14 @@ use crate::ballot::Ballot;
 use crate::control_message::Body;
 use crate::evidence::Evidence;
 
-/// The possible bindings of the peer, each with this end's evidence. Only the last one may lack it.
+/// The possible bindings of the peer, each with this end's evidence. Only the last binding may lack
+/// evidence.
 pub(super) type PeerBindings = SmallVec<[(Ballot, Option<Evidence>); 1]>;
 
 /// The peer's Closed message for a binding that this end does not have.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PendingClose {
-    /// Of the binding, to which this end may still move.
+    /// The ballot of the binding. This end may still move to it.
     ballot: Ballot,
     evidence: Option<Evidence>,
     /// The time of the next request for the message of this end's binding.
@@ -56,7 +57,7 @@ impl RailNegotiation {
 
     /// Sends the Closed messages, after the driver has stopped all queue pairs. `evidence` contains
     /// the operations that this end executed for the peer on the rail of
-    /// [`RailNegotiation::final_ballot`]. `None` if it may be incomplete.
+    /// [`RailNegotiation::final_ballot`]. It is `None` if the evidence may be incomplete.
     pub fn closed(&mut self, evidence: Option<Evidence>) {
         let partial_imm_bytes = self.partial_imm_bytes;
         if let Some((_, last)) = self.peer_bindings.last_mut() {
@@ -102,8 +103,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP if the Closed message for the binding to which this end has just moved
-    /// arrived before. Returns whether it did.
+    /// Called when this end has moved. If the Closed message for the new binding has already
+    /// arrived, closes the vQP and returns true.
     pub(super) fn closes_by_pending(&mut self) -> bool {
         let Some(pending) = self.pending_close.take_if(|pending| pending.ballot == self.current) else {
             return false;

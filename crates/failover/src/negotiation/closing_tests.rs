@@ -13,7 +13,7 @@ fn evidence(n: u32) -> Evidence {
     Evidence { psn: Some(Psn::new(n)), ..Evidence::default() }
 }
 
-/// The evidence of end 1, which closes.
+/// The PSNs in the evidence of end 1, which closes.
 const OF_FENCE: u32 = 10;
 const OF_NEW_RAIL: u32 = 20;
 

@@ -50,7 +50,8 @@ impl Preference {
 
 impl RailNegotiation {
     /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`. The delay
-    /// doubles for each of the last stays on the rail that was shorter than the peer timeout.
+    /// doubles for each of the latest stays on the rail in a row that were shorter than the peer
+    /// timeout.
     pub fn prefer(&mut self, rail: usize, delay: Duration) {
         let rail = rail as u8;
         self.preference = Some(Preference {
@@ -91,7 +92,7 @@ impl RailNegotiation {
         matches!(&self.phase, Phase::Moving(m) if m.is_failback)
     }
 
-    /// Whether this end takes a proposal of `rail` for a failback: the active rail works here, and
+    /// Whether this end treats a proposal of `rail` as a failback: the active rail works here, and
     /// both ends have been able to use `rail` for half of the delay. The proposal itself does not
     /// contain its reason.
     pub(super) fn is_failback_due(&self, now: Time, rail: u8) -> bool {
@@ -104,7 +105,7 @@ impl RailNegotiation {
     }
 
     /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if
-    /// an end cannot use the rail, or if it is active.
+    /// an end cannot use the rail, or if the rail is active.
     pub fn failback_at(&self) -> Option<Time> {
         let preference = self.preference?;
         Some((preference.usable_since? + preference.pause(self.peer_timeout)).max(self.pause_end()))
@@ -133,7 +134,7 @@ mod tests {
             (4, false, 4),
             (10, true, 4),
             (14, true, 4),
-            (15, true, 1), // it has been there for the peer timeout
+            (15, true, 1), // the vQP has been on the rail for the peer timeout
             (16, false, 1),
         ] {
             preference.note_active(Time::ZERO + Duration::from_secs(second), is_on_rail, TIMEOUT);

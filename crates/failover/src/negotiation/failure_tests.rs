@@ -107,7 +107,7 @@ fn another_move_follows_if_the_new_rail_has_failed_meanwhile() {
     }
 }
 
-/// The evidence was final before, and the queue pair is replaced.
+/// The fence had already made the evidence final, and the queue pair is replaced anyway.
 #[test]
 fn queue_pair_that_fails_after_its_fence_began_does_not_exclude_its_rail() {
     let (now, mut ends) = ends_on(1);
@@ -143,7 +143,7 @@ fn move_ends_when_the_last_nic_dies() {
     end.rail_failed(now, 0, RailFailure::NicDead);
     assert_eq!(closing(&mut end), Some(CloseReason::NoRail));
 
-    // One NIC was dead before, and works again.
+    // The NIC of rail 1 was dead and works again.
     let [mut end, _] = ends(2);
     end.rail_failed(now, 1, RailFailure::NicDead);
     end.rail_recovered(now, 1);
@@ -202,7 +202,7 @@ fn refused_rail_is_proposed_when_the_peer_has_connected_its_queue_pair() {
     assert_eq!(end.destination(), 2);
 }
 
-/// The peer may be able to use the rails by then.
+/// After the pause, the peer may be able to use the rails.
 #[test]
 fn refused_rails_are_proposed_again_after_a_pause() {
     let pause = PEER_TIMEOUT / ATTEMPTS_PER_TIMEOUT;

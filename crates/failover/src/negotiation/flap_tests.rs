@@ -271,7 +271,8 @@ fn net_with_one_rail(seed: u64, up: usize) -> Net {
     net
 }
 
-/// The end whose link blinks asks before it fences, so it does not fence its only good path.
+/// The end whose link blinks proposes before it fences, so it does not fence the only rail that
+/// works.
 #[test]
 fn blink_of_the_only_rail_that_both_ends_can_use_moves_nothing() {
     for seed in 1..500 {

@@ -1,21 +1,21 @@
 //! The agreement on one home rail between the vQPs of both ends, if they share atomics.
 //!
-//! If a vQP proposed another rail than the home, the home and all other vQPs would move there. A
-//! vQP that was fenced because the home has moved therefore waits until it can follow. It proposes
-//! another rail, with the next generation, if the newest known home has failed, is down, was
-//! refused or stays unusable for long. A rail that all peers can use may then be found. An end
-//! declines a proposal that does not know the end's home, and names this home. The peer's vQP then
-//! proposes it, so the peer has the same home.
+//! If a vQP proposed a rail other than the home, the home and all other vQPs would move to that
+//! rail. A vQP that was fenced because the home has moved therefore waits until it can follow. If
+//! the newest known home has failed, is down, was refused or stays unusable for long, the vQP
+//! proposes another rail as the home of the next generation. The vQPs may then find a rail that all
+//! peers can use. An end declines a proposal that names an older home than its own, and answers
+//! with its own. The peer's vQP then proposes that home, so both ends have the same one.
 
 use mitra_verbs::Time;
 
 use super::{Phase, RailNegotiation};
 use crate::home_rail::Home;
 
-/// Divides the peer timeout: the wait for the home.
+/// The longest wait for an unusable home is the peer timeout divided by this number.
 const WAITS_PER_TIMEOUT: u32 = 4;
-/// A client that cannot use the home makes it move after this many retry intervals, so that other
-/// clients can execute some operations there.
+/// If the home was refused, or is down at the end that does not share atomics, it moves only after
+/// this many retry intervals, so that other vQPs can execute some operations there.
 const MIN_STAY_RETRIES: u32 = 4;
 /// The maximum by which a generation of the peer may exceed the known ones, so that the peer cannot
 /// use up the generations.
@@ -29,7 +29,7 @@ pub(super) struct KnownHomes {
     peer: Option<Home>,
     /// The home when the vQP was bound to the active rail. `None` if no end shared atomics then.
     bound: Option<Home>,
-    /// The newest home that this end has considered for a move, and since when.
+    /// The newest home that this end has considered for a move, and the time at which it first did.
     considered: Option<(Home, Time)>,
 }
 
@@ -98,8 +98,8 @@ impl RailNegotiation {
         !matches!(&self.phase, Phase::Moving(m) if m.proposed && m.peer_evidence.is_none())
     }
 
-    /// Returns the home rail if no other rail may be proposed. It may be the active rail, if the
-    /// home has moved away and back.
+    /// Returns the home rail if no other rail may be proposed. The home rail may be the active
+    /// rail, if the home has moved away and back.
     pub(super) fn awaited_home(&self, now: Time) -> Option<u8> {
         let home = self.homes.newest().filter(|_| self.homes.newest() > self.homes.bound)?;
         let waits_since = match &self.phase {
@@ -112,15 +112,16 @@ impl RailNegotiation {
         let min_stay = self.retry_interval * MIN_STAY_RETRIES;
         let has_stayed =
             self.homes.considered.is_none_or(|(_, since)| now.saturating_since(since) >= min_stay);
-        // A rail that is down at the end of the home is usable for no vQP.
+        // If the rail is down at the end that shares atomics, no vQP can use it.
         let may_move =
             is_wait_over || is_down && self.homes.own.is_some() || (is_down || is_refused) && has_stayed;
         (!may_move).then_some(home.rail)
     }
 
     /// Whether this end declines a move to `rail`: its home is another rail that may be usable,
-    /// this vQP has not moved there yet, and the peer, which named `named`, does not know that. A
-    /// vQP that is at home accepts, because the peer's queue pair has failed there.
+    /// this vQP has not moved there yet, and the home `named` by the peer is older. A vQP that is
+    /// already at the home accepts, because its peer proposes to leave the home only if the peer's
+    /// queue pair has failed.
     pub(super) fn has_newer_home(&self, rail: u8, named: Option<Home>) -> bool {
         let Some(home) = self.homes.own else { return false };
         let is_newer = Some(home) > self.homes.bound && home > named.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tests of two ends that both share atomics, and of an end whose peer does.
+//! Tests of vQPs whose atomics are shared at both ends, or at one end only.
 
 use super::*;
 use crate::control_message::Body;
@@ -17,7 +17,8 @@ fn end(role: Role) -> RailNegotiation {
     end
 }
 
-/// The domain of the end has this home. Its vQP was bound on rail 0 before.
+/// Returns an end whose domain has the home `own`. The vQP was bound on rail 0 before the home
+/// moved.
 fn end_at(role: Role, own: Home) -> RailNegotiation {
     let mut end = end(role);
     end.set_home(FIRST, true);
@@ -70,8 +71,8 @@ fn home_that_is_back_is_not_moved_again() {
     assert_eq!(a.home_of_move(), Some(home(2, 0)));
 }
 
-/// The homes of the two ends are of one generation. Each end proposes its own, and both end on the
-/// higher rail.
+/// The homes of the two ends are of one generation. Each end proposes its own home, and both ends
+/// move to the higher rail.
 // Hazard: two processes choose different homes
 #[test]
 fn newer_home_wins_at_both_ends() {
@@ -89,7 +90,7 @@ fn newer_home_wins_at_both_ends() {
     assert_eq!([a.home_of_move(), b.home_of_move()], [Some(home(1, 2)); 2]);
 }
 
-/// The peer of an end that shares atomics may know of no home, and its queue pair may fail.
+/// A peer that knows of no home may propose to leave the home rail, because its queue pair failed.
 #[test]
 fn vqp_at_home_accepts_what_a_peer_proposes_that_knows_of_no_home() {
     let (mut client, mut server) = (end(Role::Zero), end(Role::One));
@@ -123,8 +124,8 @@ fn vqp_does_not_wait_for_a_home_that_is_down() {
     assert_eq!(proposal(&sent(&mut a)), (2, Some(home(1, 1))));
 }
 
-/// Other vQPs may be able to use a home that the peer of this one refuses. They have four retry
-/// intervals.
+/// Other vQPs may be able to use a home that the peer of this one refuses. The home stays for four
+/// retry intervals, so that they can.
 #[test]
 fn home_that_the_peer_refuses_stays_for_a_short_time() {
     let mut a = end_at(Role::Zero, home(1, 1));
@@ -176,7 +177,7 @@ fn accepted_and_ready() -> (RailNegotiation, Ballot) {
 }
 
 /// The home moves on before the evidence is sent. The decision of the old ballot is then void,
-/// because the peer must decide by the new one.
+/// because the peer must decide by the new ballot.
 #[test]
 fn decision_of_a_superseded_ballot_is_not_requested() {
     let (mut a, ballot) = accepted_and_ready();
@@ -189,7 +190,7 @@ fn decision_of_a_superseded_ballot_is_not_requested() {
 }
 
 /// The peer declines a ballot and proposes another one, and this end reads both messages at once.
-/// Evidence for this end's own second ballot would move the home to its rail.
+/// Evidence for this end's own second ballot would move the home to the rail of that ballot.
 #[test]
 fn evidence_for_a_superseded_ballot_is_not_sent() {
     let mut a = end(Role::Zero);
@@ -267,7 +268,7 @@ fn client_leaves_the_home_to_which_it_has_moved() {
     assert_eq!(client.home_of_move(), Some(home(7, 2)));
 }
 
-/// Later, a rail that all peers can use may be found.
+/// After the wait, the vQP proposes another rail, which all peers may be able to use.
 #[test]
 fn home_is_awaited_for_a_part_of_the_peer_timeout_while_it_may_be_usable() {
     let timeout = Duration::from_secs(1);

@@ -37,9 +37,9 @@ impl RailNegotiation {
         if let Some(unconfirmed) = &mut self.unconfirmed
             && unconfirmed.ballot == ballot
         {
-            // The peer lacks this end's evidence. If both ends have moved, each takes the other's
-            // evidence for such a request, so the rate limit keeps them from answering each other
-            // forever.
+            // The peer lacks this end's evidence. If both ends have moved, each end would take the
+            // other's answer for a request and answer it, so the rate limit keeps them from
+            // answering each other forever.
             let resent = unconfirmed.evidence_resent_at;
             let is_recent = resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2);
             if is_recent || Mutant::EvidenceSentOnce.is_on() {
@@ -62,7 +62,7 @@ impl RailNegotiation {
         }
         // A peer proposes only after its last move was confirmed, so it has this end's Resume. The
         // peer's own Resume may have been lost: its evidence repeats the content, and an end that
-        // declines goes on asking for it.
+        // declines goes on asking for the Resume.
         self.unconfirmed = None;
         let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
         if !is_usable || self.has_newer_home(rail, home) {
@@ -149,7 +149,7 @@ impl RailNegotiation {
         let (ballot, rail, home) = (m.ballot, m.rail, m.named_home);
         let body = match &m.local_evidence {
             Some(evidence) => Body::Evidence { rail, home, evidence: evidence.clone() },
-            // From the other end than the proposer, this is an acceptance.
+            // If this end is not the proposer, the message is an acceptance.
             None => Body::Propose { rail, home },
         };
         self.send(ballot, body);

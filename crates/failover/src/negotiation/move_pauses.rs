@@ -5,12 +5,12 @@ use mitra_verbs::Time;
 const MOVES_WITHOUT_PAUSE: u32 = 8;
 
 /// The pauses between moves. Each move uses up an epoch and interrupts the traffic. If the rails of
-/// a vQP fail in turn, the vQP therefore waits longer before each further move, in which time its
-/// active rail may recover.
+/// a vQP fail in turn, the vQP therefore waits longer before each further move. The active rail may
+/// recover during the wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct MovePauses {
     pub(super) last_move: Time,
-    /// The number of moves in a row, each less than `calm` after the last.
+    /// The number of moves in a row, each less than `calm` after the move before it.
     moves: u32,
 }
 

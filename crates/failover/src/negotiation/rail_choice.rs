@@ -9,7 +9,8 @@ use crate::ballot::Ballot;
 
 use super::{ATTEMPTS_PER_TIMEOUT, Action, CloseReason, Phase, RailNegotiation};
 
-/// Divides the peer timeout: the longest pause between two moves. No pause closes a vQP.
+/// The longest pause between two moves is the peer timeout divided by this number, so no pause
+/// closes a vQP.
 const MIN_PAUSES_PER_TIMEOUT: u32 = 8;
 
 impl RailNegotiation {
@@ -108,8 +109,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP if no rail can be proposed and none has carried a message of the peer for the
-    /// peer timeout.
+    /// Closes the vQP if no rail can be proposed and no rail has carried a message of the peer for
+    /// the peer timeout.
     pub(super) fn on_silence(&mut self, now: Time) {
         if self.is_active()
             && now.saturating_since(*self.silent_since.get_or_insert(now)) >= self.peer_timeout
@@ -118,8 +119,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Repeats a proposal that was impossible or refused. Called after a change that may make it
-    /// possible.
+    /// Repeats a proposal that was impossible or refused. Called after a change that may make the
+    /// proposal possible.
     pub(super) fn retry_proposal(&mut self, now: Time) {
         if self.stranded_since.is_some() || self.is_refused() {
             self.propose(now);
@@ -138,8 +139,9 @@ impl RailNegotiation {
         matches!(&self.phase, Phase::Moving(m) if m.proposed && self.refused & (1 << m.rail) != 0)
     }
 
-    /// Forgets the refusals and returns true when another proposal is due: the peer may be able to
-    /// use these rails now. Each such proposal uses up an epoch, so the pauses double.
+    /// If refused rails are to be proposed again now, forgets the refusals and returns true: the
+    /// peer may have become able to use these rails. Each such proposal uses up an epoch, so the
+    /// pauses double.
     pub(super) fn forgets_refusals(&mut self, now: Time) -> bool {
         let first_pause = self.peer_timeout / ATTEMPTS_PER_TIMEOUT;
         let (due, pause) = *self.refused_until.get_or_insert((now + first_pause, first_pause * 2));

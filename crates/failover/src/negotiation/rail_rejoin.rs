@@ -2,8 +2,8 @@
 //!
 //! Both ends bind the vQP to the same rails in the same order, so the ballot by which the vQP left
 //! a rail identifies the rail's next queue pairs. Each end creates one queue pair for this ballot,
-//! and only these two are connected to each other. No end proposes the rail before. The new queue
-//! pairs have new numbers, so late packets of the old ones match no queue pair.
+//! and only these two are connected to each other. Until then, no end proposes the rail. The new
+//! queue pairs have new numbers, so late packets of the old ones match no queue pair.
 
 use mitra_verbs::Time;
 
@@ -39,10 +39,10 @@ impl RailNegotiation {
         self.local_qp_missing & (1 << rail) != 0
     }
 
-    /// The ballot that identifies the next queue pairs of `rail`: the vQP last left the rail by it,
-    /// or replaced the queue pairs of the active rail in the last move. `None` for a rail that was
-    /// never left, after the vQP has closed, for the active rail during a move, and for other rails
-    /// while the last move is unconfirmed.
+    /// The ballot that identifies the next queue pairs of `rail`. By this ballot, the vQP last left
+    /// the rail, or replaced the queue pairs of the active rail in the last move. `None` for a rail
+    /// that was never left, after the vQP has closed, for the active rail during a move, and for
+    /// other rails while the last move is unconfirmed.
     pub fn left_by(&self, rail: usize) -> Option<Ballot> {
         let left = self.left_by[rail]?;
         let may_connect = match &self.phase {

@@ -182,8 +182,8 @@ fn both_ends_close_without_a_usable_rail() {
     }
 }
 
-/// Both ends propose rail 1. End 0 cannot use the rail and may decline end 1's ballot, and later it
-/// can.
+/// Both ends propose rail 1. At first, end 0 cannot use the rail and may decline end 1's ballot.
+/// Later, end 0 can use the rail.
 #[test]
 fn two_ends_that_propose_and_decline_do_not_deadlock() {
     for seed in 1..500 {

@@ -13,8 +13,8 @@ pub struct FailoverCounts {
     pub fenced: u64,
     /// Failovers whose operations were decided.
     pub failovers: u64,
-    /// Failovers to a rail that the vQP had left before. The totals count them at the new rail, and
-    /// everything else at the old one.
+    /// Failovers to a rail that the vQP had left before. In the totals of the rails, a failback
+    /// counts for the new rail, and everything else for the old one.
     pub failbacks: u64,
     /// Failovers after which every operation that was in flight has completed.
     pub recovered: u64,

@@ -17,7 +17,8 @@ impl LatencySampler {
         }
     }
 
-    /// Forgets the measured send if it is not posted after all, as all sends from `from` on.
+    /// The sends from `from` on are not posted after all. Forgets the measured send if it is one of
+    /// them.
     pub(crate) fn truncate(&mut self, from: u64) {
         self.measured = self.measured.filter(|&(seq, _)| seq < from);
     }

@@ -16,7 +16,7 @@ struct Live {
     discarded_rail: Option<usize>,
 }
 
-/// The numbers count sends, except `rejected_messages`, which counts refused control datagrams.
+/// `posted` and `completed` count sends. `rejected_messages` counts refused control datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PublishedFields {
     pub(crate) qpn: Qpn,
@@ -27,7 +27,7 @@ pub(crate) struct PublishedFields {
     pub(crate) posted: u64,
     pub(crate) completed: u64,
     pub(crate) rejected_messages: u64,
-    /// Of the maintenance run.
+    /// The time of the maintenance run.
     pub(crate) now: Time,
     pub(crate) close_reason: Option<CloseReason>,
 }

@@ -35,7 +35,7 @@ pub(crate) use latency_sampler::LatencySampler;
 pub(crate) use live_vqp::{LiveVqp, PublishedFields};
 pub(crate) use recovery_span::RecoverySpan;
 
-/// The number of stored events. Older ones are dropped and remain in the totals.
+/// The number of stored events. Older events are dropped, and stay counted in the totals.
 pub const MAX_EVENTS: usize = 1024;
 
 /// The telemetry of the vQPs of a domain, and of the domains over its NICs
@@ -69,8 +69,8 @@ struct Entry {
 }
 
 impl Telemetry {
-    /// Switches the sampling of operation latencies, which is off at first. A vQP follows within a
-    /// maintenance run.
+    /// Switches the sampling of operation latencies, which is off at first. A vQP follows at its
+    /// next maintenance run.
     ///
     /// A vQP measures one send at a time, from its post to the poll that takes its completion. It
     /// skips sends that begin in the meantime.
@@ -147,7 +147,7 @@ impl VqpTelemetry {
         &self.shared
     }
 
-    /// Publishes the fields, and records the closing when they first show it.
+    /// Publishes the fields. Records the closing if these fields are the first to show it.
     pub(crate) fn publish(&self, fields: &PublishedFields) {
         let (before, discarded) = self.live.replace(fields);
         let closed = fields.close_reason.filter(|_| before.close_reason.is_none());

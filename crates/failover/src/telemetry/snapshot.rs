@@ -34,13 +34,13 @@ pub struct TelemetrySnapshot {
 /// Histograms of the durations of failovers at this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryDurations {
-    /// From the detection until the fence begins, for the agreement of the two ends. Nothing is
-    /// posted meanwhile.
+    /// From the detection until the fence begins. In this time, the two ends agree on the move, and
+    /// nothing is posted.
     pub negotiate: DurationHistogram,
     /// From the beginning of the fence until its end.
     pub fence: DurationHistogram,
-    /// From the fence until the operations in flight are decided, with the exchange of the
-    /// evidence.
+    /// From the end of the fence until the operations in flight are decided, including the exchange
+    /// of the evidence.
     pub decide: DurationHistogram,
     /// From the decision until the last operation that was in flight has completed.
     pub replay: DurationHistogram,
@@ -70,7 +70,7 @@ pub struct VqpSnapshot {
     pub phase: VqpPhase,
     /// The active rail. During a failover, the old rail.
     pub active_rail: usize,
-    /// The epoch, from 1. 0 before the vQP is connected.
+    /// The epoch. The first is 1. Before the vQP is connected, it is 0.
     pub epoch: u16,
     /// The number of sends that were posted.
     pub posted: u64,

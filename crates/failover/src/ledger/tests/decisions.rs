@@ -43,7 +43,7 @@ fn statistics_count_each_operation_in_flight_once() {
     assert_eq!(decide(&mut ledger, &Evidence::default()), expected);
 }
 
-/// The data of a READ is its response.
+/// An executed READ does not count, because its data is in the response.
 #[test]
 fn rail_carried_data_if_the_peer_executed_a_part_of_a_change_or_lacked_a_receive() {
     let carried = |requests: &[SendWr], evidence: Evidence| {
@@ -66,7 +66,7 @@ fn refusal_ends_the_later_operations_of_its_user_only() {
     }
     ledger.refuse(1, WcStatus::RemoteAccess);
     assert!(ledger.has_done() && ledger.is_in_flight(1), "the operation before it has succeeded");
-    ledger.refuse(3, WcStatus::RemoteOperation); // the queue pair has stopped at the first one
+    ledger.refuse(3, WcStatus::RemoteOperation); // ignored: the queue pair has stopped at operation 1
     decide(&mut ledger, &executed(1));
     let again: Vec<_> = core::iter::from_fn(|| ledger.next_posting().map(|p| p.wr.wr_id)).collect();
     assert_eq!(again, [2, 4]);
@@ -97,7 +97,7 @@ fn recovered_read_reports_its_length() {
     );
 }
 
-/// Some NICs take an entry of length 0 for 2³¹ bytes.
+/// Some NICs treat an entry of length 0 as 2³¹ bytes.
 #[test]
 fn rest_of_a_torn_write_has_no_empty_entry() {
     let sge = |addr, len| Sge { addr, len, key: Key(2) };

@@ -45,7 +45,7 @@ fn reads_and_atomics_in_flight_are_limited() {
     assert_eq!(posted(&mut ledger), [2]);
 }
 
-/// Comparisons of PSNs need the limit, which a single operation may exceed.
+/// Comparisons of PSNs need the limit. A single operation may exceed it.
 #[test]
 fn packets_in_flight_are_limited() {
     for (requests, expected) in [
@@ -115,7 +115,7 @@ fn operations_behind_one_that_cannot_be_posted_are_pending_again() {
     }
 }
 
-/// The queue pair refused the rest of a list, behind the request or behind its log entry.
+/// The queue pair accepted operation 1 and refused the rest of the list.
 #[test]
 fn operation_before_an_unpostable_one_stays_in_flight() {
     let mut ledger = ledger();
