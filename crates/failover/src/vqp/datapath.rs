@@ -293,8 +293,8 @@ impl<Q: DataQps> Datapath<Q> {
         let rail_failed = Failure::Rail { rail, cause: Cause::Completion(wc.status) };
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation
-                // With `LocalQpOperation`, a NIC also refuses an invalid invalidation, which is no
-                // rail failure.
+                // A NIC also reports `LocalQpOperation` for an invalidation that it refuses,
+                // although the rail works.
                 if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger.is_local(wc.wr_id)) =>
             {
                 Some(rail_failed)

@@ -64,7 +64,7 @@ impl Maintenance {
     }
 
     /// Handles control messages and device events, and runs expired timers. With `all_rails`, the
-    /// run is a full run ([`RUNS_PER_FULL_RUN`]).
+    /// run is a full run (see `RUNS_PER_FULL_RUN`).
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);

@@ -207,9 +207,8 @@ impl<F: Failover> VirtualQp<F> {
         self.datapath.termination.reason()
     }
 
-    /// The asynchronous event by which a NIC reported an error of a queue pair, so that the vQP
-    /// closed. The event contains the number of the vQP or, with a shared backup, of the queue
-    /// pair.
+    /// The asynchronous event that made the vQP close: a NIC's report of an error of a queue pair.
+    /// The event contains the number of the vQP or, with a shared backup, of the queue pair.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.datapath.termination.qp_error_event
     }
@@ -252,7 +251,7 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// The number of received messages that were malformed or did not come from the peer. With a
-    /// shared backup, the number is the number of the backup.
+    /// shared backup, the count covers all its members.
     pub fn rejected_messages(&self) -> u64 {
         self.failover.rejected_messages()
     }

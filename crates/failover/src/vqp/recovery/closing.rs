@@ -123,8 +123,8 @@ impl Recovery {
     }
 
     /// Handles all completions of a rail whose queue pair is in ERR. Returns whether the NIC is
-    /// alive. `None` if the NIC has not flushed the queues within [`MAX_EMPTY_POLLS`] polls, so
-    /// that more completions may follow.
+    /// alive. `None` if the NIC has not flushed the queues within `MAX_EMPTY_POLLS` polls, so that
+    /// more completions may follow.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
         let mut fence = Fence::default();
         let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);

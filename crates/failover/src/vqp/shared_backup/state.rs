@@ -133,7 +133,7 @@ pub(super) struct State {
     is_message_refused: bool,
     next_probe: Time,
     /// If the oldest request in flight is a message: the number of requests that completed before
-    /// it, and the time since which it waits.
+    /// it, and the time since which the message waits.
     oldest_since: Option<(u64, Time)>,
     /// The epoch that the members know.
     epoch: u16,

@@ -62,9 +62,9 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Checks a send without posting it, for a caller that queues requests until the vQP is
-    /// connected and has imported their keys. Does not check what [`VirtualQp::post_send`] checks
-    /// in addition: whether the vQP is connected, whether the queue accepts the send, and whether
-    /// the remote key is imported.
+    /// connected and has imported their keys. Unlike [`VirtualQp::post_send`], does not check
+    /// whether the vQP is connected, whether the queue accepts the send, and whether the remote key
+    /// is imported.
     ///
     /// # Errors
     /// As [`VirtualQp::post_send`].

@@ -99,7 +99,7 @@ impl State {
     }
 
     /// Posts the messages in the outbox, as many in a SEND as fit. Without `flush`, posts only if
-    /// [`MESSAGES_PER_SEND`] messages wait.
+    /// `MESSAGES_PER_SEND` messages wait.
     pub(super) fn send_messages(&mut self, flush: bool) {
         while let Some((buffer, len)) = self.unsent.pop_front() {
             if !self.send_buffer(buffer, len) {
