@@ -258,8 +258,8 @@ impl Recovery {
                 };
                 let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
                 if new_rail.is_some_and(|rail| !dp.windows.is_in_step(rail)) {
-                    // The evidence would let the peer use the rail too early. The negotiation sends the
-                    // evidence again.
+                    // The evidence would let the peer use the rail too early. The negotiation sends
+                    // the evidence again.
                     return;
                 }
                 let Some(message) = self.with_home_moved(dp, message) else { return };

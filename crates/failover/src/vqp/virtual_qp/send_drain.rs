@@ -18,7 +18,7 @@ impl VirtualQp {
     pub fn drain_sends(&mut self) -> Result<()> {
         self.check_open()?;
         if self.datapath.send.ledger.drain() {
-            // If the queue pair refuses the change, it has failed, and the vQP moves to the next rail.
+            // If the queue pair refuses, it has failed, and the vQP moves to the next rail.
             let _ = self.datapath.rails.get(self.failover.recovery.active_rail()).modify_sqd(true);
         }
         Ok(())
@@ -46,7 +46,7 @@ impl VirtualQp {
         self.datapath.send.ledger.undrain();
         let rail = self.datapath.rails.get(self.failover.recovery.active_rail());
         if rail.is_sqd_drained().is_some() {
-            // If the queue pair refuses the change, it has failed, and the vQP moves to the next rail.
+            // If the queue pair refuses, it has failed, and the vQP moves to the next rail.
             let _ = rail.modify_sqd(false);
         }
         self.post_pending_sends();
