@@ -1,9 +1,9 @@
 //! Changes of the addresses of NICs, at either end.
 //!
-//! A NIC may have another address when its link comes up again. Queue pairs that are connected to
-//! the old address are then dead, because they accept packets from that address only. This end
-//! sends the new address to the peer on every rail until the peer confirms. The peer sends its
-//! control messages to the new address, and connects its data queue pair:
+//! A NIC may have a new address when its link comes up again. Queue pairs that are connected to the
+//! old address are then dead, because they accept packets from that address only. This end sends
+//! the new address to the peer on every rail until the peer confirms. The peer sends its control
+//! messages to the new address, and connects its data queue pair:
 //!
 //! - On a standby rail, the peer resets and connects the same queue pair, which has carried no
 //!   data.
@@ -24,7 +24,7 @@ use crate::vqp::recovery::Recovery;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RailAddresses {
-    /// The number of changes at this end at the last run.
+    /// The number of address changes at this end up to the last run.
     changes: u32,
     /// The address of this end, if the peer does not know it yet.
     unknown: Option<Gid>,
@@ -92,7 +92,7 @@ impl AddressChanges {
                 let rail = usize::from(rail);
                 let is_active = rail == recovery.active_rail();
                 if addresses.changes != change
-                    || !is_active && is_in_use(rail, recovery, dp) // a failed rail; this end tells the peer again later
+                    || !is_active && is_in_use(rail, recovery, dp) // the rail has failed; this end sends the address again later
                     || addresses.unknown.take().is_none()
                 {
                     return;
@@ -113,8 +113,8 @@ impl AddressChanges {
             return;
         }
         if change > self.rails[rail].peer_change {
-            // Either resources are lacking for a time, or the NIC is dead. The peer sends the
-            // address again.
+            // An error means that resources are lacking for a time, or that the NIC is dead.
+            // Without a confirmation, the peer sends the address again.
             let Ok(changed) = dp.rails.get_mut(rail).set_peer_gid(gid) else { return };
             self.rails[rail].peer_change = change;
             if changed && is_in_use(rail, recovery, dp) {
@@ -140,7 +140,7 @@ fn is_in_use(rail: usize, recovery: &Recovery, dp: &Datapath) -> bool {
 fn reconnect(now: Time, rail: usize, recovery: &mut Recovery, dp: &mut Datapath) {
     let Some(negotiation) = recovery.negotiation() else { return };
     if !dp.config().requires_fence() {
-        return; // the queue pair may still execute requests
+        return; // without a fence, the queue pair may still execute requests
     }
     // A missing queue pair is later connected to the new address anyway.
     if !negotiation.is_local_qp_missing(rail) {

@@ -62,8 +62,8 @@ pub struct Datapath<Q = RailSet> {
     pub(super) latency: LatencySampler,
     /// `Some` at the sending end of an XRC connection.
     pub(super) xrc_headers: Option<SentHeaders>,
-    /// Whether an invalid request ends alone and its stopped queue pair is replaced. Otherwise the
-    /// vQP closes.
+    /// Whether the vQP survives an invalid request, and replaces the queue pair that the request
+    /// has stopped. Otherwise the vQP closes.
     pub(super) survives_refusals: bool,
 }
 
@@ -122,7 +122,8 @@ impl<Q: DataQps> Datapath<Q> {
     }
 
     /// Records a prepared send. If `at_once` names a rail and no other send waits, posts the send
-    /// first. Returns the sequence number, and the failure of the rail if the rail has failed.
+    /// before recording it. Returns the sequence number, and the failure of the rail if the rail
+    /// has failed.
     #[inline]
     pub(super) fn submit(
         &mut self,
@@ -144,7 +145,7 @@ impl<Q: DataQps> Datapath<Q> {
         mismatch.map_or(Ok(()), |mismatch| Err(Error::Invalid(mismatch)))
     }
 
-    /// Begins the connection with an empty send queue for the peer's completion log.
+    /// Begins the connection with an empty send queue. `peer` describes the peer's completion log.
     pub(super) fn begin(&mut self, mtu: Mtu, first_psn: Psn, peer: LogTerms<'_>, acks_after_placement: bool) {
         let mut config = *self.config();
         if let Some(log) = &mut config.completion_log {
@@ -190,7 +191,7 @@ impl<Q: DataQps> Datapath<Q> {
     /// slots exist.
     ///
     /// # Errors
-    /// The error of a NIC that refuses to register their memory.
+    /// The error of a NIC that refuses to register the memory of the slots.
     pub(super) fn make_slots(&mut self) -> Result<()> {
         let Some(shared) = &mut self.shared else { return Ok(()) };
         shared.make_slots(&self.domain, self.rails.config().recv_wrs, &mut self.recv)
@@ -275,9 +276,9 @@ impl<Q: DataQps> Datapath<Q> {
         if self.config().service == Service::Unreliable && self.on_unreliable_error(wc) {
             return None;
         }
-        // The status that the responder or the local NIC reported for this very request decides the
-        // request, even if the vQP has closed or fences the rail before the completion is polled.
-        // After the closing or the fence, the other statuses are only their consequence.
+        // A status that the responder or the local NIC reported for this very request decides the
+        // request, even if the vQP has closed or fences the rail. The three statuses below do not
+        // decide, because they may be a mere consequence of the closing or the fence.
         let is_decided =
             !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
         if let Some(reason) = self.termination.reason() {
@@ -292,7 +293,8 @@ impl<Q: DataQps> Datapath<Q> {
         let rail_failed = Failure::Rail { rail, cause: Cause::Completion(wc.status) };
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation
-                // With this status, the NIC refuses an invalidation.
+                // A NIC also reports `LocalQpOperation` for an invalidation that it refuses,
+                // although the rail works.
                 if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger.is_local(wc.wr_id)) =>
             {
                 Some(rail_failed)
@@ -317,8 +319,9 @@ impl<Q: DataQps> Datapath<Q> {
     }
 
     /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute
-    /// stops the send queue, not the connection. No other error shows a failure of the rail,
-    /// because nothing is acknowledged. Returns false if the completion is of another kind.
+    /// stops the send queue, not the connection. No send shows a failure of the rail, because
+    /// nothing is acknowledged. Returns false for a flushed request, which this method does not
+    /// handle.
     fn on_unreliable_error(&mut self, wc: &Wc) -> bool {
         let is_send = wc.wr_id & wr_id_flags::RECV == 0;
         if is_send && !self.send.ledger.is_in_flight(wc.wr_id) {
@@ -345,8 +348,8 @@ impl<Q: DataQps> Datapath<Q> {
     /// Completes the oldest receive with the completion `wc` of `rail`.
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
-        // The NIC completes a request before the receive of its answer, and a program may rely on
-        // this order.
+        // A NIC completes a request before the receive that takes the peer's answer to the request.
+        // Programs rely on this order.
         self.take_send_completions();
         if wc.status == WcStatus::Success {
             let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };
@@ -445,13 +448,13 @@ impl<Q: DataQps> Datapath<Q> {
         let before = out.len();
         match &mut self.shared {
             Some(shared) => shared.deliver(self.ready.drain(..n), &mut self.recv, out),
-            // There is mostly one completion, for which a drained range would cost more.
+            // Mostly there is one completion, for which a pop costs less than a drained range.
             None => (0..n).for_each(|_| out.extend(self.ready.pop_front())),
         }
         out.len() - before
     }
 
-    /// Destroys the queue pairs for windows and the completion log on the NICs.
+    /// Destroys the queue pairs for binds of type 1 windows, and deregisters the completion log.
     pub(super) fn destroy_queues(&mut self) -> Result<()> {
         let windows = self.windows.destroy();
         self.windows.release(&self.domain);

@@ -1,8 +1,9 @@
-//! Questions to the peer, whose answers show that the peer's program runs.
+//! Questions to the peer. An answer shows that the peer's program runs.
 //!
 //! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen
 //! in memory, and asks the peer for the same. Without heartbeats, an end also asks while a message
-//! waits for a receive of the peer, or a receive for the peer's confirmation of the last move.
+//! waits for a receive of the peer, or a receive waits for the peer's confirmation of the last
+//! move.
 
 use core::time::Duration;
 
@@ -16,28 +17,28 @@ use crate::evidence::Placed;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// The number of questions after which a peer may count as unreachable. An end that runs seldom may
-/// have asked less often when the peer timeout is over.
+/// The minimum number of unanswered questions at which the peer counts as unreachable. When the
+/// peer timeout is over, an end that runs seldom may have asked fewer questions.
 const MIN_QUESTIONS: u32 = 8;
 
-/// The exchange of [`Placed`]. An end sends its own when the value changes and when the peer asks.
-/// An end whose operations wait asks again, because a message may be lost.
+/// The exchange of [`Placed`]. An end sends its `Placed` when the value changes and when the peer
+/// asks. An end whose operations wait repeats its question, because a message may be lost.
 ///
 /// The rail has acknowledged these operations, so no retry shows that the peer is gone. RNR NAKs do
 /// not show this either, because a hung NIC still sends them. Without heartbeats, a peer that
-/// answers no question for the peer timeout is therefore unreachable. A peer that answers may leave
-/// a message without a receive forever.
+/// answers no question for the peer timeout is therefore unreachable. A peer that answers stays
+/// reachable, even if it never posts a receive for a message.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     sent: Option<(Ballot, Placed)>,
     is_asked: bool,
-    /// The time of the next question. `None` if no operation waits.
+    /// The time of the next question. `None` if nothing waits.
     pub(super) ask_at: Option<Time>,
-    /// The oldest operation, if a message waited for a receive at the last run. A change shows that
-    /// operations have ended since.
+    /// The sequence number of the oldest operation, if a message waited for a receive at the last
+    /// run. A change shows that operations have ended since then.
     awaited_receive: Option<u64>,
     /// The time of the first unanswered question, and the number of unanswered questions. `None` if
-    /// no operation waits, or a move is in progress.
+    /// nothing waits, or a move is in progress.
     unanswered: Option<(Time, u32)>,
 }
 
@@ -45,7 +46,8 @@ impl Durability {
     pub(super) fn on_message(&mut self, message: &Message, recovery: &Recovery, dp: &mut Datapath) {
         match message.body {
             Body::AskPlaced => self.is_asked = true,
-            // A message about another epoch counts other operations.
+            // A message about an epoch other than the current one is ignored, because it counts
+            // other operations.
             Body::Placed(placed)
                 if recovery.ballot(dp) == Some(message.ballot)
                     || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
@@ -95,8 +97,8 @@ impl Durability {
         }
     }
 
-    /// Returns the time between two questions if operations wait for the peer, and whether they
-    /// have begun to wait in this run.
+    /// Returns the time between two questions if an operation or a held receive waits for the peer,
+    /// and whether the oldest operation is another one than in the last run.
     fn question_interval(&mut self, recovery: &Recovery, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (&dp.send.ledger, dp.config());
         if ledger.awaits_placement() {

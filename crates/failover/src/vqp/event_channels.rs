@@ -32,9 +32,9 @@ impl EventChannels {
         Ok(())
     }
 
-    /// The completion queues of the rails, each with whether only solicited completions raise an
-    /// event. Every completion of an operation raises an event, and a control message only if it
-    /// needs an answer.
+    /// The completion queues of the rails. The boolean says whether only solicited completions
+    /// raise an event. A control message raises an event only if the message needs an answer. Every
+    /// completion of an operation raises an event.
     fn queues(rails: &RailSet) -> impl Iterator<Item = ((usize, CqId), bool)> {
         rails
             .iter()

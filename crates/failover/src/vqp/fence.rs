@@ -16,8 +16,8 @@ use crate::vqp::wr_id_flags;
 
 /// The time that a NIC may take to flush the queues of a queue pair in ERR.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
-/// The number of polls without a completion after [`DRAIN_TIMEOUT`] at which the NIC is reset. The
-/// time alone does not show that the NIC has stalled, because this process may not have run.
+/// After [`DRAIN_TIMEOUT`], the NIC is reset at this many polls without a completion. The time
+/// alone does not show that the NIC has stalled, because this process may have been suspended.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,8 +105,8 @@ impl Fence {
         if used == [false; 2] { FenceStep::Drained } else { FenceStep::Pending }
     }
 
-    /// Skips the fence for the baseline policies and demonstrations, and only empties the
-    /// completion queue.
+    /// Skips the fence under a baseline policy or on a rail without a queue pair, and only empties
+    /// the completion queue.
     pub(super) fn skip(&mut self) {
         self.0 = State::Emptying { nic_alive: true };
     }

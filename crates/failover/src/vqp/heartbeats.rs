@@ -36,9 +36,9 @@ impl Heartbeats {
     }
 
     /// Sends due heartbeats, and reports the active rail as failed if the peer is silent there.
-    /// `since_last_run` is the time since the last maintenance run, in which this end has read no
-    /// messages. Closes the vQP if the peer's process has ended. Without heartbeats, the silence of
-    /// a peer would not show this.
+    /// Closes the vQP if the peer's process has ended. Without heartbeats, does nothing, because
+    /// the silence of the peer then shows nothing. `since_last_run` is the time since the last
+    /// maintenance run. During this time, this end has read no messages.
     pub(super) fn run(
         &mut self,
         now: Time,

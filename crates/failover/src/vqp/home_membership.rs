@@ -12,9 +12,9 @@ use crate::vqp::rail_set::RailSet;
 pub(super) struct HomeMembership {
     pub(super) id: VqpId,
     has_joined: bool,
-    /// The last ballot that bound the vQP's queue pair on the new rail, and this rail. Evidence
-    /// that is sent again binds nothing, because the home may have moved and fenced the queue pair
-    /// since then.
+    /// The last ballot for which the vQP bound its queue pair on a new rail, and this rail. When
+    /// the evidence is sent again, the queue pair is not bound again, because the home may have
+    /// moved and fenced the queue pair since then.
     bound_for: Option<(Ballot, u8)>,
 }
 
@@ -52,8 +52,8 @@ impl HomeMembership {
     }
 
     /// Binds the queue pair on the rail of `to`, before the peer can learn that this end has
-    /// accepted the ballot. Also returns the rail of the queue pair that the ballot had bound
-    /// before.
+    /// accepted the ballot. Also returns the rail of the queue pair that was bound for an earlier
+    /// ballot.
     pub(super) fn bind(
         &mut self,
         domain: &Domain,
@@ -74,7 +74,7 @@ impl HomeMembership {
     }
 
     /// Connects the new queue pair of a rail to the peer's queue pair. `is_active` says whether the
-    /// peer may then post there without another ballot.
+    /// rail is active, so that the peer may post there without a new ballot.
     ///
     /// # Errors
     /// The errors of a NIC and of [`Domain::connect_replacement_at_home`].

@@ -5,8 +5,8 @@ use crate::local_nic::LocalNic;
 const DEPTH: u32 = 8;
 
 /// A queue pair that is connected to itself and executes binds of type 1 windows on its NIC. Such a
-/// window is bound for all queue pairs of the protection domain. The data queue pairs of a fenced
-/// rail cannot execute the bind, although other vQPs may use the NIC.
+/// window is bound for all queue pairs of the protection domain, so other vQPs may use it on the
+/// NIC of a fenced rail. The data queue pair of that rail cannot execute the bind.
 #[derive(Debug)]
 pub(super) struct LocalQp {
     nic: LocalNic,

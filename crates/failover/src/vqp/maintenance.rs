@@ -52,7 +52,7 @@ impl Maintenance {
         self.heartbeats.start(now);
     }
 
-    /// The time at which a run is due without a post or a completion.
+    /// The time at which a run is due even if nothing is posted and nothing completes.
     pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
         let negotiation = recovery.negotiation().and_then(RailNegotiation::poll_timeout);
         let heartbeat = self.heartbeats.next(recovery, dp);
@@ -63,8 +63,8 @@ impl Maintenance {
         timers.into_iter().flatten().min()
     }
 
-    /// Handles control messages and device events, and runs expired timers. Without `all_rails`,
-    /// not every run queries the devices of the other rails.
+    /// Handles control messages and device events, and runs expired timers. With `all_rails`, the
+    /// run is a full run (see `RUNS_PER_FULL_RUN`).
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);
@@ -129,8 +129,8 @@ impl Maintenance {
             let is_first = dp.rails.note_message(rail, now);
             self.heartbeats.on_peer_heard();
             if is_first && dp.config().service == Service::Unreliable {
-                // The peer waits for a message on this rail before it sends, and may have connected
-                // after the last message.
+                // The peer sends only after it has heard this end on this rail. The peer may have
+                // connected after the last heartbeat, so another heartbeat is due at once.
                 self.heartbeats.start(now);
             }
         }
@@ -140,7 +140,7 @@ impl Maintenance {
         // Addresses come before new queue pairs, which are connected to the new address.
         addresses.iter().for_each(|body| self.addresses.on_message(now, body, recovery, dp));
         // A message about a new queue pair supersedes earlier messages, so only the last is
-        // handled. The peer repeats a question that stays unanswered.
+        // handled. If a dropped message was a question, the peer asks again.
         if let Some((ballot, qp)) = new_qp {
             self.rail_rejoin.on_new_qp(now, rail, ballot, qp, recovery, dp);
         }

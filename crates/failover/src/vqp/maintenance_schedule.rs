@@ -15,8 +15,8 @@ const POSTER_MAINTENANCE_INTERVAL: Duration = Duration::from_micros(120);
 const POLLS_PER_CLOCK_READ: u64 = 4;
 
 /// The number of polls without a post after which a posting end counts as an end that does not
-/// post. On a failed rail nothing completes, so such an end waits while its peer may have proposed
-/// another rail.
+/// post. On a failed rail nothing completes, so the end waits without posting. Meanwhile the peer
+/// may have proposed a new rail.
 const POLLS_OF_WAITING_POSTER: u64 = 32;
 
 #[derive(Debug, Default)]

@@ -1,11 +1,12 @@
 //! The virtual queue pair, and the parts that own its state.
 //!
-//! [`VirtualQp`] is the public interface. It has two parts:
+//! [`VirtualQp`] is the public interface and has two parts:
 //!
 //! - `datapath`: the send queue with its ledger, the receive queue, the slots of a shared receive
 //!   queue (`shared_receives`), the memory windows (`window_sync`), the completions for the
 //!   application, the queue pairs, and the reason for closing (`termination`);
-//! - a [`Failover`], which drives the queue pairs and moves the datapath to others after a failure.
+//! - a [`Failover`], which drives the queue pairs and moves the datapath to other queue pairs after
+//!   a failure.
 //!
 //! A vQP with a queue pair on every rail has an [`OwnFailover`]:
 //!
@@ -17,8 +18,8 @@
 //!
 //! For example, the active rail fails while a WRITE is in flight:
 //!
-//! 1. [`VirtualQp::post_send`] checks the WRITE. `send_queue` posts it on the active rail, which
-//!    fails, and records it in the ledger.
+//! 1. [`VirtualQp::post_send`] checks the WRITE. `send_queue` posts the WRITE on the active rail
+//!    and records it in the ledger. Then the rail fails.
 //! 2. The next poll finds an error completion. `recovery` reports the failure to the negotiation
 //!    and executes the actions that the negotiation requests: it fences the rail (`fence`),
 //!    collects the evidence for the peer (`datapath`) and sends the evidence.

@@ -7,9 +7,10 @@ use crate::config::MAX_RAILS;
 use crate::peer_exit::PeerExitDetector;
 use crate::vqp::datapath::Datapath;
 
-/// Refusals count for the peer timeout divided by this number, or for the time after which the peer
-/// counts as silent, whichever is longer. Hosts limit refusals to one per second and destination
-/// after the first six (Linux: `icmp_ratelimit`), so the exit may be noticed a second later.
+/// The peer's process has ended if the peer's host refuses packets for the longer of two times. One
+/// is the peer timeout divided by this number. The other is the time after which the peer counts as
+/// silent. Hosts limit refusals to one per second and destination after the first six (Linux:
+/// `icmp_ratelimit`), so the exit may be noticed a second later.
 const CONFIRMATIONS_PER_TIMEOUT: u32 = 8;
 
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //!
 //! A port that is up does not prove that the path works. The two ends therefore exchange the
 //! parameters of their new queue pairs over the rail itself, until each end knows that the other
-//! end's queue pair is connected. The rail then is a standby rail until the active rail fails.
+//! end's queue pair is connected. From then on the rail is a standby rail.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Time;
@@ -74,7 +74,7 @@ impl RailRejoin {
             dp.on_qp_connected(rail);
         }
         if rail == recovery.active_rail() && !dp.windows.is_in_step(rail) {
-            return; // with the answer the peer may post; the peer asks again
+            return; // the answer would let the peer post too early; the peer asks again
         }
         if let Some(negotiation) = recovery.negotiation_mut() {
             negotiation.local_qp_connected(rail);

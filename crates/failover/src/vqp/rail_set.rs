@@ -18,7 +18,7 @@ pub struct RailSet {
     /// Bit i: the port of rail i is down at this end, or its NIC is dead.
     down: u8,
     /// The failure detectors of the connection ([`DetectorConfig::agreed`]). Before the connection,
-    /// the configured ones.
+    /// the configured detectors.
     pub(super) detector: DetectorConfig,
     /// Bit i: a message of the peer has arrived on rail i.
     heard: u8,
@@ -33,8 +33,8 @@ pub struct RailSet {
 
 impl RailSet {
     /// Creates one rail on each NIC of the domain. On a dead NIC, the rail has no queue pair. `own`
-    /// are these NICs with completion channels of the vQP, on which the rails also report control
-    /// messages.
+    /// are the same NICs with completion channels of the vQP. The rails then report control
+    /// messages on these channels too.
     pub(super) fn new(
         domain: &Domain,
         own: Option<&[LocalNic]>,
@@ -158,7 +158,7 @@ impl RailSet {
     }
 
     /// Records that a message of the peer has arrived on a rail. Returns whether that message is
-    /// the first there.
+    /// the first on the rail.
     pub(super) fn note_message(&mut self, rail: usize, now: Time) -> bool {
         self.rails[rail].note_heard(now);
         let before = self.heard;

@@ -26,12 +26,12 @@ pub(super) struct ReceiveQueue {
     posted: usize,
     /// The rail on which receives are posted: the active rail or, late in a move, the new rail.
     rail: usize,
-    /// The receiver record of the evidence: the successful receives in this epoch.
+    /// The receiver record of the evidence: the number of successful receives in this epoch.
     pub(super) received_in_epoch: u64,
     /// The number of receives that have taken a message, over all epochs.
     received: u64,
-    /// After a move, the completions that wait for the peer's Resume. `None` if completions do not
-    /// wait.
+    /// After a move, the completions that wait for the peer's Resume message. `None` if completions
+    /// do not wait.
     held: Option<VecDeque<Completion>>,
     /// Added to the length of the next receive, if it is a receive of a WRITE with immediate.
     /// Earlier rails placed these bytes in memory, and the peer does not send them again.
@@ -163,7 +163,7 @@ impl ReceiveQueue {
             if with_imm || !held.is_empty() {
                 return held.push_back(completion);
             }
-            self.held = None; // the peer replays a torn WRITE with immediate before any SEND, so none was torn
+            self.held = None; // the peer replays a torn WRITE with immediate before any SEND, so no WRITE was torn
         }
         let partial = core::mem::take(&mut self.partial_imm_bytes);
         if with_imm {
@@ -182,8 +182,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Makes completions wait for the peer's Resume. The peer of an unreliable connection never
-    /// sends a part of a WRITE again.
+    /// Makes completions wait for the peer's Resume. On an unreliable connection nothing waits,
+    /// because the peer never sends the rest of a torn WRITE.
     pub(super) fn hold(&mut self) {
         if self.service.is_reliable() {
             (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
@@ -235,8 +235,8 @@ mod tests {
     use super::*;
     use mitra_verbs::Qpn;
 
-    /// The completions of the first message after a move, before and after the peer's Resume. The
-    /// message is a WRITE with immediate of 64 bytes, of which an earlier rail placed 100.
+    /// The lengths in the completions before and after the peer's Resume. The new rail delivers the
+    /// last 64 bytes of a WRITE with immediate, whose first 100 bytes an earlier rail placed.
     fn lengths_after_move(service: Service) -> [Vec<u32>; 2] {
         let (mut queue, mut ready) = (ReceiveQueue::new(1 << 20, service), VecDeque::new());
         queue.push(RecvWr { wr_id: 1, sges: Default::default() }, 1).expect("it has no entries");
@@ -249,9 +249,9 @@ mod tests {
         [before, ready.iter().map(|completion| completion.byte_len).collect()]
     }
 
-    /// A reliable peer sends the rest of a torn WRITE, whose length the Resume completes. An
-    /// unreliable peer sends only whole messages, and its Resume may be lost, so nothing waits for
-    /// the Resume.
+    /// A reliable peer sends only the rest of a torn WRITE, and its Resume states the length of the
+    /// first part. An unreliable peer sends only whole messages, and its Resume may be lost, so
+    /// nothing waits for the Resume.
     #[test]
     fn only_messages_of_a_reliable_peer_wait_for_its_resume() {
         assert_eq!(lengths_after_move(Service::Reliable), [vec![], vec![164]]);

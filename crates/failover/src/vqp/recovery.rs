@@ -2,8 +2,8 @@
 //!
 //! [`Recovery`] executes the actions of the negotiation on the datapath, and queues each failure on
 //! the way as a [`Failure`]. One loop, [`Recovery::settle`], handles the failures and the actions
-//! until none is left. The methods that the loop calls queue failures and never run the loop. The
-//! methods for the other parts of the vQP run the loop before they return.
+//! until none is left. A method that is called from the loop only queues failures, and never runs
+//! the loop itself. A method for other parts of the vQP runs the loop before it returns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl Recovery {
         self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
     }
 
-    /// Returns whether this end's queue pair of `rail` awaits its replacement or the connection of
-    /// its replacement.
+    /// Returns whether this end has left the queue pair of `rail` and has not connected a
+    /// replacement yet.
     fn is_qp_missing(&self, rail: usize) -> bool {
         self.negotiation().is_some_and(|negotiation| negotiation.is_local_qp_missing(rail))
     }
@@ -130,9 +130,8 @@ impl Recovery {
         self.fail(dp, Failure::Rail { rail, cause });
     }
 
-    /// Handles the failure of another queue pair on the active rail. During a fence the vQP is
-    /// already leaving the rail, and a failure that was recorded then would make the rail unusable
-    /// until its port changes.
+    /// Handles a failure of the active rail, unless the vQP already fences the rail. A failure that
+    /// is recorded during the fence would make the rail unusable until its port changes.
     pub(super) fn active_rail_failed(&mut self, dp: &mut Datapath, cause: Cause) {
         if self.fence.is_idle() {
             self.rail_failed(dp, self.active_rail(), cause);
@@ -184,8 +183,8 @@ impl Recovery {
         }
     }
 
-    /// Handles the events of a rail's NIC. `query` also queries the NIC, because a NIC may die
-    /// without an event.
+    /// Handles the events of a rail's NIC. With `query`, also queries the NIC, because a NIC may
+    /// die without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let failure = self.observe_device(dp, rail, query);
         self.discard_report_if_no_move();
@@ -213,7 +212,8 @@ impl Recovery {
         }
         let negotiation = self.negotiation_mut()?;
         if is_dead {
-            // Until now, only the link may have been down, which does not make a rail broken.
+            // The rail was down already, perhaps only its link. Unlike a link that is down, a dead
+            // NIC makes the rail broken.
             negotiation.rail_failed(dp.now(), rail, RailFailure::NicDead);
         } else if !is_down && was_down {
             dp.rails.set_down(rail, false);
@@ -258,7 +258,9 @@ impl Recovery {
                 };
                 let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
                 if new_rail.is_some_and(|rail| !dp.windows.is_in_step(rail)) {
-                    return; // with the evidence the peer may use the rail; the negotiation sends the evidence again
+                    // The evidence would let the peer use the rail too early. The negotiation sends
+                    // the evidence again.
+                    return;
                 }
                 let Some(message) = self.with_home_moved(dp, message) else { return };
                 if let Some(rail) = new_rail
@@ -310,7 +312,7 @@ impl Recovery {
         if !dp.rails.is_down(rail)
             && let Some(negotiation) = self.negotiation_mut()
         {
-            negotiation.rail_recovered(dp.now(), rail); // only the path or the queue pair has failed
+            negotiation.rail_recovered(dp.now(), rail); // the device is up, so only the path or the queue pair has failed
         }
         // Without a queue pair, nothing was posted to the rail since the last move.
         if self.is_qp_missing(rail) || !dp.config().requires_fence() || Mutant::FenceSkipped.is_on() {
@@ -352,9 +354,9 @@ impl Recovery {
         }
     }
 
-    /// Keeps the event of a peer's request that `rail` refused before the vQP fenced the rail or
-    /// closed. A peer that has received the NAK closes the vQP, and the event tells the reason. A
-    /// peer without the NAK sends the request again, and is refused again.
+    /// Keeps the event if `rail` has refused a request of the peer. If the peer has received the
+    /// NAK, the peer closes the vQP, and the event tells this end the reason. Otherwise the peer
+    /// sends the request again, and this end refuses the request again.
     fn keep_qp_error(dp: &mut Datapath, rail: usize) {
         let _ = dp.domain.poll_rail_down(rail); // reads the events
         let event = dp.domain.take_qp_error(rail, dp.rails.get(rail).qpn());

@@ -8,7 +8,8 @@ use crate::failover_report::FailoverReport;
 use crate::ledger::RecoveryStats;
 use crate::telemetry::{RecoverySpan, VqpTelemetry};
 
-/// The reports of the failover in progress and of the last failover, for the telemetry too.
+/// Records the reports of the failover in progress and of the last failover, and passes them to the
+/// telemetry.
 #[derive(Debug)]
 pub(super) struct ReportRecorder {
     telemetry: Arc<VqpTelemetry>,

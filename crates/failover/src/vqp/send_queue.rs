@@ -92,9 +92,10 @@ impl SendQueue {
 
     /// Records a request in the ledger, and returns its sequence number. If `path` names a queue
     /// pair and its rail, and no request waits before this one ([`Ledger::admit_new`]), posts the
-    /// request first: the ledger records it while its packets are on their way. Otherwise
-    /// [`SendQueue::post`] posts the request. The caller has called [`SendQueue::check`], because a
-    /// function that may still refuse a request copies it.
+    /// request before recording it: the ledger records the request while its packets are on their
+    /// way. Otherwise [`SendQueue::post`] posts the request. The caller has called
+    /// [`SendQueue::check`]. The check is not part of this function, because a function that may
+    /// refuse a request copies the request.
     #[inline]
     pub(super) fn submit(
         &mut self,
@@ -126,8 +127,8 @@ impl SendQueue {
 
     /// Posts one list of the pending operations that the limits allow, and their log entries if
     /// there is a log. If `replaying`, operations that were in flight at a failure are outstanding.
-    /// A list then has either replays or one new request, because the NIC sends a list before the
-    /// next poll, and the completions of the replays would wait for a longer list.
+    /// A list then has either replays or one new request. The NIC sends a whole list before the
+    /// next poll, so a longer list would delay the completions of the replays.
     pub(super) fn post(
         &mut self,
         qp: &DataQp,
@@ -213,8 +214,8 @@ impl SendQueue {
         }
     }
 
-    /// Records the success of the operation or log entry with this `wr_id` on the rail. Returns a
-    /// local operation, which completes when all NICs have executed it.
+    /// Records the success of the operation or log entry with this `wr_id` on the rail. Returns the
+    /// operation if it is local: it completes only when all NICs have executed it.
     #[inline]
     pub(super) fn on_success(&mut self, id: u64, byte_len: u32) -> Option<SendOp> {
         if id & wr_id_flags::LOG != 0 {

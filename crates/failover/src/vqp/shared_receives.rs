@@ -1,5 +1,6 @@
 //! The receives of a vQP with a shared receive queue, or in an XRC domain. Messages arrive in
-//! *slots*, and are then matched with shared receives.
+//! *slots*, which are receives in the vQP's own memory. Each message is then copied to a shared
+//! receive.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -130,7 +131,7 @@ impl Ring {
     }
 }
 
-/// The slot length for a longest receive of this many bytes.
+/// The length of the slots if the longest shared receive has `longest` bytes.
 fn slot_bytes(domain: &Domain, longest: usize) -> usize {
     longest.max(MIN_SLOT_BYTES).min(domain.limits().message_bytes as usize).next_multiple_of(8)
 }
@@ -200,7 +201,7 @@ impl SharedReceives {
             return Ok(());
         }
         let Some(ring) = &self.ring else { return Ok(()) };
-        // At least doubling the length bounds the number of moves for receives of many lengths.
+        // Each lengthening costs a move. At least doubling the length bounds the number of moves.
         let bytes = slot_bytes(ring.region.domain(), self.source.longest().max(2 * ring.slot_bytes));
         let longer = Ring::new(ring.region.domain(), bytes, ring.first + ring.slots, max_slots)?;
         let unposted = recv.clear_unposted() as u64;
@@ -217,7 +218,7 @@ impl SharedReceives {
     }
 
     /// Gives up a slot whose message is not needed any more, and returns the receive to post again.
-    /// An earlier ring posts none again.
+    /// A slot of an earlier ring is not posted again.
     fn free(&mut self, slot: u64) -> Option<RecvWr> {
         if let Some(ring) = self.ring.as_ref().filter(|ring| ring.has(slot)) {
             return Some(ring.receive(slot));
@@ -227,10 +228,10 @@ impl SharedReceives {
         None
     }
 
-    /// Moves completions of the vQP to `out`. Completions of receives wait until they have taken a
-    /// shared receive. Appends the slots of these messages to `recv`, to be posted again. The
-    /// caller must close the vQP if [`has_failed`] is true for the appended completions, or if
-    /// `refused` is set.
+    /// Moves completions of the vQP to `out`. The completion of a message waits until the message
+    /// has taken a shared receive. The slot of the message is then appended to `recv`, to be posted
+    /// again. The caller must close the vQP if [`has_failed`] is true for the appended completions,
+    /// or if `refused` is set.
     pub(super) fn deliver(
         &mut self,
         completions: impl Iterator<Item = Completion>,
@@ -256,7 +257,7 @@ impl SharedReceives {
 
     /// Appends the completion of a slot's message or failed receive. A flushed slot takes no shared
     /// receive, so that other vQPs can use the shared receives. The header of an XRC message takes
-    /// none either, and its slot is returned to be posted again.
+    /// no shared receive either. Its slot is returned, to be posted again.
     fn push(&mut self, mut completion: Completion) -> Option<RecvWr> {
         if completion.outcome == Outcome::Failed(WcStatus::Flushed) {
             return None;

@@ -11,7 +11,7 @@ pub struct Termination {
     pub(super) contradiction: Option<Contradiction>,
     /// The peer's final evidence, until the flush.
     pub(super) peer_evidence: Option<Evidence>,
-    /// Whether the vQP has closed without completing its outstanding requests yet.
+    /// Whether the vQP has closed, and still has to complete its outstanding requests.
     flush_pending: bool,
     /// Whether a batch of polled completions is being handled. The flush follows after the batch,
     /// because outstanding requests may complete later in the batch.

@@ -44,8 +44,8 @@ pub struct VirtualQp<F: Failover = OwnFailover> {
 }
 
 impl<F: Failover> VirtualQp<F> {
-    /// The configuration, with what [`VirtualQp::modify_to_rtr`], [`VirtualQp::modify_to_rts`] and
-    /// [`VirtualQp::set_access`] have changed.
+    /// The configuration, including the changes by [`VirtualQp::modify_to_rtr`],
+    /// [`VirtualQp::modify_to_rts`] and [`VirtualQp::set_access`].
     pub fn config(&self) -> Config {
         *self.datapath.config()
     }
@@ -61,8 +61,8 @@ impl<F: Failover> VirtualQp<F> {
         self.failover.local_info(&self.datapath)
     }
 
-    /// Connects to the peer: over every rail, or with the same shared backup. A vQP with a queue
-    /// pair on every rail may post sends when both ends have called this method.
+    /// Connects to the peer: over every rail or, with a shared backup, through the backup. A vQP
+    /// without a shared backup may post sends when both ends have called this method.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is connected already or has closed, or if the two ends'
@@ -98,18 +98,18 @@ impl<F: Failover> VirtualQp<F> {
         self.failover.modify_to_rts(&mut self.datapath, rnr_retry)
     }
 
-    /// Changes the operations that the peer may request: [`Config::access`]. An operation of the
-    /// peer that was executed before stays executed. If [`Access::REMOTE_WRITE`] is taken away
-    /// after the peer has connected with a completion log, the peer's atomics fail too, because the
-    /// log entries behind the atomics are refused. On a shared backup, added rights hold only for
-    /// memory that the peer imports later.
+    /// Changes the operations that the peer may request: [`Config::access`]. Operations of the peer
+    /// that were executed before the change stay executed. If [`Access::REMOTE_WRITE`] is taken
+    /// away after the peer has connected with a completion log, the peer's atomics fail too,
+    /// because the log entries behind the atomics are refused. On a shared backup, added rights
+    /// hold only for memory that the peer imports after the change.
     ///
-    /// After [`VirtualQp::modify_to_rtr`], the change takes effect with
-    /// [`VirtualQp::modify_to_rts`], because a queue pair in RTR keeps its rights.
+    /// Between [`VirtualQp::modify_to_rtr`] and [`VirtualQp::modify_to_rts`], a change takes effect
+    /// only with the latter call, because a queue pair in RTR keeps its rights.
     ///
     /// # Errors
-    /// The first error of a NIC. A NIC that is dead is reset, because it may only be hung and still
-    /// grant the old rights.
+    /// The first error of a NIC. A NIC that does not answer is reset, because a hung NIC still
+    /// grants the old rights.
     pub fn set_access(&mut self, access: Access) -> Result<()> {
         if self.close_reason().is_some() {
             return Ok(()); // a closed vQP grants nothing
@@ -118,9 +118,9 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Makes a region of the peer known, so that sends may name its remote key. A vQP with a shared
-    /// backup also asks the peer for access to the region on the backup. The peer grants at most
-    /// 256 regions at once. After a failover, a send that names another region or a window
-    /// ([`VirtualMw::remote`](crate::VirtualMw::remote)) waits until the vQP has a rail.
+    /// backup also asks the peer for a grant of the region on the backup. At most 256 grants are in
+    /// force at once. After a failover, a send that names a region without a grant, or a window
+    /// ([`VirtualMw::remote`](crate::VirtualMw::remote)), waits until the vQP has a rail.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is not connected, or if the region and the vQP differ in the
@@ -138,8 +138,8 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Posts the slots for the messages of shared receives, once a shared receive was posted. If a
-    /// NIC refuses the memory of the slots, the vQP answers the peer's messages with RNR NAKs until
-    /// a later attempt succeeds.
+    /// NIC refuses to register the memory of the slots, the vQP answers the peer's messages with
+    /// RNR NAKs until a later attempt succeeds.
     #[inline]
     pub(super) fn post_slots(&mut self) {
         let Some(shared) = &self.datapath.shared else { return };
@@ -207,8 +207,8 @@ impl<F: Failover> VirtualQp<F> {
         self.datapath.termination.reason()
     }
 
-    /// The asynchronous event that closed the vQP, if a NIC reported an error of its queue pair.
-    /// The event names the number of the vQP. With a shared backup, the event names the queue pair.
+    /// The asynchronous event that made the vQP close: a NIC's report of an error of a queue pair.
+    /// The event contains the number of the vQP or, with a shared backup, of the queue pair.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.datapath.termination.qp_error_event
     }
@@ -218,7 +218,7 @@ impl<F: Failover> VirtualQp<F> {
         self.datapath.termination.contradiction
     }
 
-    /// The active rail, of the vQP or of its shared backup; during a failover, the old rail.
+    /// The active rail of the vQP or of its shared backup. During a failover, this is the old rail.
     pub fn active_rail(&self) -> usize {
         self.failover.with_recovery(Recovery::active_rail)
     }
@@ -251,13 +251,13 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// The number of received messages that were malformed or did not come from the peer. With a
-    /// shared backup, the messages to the backup count.
+    /// shared backup, the count covers all its members.
     pub fn rejected_messages(&self) -> u64 {
         self.failover.rejected_messages()
     }
 
-    /// Returns whether a packet of the peer arrived on any rail before [`VirtualQp::modify_to_rts`]
-    /// and after the last call that returned true ([`AsyncEvent::CommunicationEstablished`]).
+    /// Returns whether a packet of the peer has arrived on any rail while the vQP was in RTR
+    /// ([`AsyncEvent::CommunicationEstablished`]). Each such event is returned once.
     pub fn take_established(&mut self) -> bool {
         let Datapath { domain, rails, .. } = &self.datapath;
         let taken = (0..domain.nics().len()).filter_map(|rail| {
@@ -319,19 +319,19 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Closes the vQP as [`VirtualQp::shutdown`] does and destroys its objects on the NICs. If the
-    /// Closed message is lost, the peer detects the end of the vQP by its heartbeats. Completions
-    /// can still be polled. A vQP with a shared backup keeps its objects until the vQP is dropped,
-    /// because the backup still carries the message.
+    /// Closed message is lost, the peer detects the end of the vQP by the missing heartbeats.
+    /// Completions can still be polled. A vQP with a shared backup keeps its objects until the vQP
+    /// is dropped, because the backup still carries the Closed message.
     ///
     /// # Errors
-    /// The first error of a NIC, after which the other objects are destroyed nevertheless.
+    /// The first error of a NIC. The objects on the other NICs are destroyed nevertheless.
     pub fn close(&mut self) -> Result<()> {
         self.failover.destroy(&mut self.datapath)
     }
 }
 
 impl<F: Failover> Drop for VirtualQp<F> {
-    /// Closes the vQP, because the peer could otherwise still access memory through its queue
+    /// Closes the vQP, because the peer could otherwise still access memory through the vQP's queue
     /// pairs.
     fn drop(&mut self) {
         self.failover.on_drop(&mut self.datapath);

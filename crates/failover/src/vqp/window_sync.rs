@@ -2,17 +2,18 @@
 //! invalidations.
 //!
 //! The active rail's queue pair executes a bind or a local invalidation in order with the other
-//! sends. Then the other NICs execute the operation, and the operation completes. A SEND with
-//! invalidate is executed by the receiving NIC and then by the other NICs of the receiver, before
-//! its receive completes.
+//! sends. Then the other NICs execute the operation, and the operation completes. For a SEND with
+//! invalidate, the receiving NIC invalidates the key first. The other NICs of the receiver follow
+//! before the receive completes.
 //!
-//! A type 2 window is bound on a queue pair. Each rail executes its operations on the rail's data
-//! queue pair, and a queue pair that is connected later gets the binds in force. A type 1 window is
-//! bound for the protection domain, so each NIC executes its binds on a queue pair of its own
+//! A type 2 window is bound on a queue pair, so each rail executes the operations on its data queue
+//! pair. A data queue pair that is connected later executes the binds in force. A type 1 window is
+//! bound for the protection domain, so each NIC executes such binds on a separate queue pair
 //! ([`LocalQp`]).
 //!
-//! The peer uses another rail only after it has this end's evidence. The vQP sends the evidence,
-//! and posts on a rail, only when the rail is in step.
+//! The peer uses a new rail only after the peer has received this end's evidence. The vQP therefore
+//! sends the evidence only when the new rail is in step. The vQP itself also posts only on a rail
+//! that is in step.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ const MAX_POSTED: u32 = 4;
 
 #[derive(Debug, Default)]
 struct Backlog {
-    /// Unposted operations, with the handles and keys of the primary windows.
+    /// Unposted operations, with the handles and keys that the application knows.
     ops: VecDeque<SendOp>,
     posted: u32,
     /// Whether the queue pair executes nothing and grants nothing, because it is in ERR, not
@@ -99,8 +100,8 @@ pub(super) struct WindowSync {
     /// The queue pairs for binds of type 1 windows, with their operations, in the order of rails.
     /// Empty before the first such bind.
     local_qps: Vec<(Option<LocalQp>, Backlog)>,
-    /// The local operation that the active rail's NIC has executed, and that completes when the
-    /// other NICs have executed it too.
+    /// The sequence number of a local operation that the active rail's NIC has executed. The
+    /// operation completes when the other NICs have executed it too.
     executed: Option<u64>,
     pub(super) is_busy: bool,
     /// Whether a local operation, or a receive that has invalidated a key, waits for other NICs.
@@ -190,8 +191,8 @@ impl WindowSync {
         others.for_each(|(_, backlog)| backlog.push(op));
     }
 
-    /// Handles a completion of the active rail, and returns the failure that the completion
-    /// reports.
+    /// Handles the completion of a window operation on `rail`, and returns the failure that the
+    /// completion reports.
     pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<Failure> {
         let status = self.rails[rail].on_completions(core::slice::from_ref(wc))?;
         self.rails[rail].cut_off();
@@ -202,16 +203,16 @@ impl WindowSync {
         self.rails[rail].cut_off();
     }
 
-    /// Records that a queue pair of a rail, on which no window is bound, was connected.
+    /// Records that a queue pair without bound windows was connected on a rail.
     pub(super) fn on_connected(&mut self, rail: usize, domain: &Domain) {
         let ops: VecDeque<SendOp> = domain.window_binds_of(self.owner).into();
         self.is_busy |= !ops.is_empty();
         self.rails[rail] = Backlog { ops, ..Backlog::default() };
     }
 
-    /// Posts outstanding operations, and polls the rails that the caller does not poll (`polled`).
-    /// `data_qp` returns the data queue pair of a rail. Returns the local operation that all NICs
-    /// have executed, and the first failure.
+    /// Posts outstanding operations, and polls every rail except the rails in `polled`, which the
+    /// caller polls. `data_qp` returns the data queue pair of a rail. Returns the local operation
+    /// that all NICs have executed, and the first failure.
     pub(super) fn drive<'a>(
         &mut self,
         polled: [usize; 2],

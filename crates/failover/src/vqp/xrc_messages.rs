@@ -3,8 +3,8 @@
 //! An RC packet has no XRCETH, so the immediate data of a SEND contain the 24-bit number of the
 //! shared receive queue and a [`Kind`]. A SEND without immediate data becomes a SEND with such
 //! data. Before any other message that takes a receive, the sender posts a *header*: a SEND whose
-//! immediate data name the queue of the next message. A SEND with immediate data is sent without
-//! them, behind a header with these data as payload.
+//! immediate data name the queue of the next message. A SEND with immediate data becomes a SEND
+//! without such data, and its header carries the data as payload.
 //!
 //! | request of the application | messages |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | WRITE, READ, atomic, bind, invalidation | the request |
 //!
 //! A vQP delivers messages once and in order, also across failovers, so a header belongs to the
-//! next message. An error of the sender may leave a header without its message. The header changes
-//! no later message. Every message that takes a receive begins with a SEND with immediate data,
-//! which replaces the stale header.
+//! next message. An error of the sender may leave a header without its message. Such a header
+//! changes no later message, because every message that takes a receive begins with a SEND with
+//! immediate data, which replaces the stale header.
 
 use std::collections::VecDeque;
 
@@ -84,16 +84,16 @@ pub(super) fn messages(mut wr: SendWr) -> Result<(Option<SendWr>, SendWr)> {
 
 #[derive(Debug, Default)]
 pub(super) struct SentHeaders {
-    /// The sequence numbers of the headers that have not completed, and of some that have, oldest
-    /// first. Each header's message has the next sequence number.
+    /// The sequence numbers of the headers that have not completed, and of some completed headers,
+    /// oldest first. Each header's message has the next sequence number.
     seqs: VecDeque<u64>,
     /// The sequence number of the message whose header has failed, and the header's outcome.
     failed: Option<(u64, Outcome)>,
 }
 
 impl SentHeaders {
-    /// Records the header of the message with sequence number `message`. No completion before
-    /// `oldest` is still to be delivered.
+    /// Records the header of the message with sequence number `message`. All completions before
+    /// `oldest` have been delivered.
     pub(super) fn push(&mut self, message: u64, oldest: u64) {
         self.forget_before(oldest);
         self.seqs.push_back(message - 1);
@@ -115,8 +115,8 @@ impl SentHeaders {
     }
 
     /// Removes the completions of failed headers from `out[from..]`. The message of a failed header
-    /// gets the outcome of the header instead of `Flushed`. The message of a header that was
-    /// executed stays flushed, because the message was not executed.
+    /// gets the outcome of the header instead of `Flushed`. If the header was executed behind an
+    /// error, its message stays flushed, because the message was not executed.
     pub(super) fn remove_from(&mut self, out: &mut Vec<Completion>, from: usize) {
         let mut kept = from;
         for at in from..out.len() {
@@ -151,7 +151,8 @@ pub(super) enum Arrival {
     Invalid,
 }
 
-/// The last header at a receiving end, if its message has not arrived.
+/// The last header at a receiving end, if its message has not arrived: the queue, and the immediate
+/// data from the header's payload.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedHeader(Option<(Srqn, Option<u32>)>);
 

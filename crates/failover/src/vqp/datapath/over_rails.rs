@@ -133,7 +133,7 @@ impl Datapath {
 
     /// Stops the queue pair of the slots, if the slots are shorter than a shared receive. A receive
     /// cannot be withdrawn from a queue pair, so the vQP moves to longer slots as if the rail had
-    /// failed. The peer sends a message that does not fit again.
+    /// failed. If a message did not fit, the peer sends the message again.
     #[inline]
     pub(in crate::vqp) fn stop_short_slots(&mut self) {
         let Some(shared) = &mut self.shared else { return };

@@ -10,7 +10,7 @@ use crate::vqp::wr_id_flags;
 
 const DRAIN_BATCH: usize = 64;
 /// The number of empty polls after which the vQP stops draining a queue pair that closes. This
-/// process cannot wait, because it may exit.
+/// process cannot wait longer, because the process may be about to exit.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
@@ -18,8 +18,8 @@ impl Recovery {
         self.fail(dp, Failure::Close(reason));
     }
 
-    /// Has the negotiation close the vQP. A vQP that is not connected has no peer, and only flushes
-    /// its receives.
+    /// Makes the negotiation close the vQP. A vQP that is not connected has no peer, and only
+    /// flushes its receives.
     pub(super) fn begin_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         if let Some(negotiation) = self.negotiation_mut() {
             negotiation.close(reason);
@@ -38,14 +38,16 @@ impl Recovery {
         if dp.termination.is_closed() {
             return;
         }
-        // The peer may have moved before this end, and the new rail may have refused its request.
+        // The peer may have moved before this end, and the new rail may have refused a request of
+        // the peer.
         (0..dp.rails.len()).for_each(|rail| Recovery::keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
-            // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
+            // The completions are polled before the queue pair enters ERR, which drops the
+            // responses that wait in the NIC.
             self.poll_all(dp, self.active_rail(), None);
         }
-        // During a move, the peer may have posted requests on the rail of the receives, after this
-        // end sent its evidence for that rail.
+        // The rail of the receives counts as used: during a move, the peer may have posted requests
+        // there after receiving this end's evidence.
         let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
         dp.home.leave(&dp.domain, &dp.rails);
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
@@ -74,8 +76,8 @@ impl Recovery {
         }
         let recv_rail = dp.recv.rail();
         if recv_rail != active {
-            // The peer may have moved to the rail of the receives and sent messages there. Its
-            // Resume, which states how many bytes earlier rails placed, will not arrive.
+            // The peer may have moved to the rail of the receives and sent messages there. The
+            // peer's Resume, which states how many bytes earlier rails placed, will not arrive.
             dp.release_held_recvs(None);
             dp.recv.begin_epoch();
             drained = self.drain_rail(dp, recv_rail);
@@ -105,8 +107,8 @@ impl Recovery {
     }
 
     /// The evidence of what this end executed for the peer on `rail`. `drained` is the result of
-    /// [`Recovery::drain_rail`]. `None` if the evidence is not complete, or if the policy decides
-    /// nothing.
+    /// [`Recovery::drain_rail`]. `None` if the evidence is not complete, or if the policy does not
+    /// decide by evidence.
     fn final_evidence(
         &self,
         dp: &Datapath,
@@ -121,8 +123,8 @@ impl Recovery {
     }
 
     /// Handles all completions of a rail whose queue pair is in ERR. Returns whether the NIC is
-    /// alive. `None` if the NIC does not flush the queues at once, so that more completions may
-    /// follow.
+    /// alive. `None` if the NIC has not flushed the queues within `MAX_EMPTY_POLLS` polls, so that
+    /// more completions may follow.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
         let mut fence = Fence::default();
         let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);

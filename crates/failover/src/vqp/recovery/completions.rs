@@ -128,9 +128,9 @@ impl Recovery {
 }
 
 /// Returns whether messages of an unreliable connection are sent on a rail. The rail must be up at
-/// this end, and the peer must have been heard there. There are two exceptions:
+/// this end. The peer must have been heard there, with two exceptions:
 ///
-/// - Without heartbeats, the peer may be silent.
+/// - Without heartbeats, the peer need not be heard, because a connected peer may be silent.
 /// - A peer that is known not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be
 ///   heard.
 ///

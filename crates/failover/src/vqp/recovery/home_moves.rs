@@ -1,4 +1,4 @@
-//! The moves that keep all vQPs of a domain that share atomics on the home rail.
+//! The moves that keep the vQPs of a domain on the home rail, if the domain shares atomics.
 
 use mitra_verbs::WcStatus;
 
@@ -31,8 +31,8 @@ impl Recovery {
 
     /// Returns the message to send instead of `message`, or `None` if the home cannot move.
     /// Evidence allows the peer to post on the new rail, so the home moves to the new rail first.
-    /// For a rail that the peer has not accepted, the home does not move, and this end proposes the
-    /// rail instead.
+    /// If the peer has not accepted the new rail, the home does not move, and this end proposes the
+    /// rail instead of sending the evidence.
     pub(super) fn with_home_moved(&mut self, dp: &mut Datapath, message: Message) -> Option<Message> {
         let Body::Evidence { rail, home, .. } = message.body else { return Some(message) };
         let has_accepted = self.negotiation().is_some_and(RailNegotiation::has_peer_accepted);
@@ -45,7 +45,7 @@ impl Recovery {
 
     /// Moves the home to the new rail of a ballot. Returns false in two cases:
     ///
-    /// - The home is newer. This end then proposes another rail.
+    /// - The domain's home is newer than `to`. This end then proposes the rail of the newer home.
     /// - The NIC of the old home can be neither fenced nor reset. The vQP then closes.
     pub(super) fn move_home(&mut self, dp: &mut Datapath, ballot: Ballot, to: Home) -> bool {
         let (moved, before) = dp.home.bind(&dp.domain, &dp.rails, ballot, to);

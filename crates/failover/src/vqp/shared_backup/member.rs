@@ -3,7 +3,8 @@
 //! The backup is a virtual queue pair, so its messages arrive in order and exactly once, whichever
 //! rails fail. The two ends therefore only tell each other what they have done, and neither asks
 //! nor retries. The ballots of the backup number the *epochs*. Each time the backup moves, both
-//! ends leave the queue pair of the earlier epoch, and make another on the backup's new rail.
+//! ends leave the queue pair of the earlier epoch, and make a new queue pair on the backup's new
+//! rail.
 //!
 //! 1. An end that leaves a queue pair fences it, and sends the evidence of what the queue pair
 //!    executed for the peer.
@@ -12,8 +13,9 @@
 //!    backup.
 //! 3. The end with [`Role::Zero`] makes a queue pair and offers it. The other end makes a queue
 //!    pair, connects it and answers with its own offer. The first end connects to that queue pair
-//!    and confirms. Each end posts on the new queue pair when it knows that both are connected and
-//!    its operations on the backup have completed. The operations thus stay in order.
+//!    and confirms. An end posts on the new queue pair when the end knows that both queue pairs are
+//!    connected. Its operations on the backup must have completed, so that the operations stay in
+//!    order.
 
 use mitra_verbs::{Psn, Qpn};
 
@@ -113,8 +115,8 @@ impl Member {
         core::mem::take(&mut self.outbox)
     }
 
-    /// Returns whether this end may post on the backup: all operations in flight elsewhere are
-    /// decided, and no own queue pair is about to be used.
+    /// Returns whether this end may post on the backup. The operations on an earlier queue pair
+    /// must be decided, and the own queue pair must not be ready for use.
     pub fn may_use_backup(&self) -> bool {
         let is_ready = |own: &Own| own.is_connected && own.is_peer_connected;
         self.is_started
@@ -164,7 +166,7 @@ impl Member {
     #[must_use]
     pub fn handle(&mut self, body: Body) -> bool {
         match body {
-            _ if self.is_closed => true, // the peer did not know yet
+            _ if self.is_closed => true, // the peer did not know yet that this end has closed
             Body::Evidence { epoch, evidence } => {
                 let is_expected =
                     epoch <= self.epoch && self.evidence.as_ref().is_none_or(|(last, _)| *last < epoch);
@@ -204,8 +206,8 @@ impl Member {
         }
     }
 
-    /// Keeps the peer's evidence, unless this end still needs an earlier one. In that case this end
-    /// had no queue pair in the later epoch.
+    /// Keeps the peer's evidence, unless this end still needs the evidence of an earlier epoch. In
+    /// that case this end had no queue pair in `epoch`, and does not need the new evidence.
     fn keep_evidence(&mut self, epoch: u16, evidence: Evidence) {
         let needed = self.left.as_ref().map(|left| left.epoch);
         if needed.is_none() || needed != self.evidence.as_ref().map(|(kept, _)| *kept) {
@@ -245,9 +247,9 @@ impl Member {
     }
 
     /// Records that the queue pair that this end leaves is fenced. `evidence` is what the queue
-    /// pair executed for the peer. If no operation was posted there, the operations are decided,
-    /// with `partial_imm_bytes` as in [`Member::decided`], because an earlier queue pair may have
-    /// torn the WRITE.
+    /// pair executed for the peer. If this end has posted no operation there, nothing remains to be
+    /// decided. `partial_imm_bytes` then has the meaning of [`Member::decided`], because an earlier
+    /// queue pair may have torn a WRITE with immediate.
     pub fn fenced(&mut self, evidence: Evidence, partial_imm_bytes: u32) {
         let Some(left) = &mut self.left else { return };
         left.is_fenced = true;
@@ -297,8 +299,8 @@ impl Member {
         }
     }
 
-    /// Records that this end has closed. `evidence` is the final evidence of its queue pair with
-    /// the epoch, unless the peer already has the evidence.
+    /// Records that this end has closed. `evidence` is the epoch of the queue pair and its final
+    /// evidence, or `None` if the peer already has the evidence.
     pub fn closed(&mut self, evidence: Option<(u16, Evidence)>) {
         (self.own, self.left, self.offered) = (None, None, None);
         (self.is_closed, self.is_started) = (true, false);
@@ -312,8 +314,8 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// An earlier queue pair tore a WRITE with immediate, whose rest is sent after both queue
-    /// pairs.
+    /// An earlier queue pair tore a WRITE with immediate. The rest of the WRITE is sent after the
+    /// unused queue pair was left.
     #[test]
     fn unused_queue_pair_is_decided_with_the_bytes_that_earlier_ones_placed() {
         let mut member = Member::new(Role::Zero, 1, 0);
@@ -328,7 +330,7 @@ mod tests {
         assert_eq!(member.next_step(), Some(Step::Create { epoch: 2, rail: 1 }));
     }
 
-    /// An end without heartbeats sends probes while it awaits its peer, and no others.
+    /// An end without heartbeats sends probes only while it awaits its peer.
     #[test]
     fn end_awaits_its_peer_until_it_uses_its_queue_pair_or_either_end_closes() {
         let mut member = Member::new(Role::Zero, 1, 0);

@@ -1,7 +1,7 @@
 //! The messages between the two ends of queue pairs with a shared backup, and their encoding.
 //!
-//! A SEND on the backup carries as many messages as fit. The layout of a message, in little-endian
-//! byte order: receiver 4 · receiver's instance 4 · kind 1 · body.
+//! A SEND on the backup carries as many messages as fit. The layout of a message, with lengths in
+//! bytes, in little-endian byte order: receiver's slot 4 · receiver's instance 4 · kind 1 · body.
 
 use mitra_verbs::{Codec, Key, Malformed, Psn, Qpn, Reader, codec};
 
@@ -55,7 +55,7 @@ pub enum Body {
         partial_imm_bytes: u32,
     },
     /// The sender has made a queue pair in this epoch. The queue pair of a sender with
-    /// [`Role::One`](crate::ballot::Role) is connected.
+    /// [`Role::One`](crate::ballot::Role) is already connected.
     Offered {
         /// The epoch of the queue pair.
         epoch: u16,
@@ -69,8 +69,8 @@ pub enum Body {
     },
     /// The sender has closed.
     Closed {
-        /// The evidence of the sender's queue pair of the epoch, if it is complete and was not sent
-        /// before.
+        /// The epoch and the evidence of the sender's queue pair, if the evidence is complete and
+        /// was not sent before.
         evidence: Option<(u16, Evidence)>,
     },
     /// The sender asks for a key of the receiver's memory that is valid on the backup.

@@ -93,11 +93,13 @@ pub struct SharedBackup {
 
 impl SharedBackup {
     /// Creates one end, unconnected. `builder` configures the virtual queue pair that is the
-    /// backup, except for the depths of its queues and the access.
+    /// backup. This method overrides the sizes of the queues and of the completion log, the RNR
+    /// retries, and the access.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with [`Error::Unsupported`]
-    /// for another policy than exact.
+    /// for a policy other than exact, for a service other than reliable, or if a NIC does not
+    /// accept messages of 4 KiB.
     pub fn new(builder: VirtualQpBuilder) -> Result<Arc<SharedBackup>, BuildError> {
         let limits = builder.domain().limits();
         let builder = builder.with(|config| {
@@ -141,14 +143,14 @@ impl SharedBackup {
     ///
     /// - the depths and the limits of requests;
     /// - `rd_atomic`, the timers of the queue pair, the write policy and the access;
-    /// - the completion log and mode `durable`, which need a backup with the same, because the
-    ///   backup carries the operations during a failover.
+    /// - the completion log and mode `durable`. A member with one of them needs a backup with the
+    ///   same one, because the backup carries the member's operations during a failover.
     ///
     /// # Errors
     /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or
     /// if the backup lacks the completion log or the mode `durable` of the configuration; with
-    /// [`Error::Unsupported`] for another policy than exact; the errors of
-    /// [`VirtualQpBuilder::build`].
+    /// [`Error::Unsupported`] for a policy other than exact or a service other than reliable; the
+    /// errors of [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
         BackedQp::of_backup(self, config, None)
     }

@@ -125,7 +125,7 @@ impl OwnQp {
         self.qp.provider().query_qp(self.qp.qpn()).is_ok_and(|status| status.state == state)
     }
 
-    /// Stops the queue pair of an owner that closes. Returns false if the NIC can be neither
+    /// Stops the queue pair, because its member closes. Returns false if the NIC can be neither
     /// stopped nor reset.
     pub(super) fn stop(&self) -> bool {
         match self.qp.modify_to(QpState::Err) {

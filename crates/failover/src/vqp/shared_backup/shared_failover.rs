@@ -65,22 +65,23 @@ pub struct SharedFailover {
     /// Whether sends are posted on the own queue pair, not on the backup.
     uses_own: bool,
     fence: Fence,
-    /// Whether the NIC is alive. `Some` when the completion queue of an own queue pair without
-    /// markers has been emptied.
+    /// `Some` when a fence without markers has emptied the completion queue of the own queue pair.
+    /// The value says whether the NIC is alive.
     is_emptied: Option<bool>,
     /// Whether the backup knows that the own queue pair has failed.
     is_failure_reported: bool,
-    /// What the peer was last told about its operations ([`Config::is_durable`]), with the epoch
-    /// of the own queue pair.
+    /// The last `Placed` message to the peer ([`Config::is_durable`]), with the epoch of the own
+    /// queue pair.
     told: Option<(u16, Placed)>,
-    /// The peer's regions for which a grant was asked.
+    /// The peer's regions for which this end has asked for a grant.
     asked: Vec<RemoteRegion>,
     grants: Vec<UsableGrant>,
     /// The number of operations in flight on the backup.
     on_backup: usize,
     /// The epoch of the `Resumed` message for which the receives wait.
     awaited_resume: Option<u16>,
-    /// A `Resumed` message that came before this end had fenced its queue pair.
+    /// The epoch and `partial_imm_bytes` of a `Resumed` message that came before this end had
+    /// fenced its queue pair.
     early_resume: Option<(u16, u32)>,
     /// To be handled after the completions.
     failure: Option<Failure>,
@@ -232,7 +233,7 @@ impl sealed::Failover for SharedFailover {
     fn on_import(&mut self, _dp: &mut MemberPath, region: &RemoteRegion) {
         let rkey = region.at(0).rkey;
         if region.is_window() {
-            self.grants.retain(|old| old.grant.rkey != rkey); // earlier memory had the same key
+            self.grants.retain(|old| old.grant.rkey != rkey); // a grant of earlier memory with the same key
         } else {
             self.asked.push(region.clone());
             self.backup.lock().ask_grant(self.id, rkey);

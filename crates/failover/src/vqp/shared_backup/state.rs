@@ -28,14 +28,16 @@ const RESERVED_SENDS: usize = 16;
 /// The number of operations that the backup posts as a list.
 const OPS_PER_LIST: usize = 16;
 
-/// The longest time after a move for which members make no queue pairs, so that the operations of
-/// all other members complete first. The recovery of 10,000 members takes 80 to 110 ms.
+/// The longest time after a move for which a member that can use the backup makes no queue pair.
+/// The operations of the other members thus complete first. The recovery of 10,000 members takes 80
+/// to 110 ms.
 const OWN_QP_DELAY: Duration = Duration::from_millis(100);
-/// Of the polls of members that have work of their own, one in this many drives the backup.
+/// While members have events to handle, one in this many of their polls drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
 
-/// The `wr_id` of a member's operations on the backup, which names the user for
-/// [`Ledger::refuse`](crate::ledger::Ledger::refuse). Messages have the `wr_id` 0.
+/// The `wr_id` of a member's operations on the backup, by which
+/// [`Ledger::refuse`](crate::ledger::Ledger::refuse) distinguishes the users of the queue. Messages
+/// have the `wr_id` 0.
 fn user(member: MemberId) -> u64 {
     u64::from(member.slot) + 1
 }
@@ -48,7 +50,7 @@ pub(super) enum Event {
     Resumed { epoch: u16, partial_imm_bytes: u32 },
     /// The peer grants access on the backup.
     Granted(Grant),
-    /// What the peer's processor has seen of the operations on the queue pair of this epoch.
+    /// What the peer's processor has seen of this end's operations on the queue pair of this epoch.
     Placed { epoch: u16, placed: Placed },
 }
 
@@ -78,21 +80,21 @@ pub(super) struct Entry {
     pub(super) peer: Option<MemberId>,
     pub(super) core: Member,
     events: Vec<Event>,
-    /// Whether an operation among the events did not succeed. Until the owner has handled the
-    /// event, no later operation is posted.
+    /// Whether the events contain a failed operation. Until the member's vQP has handled the
+    /// events, no later operation is posted.
     has_failed_op: bool,
     /// The epoch of the last `Resumed` message.
     resumed: Option<u16>,
-    /// The peer's keys for which a grant was asked.
+    /// The peer's keys for which this end has asked for a grant.
     asked: Vec<Key>,
     /// The peer's keys that the peer has granted.
     imported: Vec<Key>,
     /// Grants for a peer that is not known yet.
     early_grants: Vec<Grant>,
-    /// The owner of the keys in the domain.
+    /// The owner of the member's grants in the domain.
     owner: VqpId,
     pub(super) access: Access,
-    /// Set when the owner has something to do.
+    /// Set when the member's vQP has something to do.
     attention: Arc<AtomicBool>,
     /// Whether operations on the own queue pair wait for the peer's confirmation (see
     /// [`Config::is_durable`](crate::Config::is_durable)), or for a receive.
@@ -115,21 +117,23 @@ pub(super) struct State {
     buffers: MessageBuffers,
     /// The requests in flight, in posting order.
     posted: VecDeque<Posted>,
-    /// Messages that were not executed because of an error before them. They are sent again first.
+    /// The buffers and lengths of messages that were flushed because of an earlier error. They are
+    /// sent again before the outbox.
     unsent: VecDeque<(u32, u32)>,
-    /// The peer's keys of removed members, to be forgotten when no operation is in flight.
+    /// The keys that the peer granted to removed members, to be forgotten when no operation is in
+    /// flight.
     retired: Vec<Key>,
     polls: u32,
     /// The number of requests that were ever posted.
     posted_count: u64,
-    /// The messages in the outbox wait for the requests up to this count. `None` if the outbox was
-    /// empty.
+    /// The messages in the outbox wait until this many requests have completed. `None` if the
+    /// outbox was empty.
     messages_wait_for: Option<u64>,
     /// Whether the peer or a NIC has refused a message.
     is_message_refused: bool,
     next_probe: Time,
-    /// The number of completed requests, and the time since which the oldest message waits. `None`
-    /// if no message is known to wait.
+    /// If the oldest request in flight is a message: the number of requests that completed before
+    /// it, and the time since which the message waits.
     oldest_since: Option<(u64, Time)>,
     /// The epoch that the members know.
     epoch: u16,
@@ -322,12 +326,12 @@ impl State {
         self.backup.datapath.send.ledger.unposted()
     }
 
-    /// Reports that the queue pair of a member failed in an epoch, although the request was valid.
-    /// The backup then moves.
+    /// Reports a failure of the rail on which a member has its queue pair of `epoch`. The backup
+    /// then moves, unless it has already left this epoch.
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-            recovery.follow_home(datapath); // a move of the home fences queue pairs
+            recovery.follow_home(datapath); // the failure may come from a move of the home, which fences queue pairs
             recovery.active_rail_failed(datapath, cause);
         }
     }
@@ -348,7 +352,7 @@ impl State {
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
 
-    /// Drives the backup from a poll of a member. If the member has work of its own (`has_news`),
+    /// Drives the backup from a poll of a member. If the member has events to handle (`has_news`),
     /// only one poll in [`POLLS_PER_DRIVE`] drives the backup.
     pub(super) fn drive_for_member(&mut self, has_news: bool) {
         self.polls = self.polls.wrapping_add(1);
@@ -390,9 +394,10 @@ impl State {
             let send = &mut self.backup.datapath.send;
             self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
-        // Requests that are posted one by one cost a system call each, so operations and messages
-        // wait for others while some are in flight. Messages wait only for earlier requests, as in
-        // Nagle's algorithm (RFC 896), because operations without a pause would delay them forever.
+        // Each posted list costs a system call. While requests are in flight, new operations and
+        // messages therefore wait, so that one list contains several of them. A message waits only
+        // until the requests before it have completed, as in Nagle's algorithm (RFC 896). Otherwise
+        // a continuous stream of operations would delay the message forever.
         let is_idle = self.posted.len() <= self.unposted();
         let completed = self.posted_count - self.posted.len() as u64;
         let waits_for = (!self.outbox.is_empty()).then_some(self.posted_count);
@@ -408,8 +413,8 @@ impl State {
         self.slots.iter_mut().filter_map(|slot| slot.member.as_deref_mut())
     }
 
-    /// Returns whether members that can use the backup make their queue pairs later. Other members
-    /// still recover, and the backup carries the operations.
+    /// Returns whether members that can use the backup make their queue pairs later, because other
+    /// members still recover. Meanwhile the backup carries the operations.
     pub(super) fn defers_own_qps(&self, now: Time) -> bool {
         let is_recovering = self.leaving > 0 || !self.posted.is_empty();
         let has_moved = self.epoch > Ballot::FIRST.epoch;
@@ -447,7 +452,7 @@ impl State {
                 Outcome::Success | Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => {
                     self.buffers.free(buffer);
                 }
-                _ => self.is_message_refused = true, // or the backup has closed
+                _ => self.is_message_refused = true, // or the backup has closed, and the value does not matter
             },
             None => {}
         }

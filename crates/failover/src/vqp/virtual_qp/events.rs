@@ -10,8 +10,8 @@ use super::VirtualQp;
 use crate::completion::Completion;
 
 /// The time between two rounds during a failover, or while NICs execute a bind or an invalidation.
-/// No event announces the polls that the fence counts, and the queue pairs for type 1 windows raise
-/// no events.
+/// Both need polling: the fence counts polls, and the queue pairs for type 1 windows raise no
+/// events.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl VirtualQp {
@@ -43,15 +43,16 @@ impl VirtualQp {
         }
         loop {
             // Completions and messages that arrive after the arming raise an event for the next
-            // call. The rest of the round handles what arrived before.
+            // call. The rest of the round handles what arrived before the arming.
             if let Some(events) = &mut self.failover.events {
                 events.arm(&self.datapath.rails)?;
             }
             let rail = self.failover.recovery.active_rail();
             while self.failover.recovery.poll_active_rail(&mut self.datapath) {}
             self.failover.maintenance.run(&mut self.failover.recovery, &mut self.datapath, true);
-            // After a move, the event of the new rail's completions may have come before. A
-            // failover may also have replaced queue pairs, and with them completion queues.
+            // If the vQP has moved in this round, the events of the new rail's completions may have
+            // come before the move, so another round handles them. A failover may also have made
+            // completion queues that are not armed.
             let is_armed =
                 self.failover.events.as_ref().is_none_or(|events| events.is_armed(&self.datapath.rails));
             if is_armed && self.failover.recovery.active_rail() == rail {

@@ -79,8 +79,8 @@ impl sealed::Failover for OwnFailover {
 
     #[inline]
     fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        // Only polls post sends until the operations that were in flight at a failure have
-        // completed.
+        // Until the operations that were in flight at a failure have completed, a new send waits
+        // for a poll.
         if self.recovery.report.is_replaying() {
             return None;
         }
@@ -153,7 +153,8 @@ impl sealed::Failover for OwnFailover {
 
     fn resume(&mut self, dp: &mut Datapath) {
         if dp.config().service == Service::Unreliable {
-            // A queue pair that refuses has failed, so the vQP moves to the next rail.
+            // If the queue pair refuses the change, it has failed, and the vQP moves to the next
+            // rail.
             let _ = dp.rails.get(self.recovery.active_rail()).leave_sqe();
         }
     }
@@ -218,8 +219,8 @@ impl VirtualQp {
     }
 
     /// The queue pair number, which failovers do not change: the number of the first queue pair on
-    /// rail 0 or, if its NIC was dead, on the first live NIC. [`VirtualQp::reset_replacement`]
-    /// transfers the number to another vQP.
+    /// rail 0 or, if that NIC was dead, on the first live NIC. [`VirtualQp::reset_replacement`]
+    /// transfers the number to the new vQP.
     pub fn qpn(&self) -> Qpn {
         self.datapath.rails.qpn()
     }
@@ -253,9 +254,9 @@ impl VirtualQp {
         self.datapath.rails.is_peer_heard()
     }
 
-    /// Sends the messages of an unreliable connection on the active rail until the peer is heard on
-    /// any rail, although the peer was not heard on the active one. For a caller that knows that
-    /// the peer is not connected: such a peer receives nothing, and the messages are lost. Has no
+    /// Lets an unreliable connection send messages on the active rail although the peer was not
+    /// heard there. The permission ends when the peer is heard on any rail. The method is for a
+    /// caller that knows that the peer is not connected, so that the messages are lost. Has no
     /// effect on a reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
         self.datapath.rails.sends_unheard = true;

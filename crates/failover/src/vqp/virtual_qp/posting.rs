@@ -62,8 +62,9 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Checks a send without posting it, for a caller that queues requests until the vQP is
-    /// connected and has imported their keys. The checks are the checks of [`VirtualQp::post_send`]
-    /// without the state of the vQP and of its queue, and without the remote key.
+    /// connected and has imported their keys. Unlike [`VirtualQp::post_send`], does not check
+    /// whether the vQP is connected, whether the queue accepts the send, and whether the remote key
+    /// is imported.
     ///
     /// # Errors
     /// As [`VirtualQp::post_send`].
@@ -84,9 +85,8 @@ impl<F: Failover> VirtualQp<F> {
         self.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
-    /// Checks a send and records it in the ledger. With `at_once`, posts the send first, if no
-    /// other send waits before it. [`VirtualQp::post_pending_sends`] posts a send that was not
-    /// posted at once.
+    /// Checks a send and records it in the ledger. With `at_once`, posts the send before recording
+    /// it, if no other send waits. Otherwise [`VirtualQp::post_pending_sends`] posts the send.
     #[inline]
     pub(in crate::vqp) fn submit(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
         self.check_open()?;
@@ -116,12 +116,13 @@ impl<F: Failover> VirtualQp<F> {
         }
         let (header, message) = xrc_messages::messages(wr)?;
         let ledger = &self.datapath.send.ledger;
-        // A completion that was not delivered yet may belong to a failed header.
+        // While completions wait for delivery, no header is forgotten, because a completion may
+        // belong to a failed header.
         let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
         let first = ledger.next_seq();
         if let Some(header) = header {
             let header = self.submit_one(header, policy, false)?;
-            self.datapath.latency.truncate(header); // the latency sample is the message's, not the header's
+            self.datapath.latency.truncate(header); // the latency is measured for the message, not for the header
             if let Some(headers) = &mut self.datapath.xrc_headers {
                 headers.push(header + 1, oldest);
             }

@@ -1,24 +1,24 @@
 //! The state SQD (send queue drained) of a vQP: the send queue drains and waits.
 //!
 //! The queue pair of the active rail drains on its NIC, because only the NIC knows when operations
-//! without the SIGNALED flag end. If that rail fails, the vQP replays the operations that were not
-//! executed on the next rail. Replays are signalled, so the ledger knows when they end.
+//! without the SIGNALED flag end. If that rail fails, the vQP replays on the next rail the
+//! operations that were not executed. Replays are signalled, so the ledger knows when they end.
 
 use mitra_verbs::Result;
 
 use super::VirtualQp;
 
 impl VirtualQp {
-    /// Stops the send queue: requests that have begun end, and no other request begins until
+    /// Stops the send queue. Requests that have begun still end, and no new request begins until
     /// [`VirtualQp::restart_sends`]. Posting stays possible. A failover continues, and replays
     /// requests that had begun. Does nothing if the send queue is stopped already.
     ///
     /// # Errors
-    /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
+    /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is closed or not yet connected.
     pub fn drain_sends(&mut self) -> Result<()> {
         self.check_open()?;
         if self.datapath.send.ledger.drain() {
-            // A queue pair that refuses has failed, so the vQP moves to the next rail.
+            // If the queue pair refuses, it has failed, and the vQP moves to the next rail.
             let _ = self.datapath.rails.get(self.failover.recovery.active_rail()).modify_sqd(true);
         }
         Ok(())
@@ -40,13 +40,13 @@ impl VirtualQp {
     /// Restarts the send queue after [`VirtualQp::drain_sends`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
+    /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is closed or not yet connected.
     pub fn restart_sends(&mut self) -> Result<()> {
         self.check_open()?;
         self.datapath.send.ledger.undrain();
         let rail = self.datapath.rails.get(self.failover.recovery.active_rail());
         if rail.is_sqd_drained().is_some() {
-            // A queue pair that refuses has failed, so the vQP moves to the next rail.
+            // If the queue pair refuses, it has failed, and the vQP moves to the next rail.
             let _ = rail.modify_sqd(false);
         }
         self.post_pending_sends();

@@ -21,7 +21,7 @@ fn receive(opcode: WcOpcode, imm: Option<u32>, byte_len: u32) -> Completion {
     }
 }
 
-/// The completion that a message of the request causes at the receiver, and its payload.
+/// The receiver's completion for the message `wr`, and the payload of the message.
 fn arrive(wr: &SendWr) -> (Completion, Vec<u8>) {
     let payload = match &wr.data {
         Data::Inline(bytes) => bytes.to_vec(),

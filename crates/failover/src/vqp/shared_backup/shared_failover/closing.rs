@@ -7,7 +7,7 @@ use crate::evidence::Evidence;
 use crate::vqp::shared_backup::own_qp::OwnQp;
 
 /// The number of polls after which a member stops draining a queue pair that closes. This process
-/// cannot wait, because it may exit.
+/// cannot wait longer, because the process may be about to exit.
 const MAX_CLOSING_POLLS: u32 = 100;
 
 impl SharedFailover {
@@ -27,7 +27,7 @@ impl SharedFailover {
         state.with_core(self.id, |core| core.closed(evidence));
     }
 
-    /// Drains the stopped own queue pair, and returns its evidence with its epoch. `None` if the
+    /// Drains the stopped own queue pair, and returns its epoch and its evidence. `None` if the
     /// peer has the evidence already, or if the NIC does not flush the queues at once.
     fn final_evidence(&mut self, dp: &mut MemberPath) -> Option<(u16, Evidence)> {
         let (rail, epoch) = dp.rails.own.as_ref().map(|own| (own.rail, own.epoch))?;
@@ -44,8 +44,8 @@ impl SharedFailover {
         None
     }
 
-    /// Completes every outstanding request of a closed queue pair. Operations on the backup end
-    /// first, because the backup may still access their memory.
+    /// Completes every outstanding request of a closed queue pair. Waits until the operations on
+    /// the backup have ended, because the backup may still access their memory.
     pub(super) fn flush_if_closed(&mut self, dp: &mut MemberPath) {
         if self.on_backup > 0 {
             return;

@@ -20,8 +20,8 @@ pub(super) enum Fenced {
 }
 
 impl SharedFailover {
-    /// Handles a batch of completions of the own queue pair, or all completions during a fence,
-    /// because the peer waits for the fence.
+    /// Handles a batch of completions of the own queue pair. During a fence, handles all
+    /// completions, because the peer waits for the fence.
     pub(super) fn poll_own(&mut self, dp: &mut MemberPath) {
         while self.poll_batch(dp) && self.fence.is_draining() {}
         self.drive_windows(dp);
@@ -39,7 +39,7 @@ impl SharedFailover {
         self.flush_if_closed(dp);
     }
 
-    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. If no
+    /// Closes the queue pair if its NIC has reported the refusal of a request of the peer. If no
     /// receive is posted, no completion shows the refusal.
     pub(super) fn notice_refused_request(&mut self, dp: &mut MemberPath) {
         if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle() && !self.is_failure_reported)
@@ -105,7 +105,8 @@ impl SharedFailover {
         let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, the rail does not matter
         match dp.drive_windows(rail) {
             Some(failure @ Failure::Close(_)) => self.failure = Some(failure),
-            // The backup notices that another NIC was reset.
+            // The NIC of a rail without a queue pair of this member was reset, which the backup
+            // notices.
             Some(Failure::Rail { rail: failed, .. }) if failed != rail => {}
             other => self.note_failure(other),
         }

@@ -69,8 +69,8 @@ impl SharedFailover {
         state.with_entry(self.id, |entry| entry.awaits_program = ledger.awaits_placement() || awaits_receive);
     }
 
-    /// `last_executed` is the last operation that the backup executed although an operation of
-    /// another queue pair failed before it.
+    /// `last_executed` is this member's last operation that the backup executed although an
+    /// operation of another member had failed.
     fn on_event(&mut self, dp: &mut MemberPath, event: Event, last_executed: Option<u64>) {
         match event {
             Event::Done { seq, outcome, byte_len } => {
@@ -85,7 +85,8 @@ impl SharedFailover {
                     self.early_resume = Some((epoch, partial_imm_bytes));
                 }
             }
-            // The evidence decides the operations on an earlier queue pair.
+            // A message about an earlier queue pair is ignored, because the evidence decides the
+            // operations there.
             Event::Placed { epoch, placed }
                 if dp.rails.own.as_ref().is_some_and(|own| own.epoch == epoch) =>
             {
@@ -103,7 +104,7 @@ impl SharedFailover {
     }
 
     /// Handles the outcome of an operation on the backup. `is_passed` says whether a later
-    /// operation was executed.
+    /// operation of this member was executed.
     fn on_backup_done(
         &mut self,
         dp: &mut MemberPath,
@@ -121,10 +122,10 @@ impl SharedFailover {
             Outcome::Success => {
                 dp.send.on_success(seq, byte_len);
             }
-            // An operation of another queue pair failed, and the backup did not execute the
-            // operations behind it, apart from READs. If a later operation has passed this READ,
-            // the READ must not be repeated, because the later operation may have been posted with
-            // FENCE.
+            // An operation of another member failed before this operation. The status says that
+            // this operation was not executed, unless it is a READ, which may have been executed.
+            // If a later operation was executed, this operation is a READ. The READ must not be
+            // repeated, because the later operation may have been posted with FENCE.
             Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
                 dp.send.ledger.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
@@ -171,7 +172,7 @@ impl SharedFailover {
                 state.with_core(self.id, |core| core.switched());
             }
             Step::Close => {
-                // The peer closes because its request was refused.
+                // If this end has refused a request of the peer, the peer closes for that reason.
                 let refused = dp
                     .rails
                     .own
@@ -196,7 +197,8 @@ impl SharedFailover {
         dp.recv.on_flushed(rail);
         dp.domain.unbind_at_home(dp.home.id, rail as u8);
         if is_connected {
-            // The peer may have torn a WRITE with immediate.
+            // The peer's WRITE with immediate may be torn, so completions wait for the `Resumed`
+            // message.
             dp.recv.begin_epoch();
             self.awaited_resume = Some(epoch);
             if let Some((_, bytes)) = self.early_resume.filter(|(resumed, _)| *resumed == epoch) {
@@ -240,8 +242,8 @@ impl SharedFailover {
         dp.rails.own = None; // destroys the fenced queue pair
         self.fence.clear();
         (self.is_emptied, self.is_failure_reported) = (None, false);
-        // Either resources are lacking for a time, or the NIC has failed and the backup is about to
-        // move.
+        // An error means that resources are lacking for a time, or that the NIC has failed and the
+        // backup is about to move.
         let Ok(own) = OwnQp::create(&dp.domain, rail.into(), epoch, dp.config(), self.secret) else {
             return false;
         };
@@ -271,7 +273,8 @@ impl SharedFailover {
             dp.on_qp_connected(rail);
             self.drive_windows(dp);
         }
-        // The peer may post as soon as it knows that the queue pair is connected.
+        // The peer may post as soon as it knows that the queue pair is connected, so the windows
+        // must be in step first.
         let is_ready = dp.windows.is_in_step(rail);
         if is_ready {
             state.with_core(self.id, |core| core.connected(offer.qpn, offer.psn));

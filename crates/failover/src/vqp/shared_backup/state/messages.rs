@@ -8,10 +8,10 @@ use super::{Event, Posted, State};
 use crate::completion::Completion;
 use crate::config::WritePolicy;
 
-/// The number of messages that are sent although others are in flight.
+/// The number of waiting messages that are sent even while requests are in flight.
 const MESSAGES_PER_SEND: usize = 64;
 /// The maximum number of grants of a member to its peer that are in force at once. Each grant takes
-/// memory here.
+/// memory at this end.
 const MAX_GRANTS: usize = 256;
 
 impl State {
@@ -65,8 +65,8 @@ impl State {
                 Body::Placed { epoch, placed } => {
                     let is_expected = epoch <= current;
                     if is_expected {
-                        // A message supersedes earlier ones, and a peer may send any number before
-                        // the owner is polled.
+                        // A `Placed` message supersedes earlier `Placed` messages. A peer may send
+                        // any number of them before the member is polled, so only the last is kept.
                         entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
                         entry.events.push(Event::Placed { epoch, placed });
                     }
@@ -83,8 +83,8 @@ impl State {
         }
     }
 
-    /// Grants the peer of a member access to the memory with this key. Without memory or rights,
-    /// the peer's requests wait for the peer's own queue pair.
+    /// Grants the peer of a member access to the memory with this key. If no grant is possible, the
+    /// peer's requests wait for the peer's own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
         let Some(entry) = self.entry(id).filter(|entry| !entry.core.is_closed()) else { return };
         let (owner, access) = (entry.owner, entry.access);
@@ -98,8 +98,8 @@ impl State {
         self.with_entry(id, |entry| entry.early_grants.push(grant));
     }
 
-    /// Posts the messages in the outbox, as many in a SEND as fit. Posts a SEND that is not full
-    /// only with `flush`.
+    /// Posts the messages in the outbox, as many in a SEND as fit. Without `flush`, posts only if
+    /// `MESSAGES_PER_SEND` messages wait.
     pub(super) fn send_messages(&mut self, flush: bool) {
         while let Some((buffer, len)) = self.unsent.pop_front() {
             if !self.send_buffer(buffer, len) {

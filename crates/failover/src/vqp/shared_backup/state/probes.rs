@@ -7,8 +7,8 @@ use crate::close_reason::CloseReason;
 
 impl State {
     /// Without heartbeats, sends an empty message from time to time while a member waits for its
-    /// peer. If the peer's NIC is gone, retries show it. If the peer's process is gone or has lost
-    /// its NIC, the messages use up its receives.
+    /// peer. If the peer's NIC is gone, the message exhausts its retries. If the peer's process is
+    /// gone or has lost its NIC, the messages use up the peer's receives, and the backup closes.
     pub(super) fn probe(&mut self) {
         if self.backup.datapath.has_heartbeats() {
             return;
