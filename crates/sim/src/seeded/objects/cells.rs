@@ -50,7 +50,7 @@ impl Cells {
     ) -> Cells {
         let owners = clients as u8;
         let announcements = Announcements::new(memory.allocate(Announcements::bytes(owners)).0, owners);
-        // One client alone is never overwritten by another.
+        // A WRITE may publish only if the NIC's atomics are also atomic with respect to WRITEs.
         let publication = match atomics {
             AtomicScope::Global if rng.below(2) == 0 => Publication::Write,
             _ => Publication::CompareSwap,
