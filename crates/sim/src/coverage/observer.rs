@@ -26,7 +26,7 @@ pub(crate) struct CoverageObserver {
 #[derive(Clone, Copy, Default)]
 struct HostProgress {
     point: RecoveryPoint,
-    /// The rail that the host's program uses. Only a fence on this rail begins a recovery.
+    /// The rail that the host's program uses. A fence on another rail belongs to no recovery.
     active_rail: Option<usize>,
     /// The epoch of the last completed failover.
     epoch: u64,

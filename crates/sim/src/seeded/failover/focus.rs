@@ -185,7 +185,7 @@ impl Focus {
         }
     }
 
-    /// Adapts what [`Focus::shape`] leaves of a setup of the workload `failover-cases` or
+    /// Adapts what `shape` leaves of a setup of the workload `failover-cases` or
     /// `failover-limits`.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {

@@ -17,8 +17,8 @@ use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
 /// One of this number of seeds has queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
-/// Of the seeds that do not have them by [`SEEDS_PER_BACKUP`], one of this number has queue pairs
-/// with a shared backup and options.
+/// Of the seeds that `SEEDS_PER_BACKUP` leaves, one of this number has queue pairs with a shared
+/// backup and options.
 const SEEDS_PER_OPTIONS: u64 = 6;
 /// Of the seeds without a shared backup, one of this number has XRC connections in both directions.
 const SEEDS_PER_XRC: u64 = 6;
@@ -35,8 +35,8 @@ pub(super) struct RailSetup {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Polling {
     Always,
-    /// Turns only take completions. If the queue pair has a shared backup, they do not poll. A poll
-    /// with maintenance happens once in this time.
+    /// Turns only take completions, or do not poll at all if the queue pair has a shared backup. A
+    /// poll with maintenance happens once in this time.
     CompletionsOnly(Duration),
 }
 

@@ -8,7 +8,7 @@ use mitra_wire::{NakCode, Psn};
 pub(super) const REGION_LEN: usize = 1024;
 /// The path MTU, in bytes.
 pub(super) const MTU: usize = 256;
-/// A PSN at this distance behind the expected PSN, or at a greater one, counts as earlier.
+/// A PSN whose distance from the expected PSN is at least this counts as earlier.
 const HALF_CIRCLE: u32 = 1 << 23;
 /// The number of executed requests of which copies may be sent.
 const HISTORY: usize = 12;
