@@ -1,14 +1,15 @@
 //! Tests a replicated register in the simulator: three hosts lend memory, one client writes the
-//! register, two read it, and links and NICs fail. The register comes in two versions. One lacks a
-//! step, and a seed shows the wrong value that a reader gets; no seed breaks the other one.
+//! register, two read it, and links and NICs fail. The register comes in two versions. One version
+//! lacks a step, and a seed shows that a reader gets a wrong value. No seed breaks the other
+//! version.
 //!
 //! Run with `cargo run -p mitra-sim --example register`.
 //!
-//! The register is that of Attiya, Bar-Noy and Dolev, by one-sided operations. Each client owns a
-//! word in the memory of each replica. An operation is done when a majority of the replicas has
-//! answered. A write stores a new value in the writer's words. A read fetches all words, and takes
-//! the newest value. Before it returns that value, it stores it in the reader's words; otherwise a
-//! later read by another client may find a majority that does not have it yet.
+//! The register is the one by Attiya, Bar-Noy and Dolev, with one-sided operations. Each client
+//! owns a word in the memory of each replica. An operation is done when a majority of the replicas
+//! has answered. A write stores a new value in the writer's words. A read fetches all words, and
+//! takes the newest value. The reader stores that value in its own words before the read returns.
+//! Otherwise a later read by another client could find a majority without that value.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -23,10 +24,10 @@ use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr, Time};
 const REPLICAS: usize = 3;
 const CLIENTS: usize = 3;
 const RAILS: u8 = 2;
-/// The operations of each client.
+/// The number of operations of each client.
 const OPERATIONS: usize = 30;
-/// The seeds that the correct version must survive, and among which one must break the other
-/// version.
+/// The number of seeds. The correct version must survive all of them, and one of them must break
+/// the other version.
 const SEEDS: u64 = 60;
 
 /// The version of the register.
@@ -71,7 +72,8 @@ struct Client {
     own_word: u64,
     version: Version,
     phase: Phase,
-    /// The `wr_id` of the requests of this phase. A late answer to an earlier phase has another.
+    /// The `wr_id` of the requests of this phase. A late answer to an earlier phase has another
+    /// `wr_id`.
     phase_number: u64,
 }
 
@@ -82,8 +84,8 @@ impl Client {
         self.links.iter_mut().for_each(|link| link.request = Request::Unposted);
     }
 
-    /// Drives the operation under way. Returns the value that it has written or read when it is
-    /// done.
+    /// Drives the operation under way. When the operation is done, returns the value that it has
+    /// written or read.
     fn poll(&mut self) -> Option<u64> {
         for link in &mut self.links {
             link.poll(self.phase, self.phase_number, self.own_word);
@@ -159,9 +161,10 @@ struct Operation {
 
 type History = Rc<RefCell<Vec<Operation>>>;
 
-/// Checks that the operations took effect one at a time, each between its start and its end. With
-/// one writer of growing values that is so if each read returns a value that was being written at
-/// its end, and none older than an operation had written or read at its start.
+/// Checks that the operations took effect one at a time, each between its start and its end. There
+/// is one writer, and its values grow. So two rules suffice: the write of a value that a read
+/// returns began before the end of the read, and no operation that ended before the start of the
+/// read had written or read a newer value.
 fn check(history: &[Operation]) -> Result<(), String> {
     for read in history.iter().filter(|operation| !operation.is_write) {
         let Some(end) = read.end else { continue };
@@ -184,7 +187,7 @@ fn check(history: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds a host with a NIC on each rail. Returns it with the domain of its NICs.
+/// Adds a host with a NIC on each rail. Returns the host, and the domain of its NICs.
 fn add_host(world: &mut World, name: &str) -> Result<(HostId, Arc<Domain>), Box<dyn Error>> {
     let host = world.add_host(name);
     let nics = (0..RAILS).map(|rail| world.add_nic(host, rail) as Arc<dyn Provider>).collect();
@@ -223,8 +226,8 @@ fn run(world: &mut World, version: Version) -> Result<(), Box<dyn Error>> {
         world.add_app(host, program(client, Rc::clone(&history)));
     }
 
-    // Every replica may lose its NIC or link of rail 0, and one replica its NIC of rail 1 too. A
-    // link that fails may be that of the whole rail.
+    // Every replica may lose its NIC or link of rail 0, and one replica its NIC of rail 1 too. The
+    // failure of a link may take the whole rail down.
     let mut rng = world.test_rng("faults");
     for _ in 0..5 {
         let is_second_rail = rng.below(4) == 0;

@@ -93,7 +93,8 @@ impl AppContext<'_> {
         lock(self.shared).trace.is_kept()
     }
 
-    /// Adds a record of this host to the trace. Without a kept record, `text` is not called.
+    /// Adds a record of this host to the trace. If the trace keeps no records, `text` is not
+    /// called.
     pub(crate) fn note(&mut self, kind: NoteKind, text: impl FnOnce() -> String) {
         let mut world = lock(self.shared);
         if world.trace.is_kept() {

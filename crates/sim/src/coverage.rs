@@ -125,8 +125,8 @@ impl RecoveryPoint {
     }
 }
 
-/// A failure that met an operation. In a recovery, the stage is the stage of the operation when the
-/// recovery began.
+/// A cell of the coverage table: a failure while an operation was in flight. If the failure came
+/// during a recovery, `stage` is the operation's stage when that recovery began.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CoverageCell {
     /// The stage of the operation (docs/faults.md).
@@ -165,7 +165,8 @@ impl CoverageCell {
             Stage::PartlyExecuted => !has_one_request_packet,
             // A READ changes nothing at the responder.
             Stage::NotPlaced => self.operation != Operation::Read,
-            // A NIC that hangs executes the packet that arrives.
+            // A NIC that hangs still executes the packet that arrives, so the operation leaves
+            // these stages. In a recovery, `stage` is older than the failure.
             Stage::Arrived | Stage::Acknowledged => {
                 self.failure != Failure::NicHung || self.point != RecoveryPoint::None
             }
@@ -181,7 +182,7 @@ impl fmt::Display for CoverageCell {
     }
 }
 
-/// How often failures met operations, by cell.
+/// The number of failures at operations in flight, by cell.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Coverage {
     counts: BTreeMap<CoverageCell, u64>,
@@ -199,17 +200,17 @@ impl Coverage {
         }
     }
 
-    /// Returns how often a failure met an operation in this way.
+    /// Returns the count of a cell.
     pub fn get(&self, cell: CoverageCell) -> u64 {
         self.counts.get(&cell).copied().unwrap_or(0)
     }
 
-    /// Returns the cells that were met.
+    /// Returns the cells whose count is not 0.
     pub fn cells(&self) -> impl Iterator<Item = CoverageCell> {
         self.counts.keys().copied()
     }
 
-    /// Returns the cells that can exist and were not met.
+    /// Returns the cells that can exist and whose count is 0.
     pub fn empty_cells(&self) -> Vec<CoverageCell> {
         CoverageCell::all().filter(|&cell| self.get(cell) == 0).collect()
     }

@@ -53,8 +53,8 @@ pub(crate) enum Release {
 #[derive(Debug)]
 pub(crate) struct HostBuffer {
     pub(crate) buffer: Arc<Buffer>,
-    /// The number of changes that NICs of the host have made to the buffer, in all its
-    /// registrations.
+    /// The number of changes that NICs of the host have made to the buffer, over all registrations
+    /// of the buffer.
     pub(crate) changes: Arc<AtomicU64>,
 }
 

@@ -52,7 +52,7 @@ impl WorldState {
 impl Drop for World {
     fn drop(&mut self) {
         let world = lock(&self.shared);
-        // A sweep reports a panic itself, and keeps no record.
+        // A run over many seeds reports its panics itself, and its worlds keep no records.
         if !std::thread::panicking() || !world.trace.is_kept() {
             return;
         }

@@ -13,15 +13,15 @@ use crate::{HostId, World};
 
 impl World {
     /// Returns the longest time for which these two hosts had no usable rail: on each rail, a NIC
-    /// was dead, hung or reset, or a link was down. A paused host has no usable rail. A rail counts
-    /// as usable only after `settle`, because a move needs some time. Packets that are lost
-    /// although the links are up do not count. The result is [`Duration::MAX`] if the isolation has
-    /// not ended, or if all addresses of the hosts have changed, because the hosts may have lost
-    /// each other.
+    /// was dead, hung or reset, or a link was down. A paused host has no usable rail. A rail that
+    /// becomes usable again counts only after `settle`, because a move needs some time. Packet loss
+    /// on a link that is up does not make a rail unusable. The result is [`Duration::MAX`] if the
+    /// isolation has not ended, or if all addresses of the hosts have changed, because the hosts
+    /// may have lost each other.
     pub fn longest_isolation(&self, hosts: [HostId; 2], settle: Duration) -> Duration {
         let world = lock(&self.shared);
         if world.nics.iter().any(|nic| nic.replaced) {
-            return Duration::MAX; // a new NIC says nothing about the one before
+            return Duration::MAX; // the absences of the replaced NIC are not known
         }
         let mut rails: BTreeMap<u8, Vec<Part>> = BTreeMap::new();
         for (n, nic) in world.nics.iter().enumerate().filter(|(_, nic)| hosts.contains(&HostId(nic.host))) {
@@ -92,7 +92,7 @@ pub(crate) fn check_close_reasons(
 ) -> Result<bool, String> {
     let peer_timeout = configs.iter().map(|config| config.peer_timeout).min().unwrap_or_default();
     let drops_large_packets = world.config().link.max_packet_bytes < usize::MAX;
-    // A vQP without a policy closes when its rail fails.
+    // With `Policy::None`, a vQP closes when its rail fails.
     if drops_large_packets || configs.iter().any(|config| config.policy == Policy::None) {
         return Ok(false);
     }

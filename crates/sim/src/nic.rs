@@ -47,7 +47,8 @@ pub(crate) struct NicState {
     pub(crate) async_events: VecDeque<AsyncEvent>,
     /// Whether the NIC was reset or replaced, after which it does nothing.
     pub(crate) detached: bool,
-    /// Whether the host refuses packets to this NIC. No process has the port of the NIC open.
+    /// Whether the host refuses packets to this NIC, because no process has the port of the NIC
+    /// open.
     pub(crate) refuses: bool,
     /// The number of refusals in answer to packets of this NIC, by destination.
     pub(crate) port_refusals: BTreeMap<Gid, u64>,
@@ -86,7 +87,7 @@ pub(crate) struct CqView {
 
 #[derive(Clone, Debug)]
 pub(crate) struct LateCompletions {
-    /// The delay of completions when a queue pair has been moved to ERR.
+    /// The delay of completions after a queue pair has moved to ERR.
     pub(crate) flushes: DurationRange,
     /// The additional delay of completions of receives.
     pub(crate) receives: DurationRange,
@@ -95,7 +96,7 @@ pub(crate) struct LateCompletions {
 
 pub(crate) struct StageProbe {
     pub(crate) stage: Stage,
-    /// If set, only packets of operations of this kind count. A packet may belong to several kinds.
+    /// If set, only packets of operations of this kind count. A packet can belong to several kinds.
     pub(crate) only: Option<Operation>,
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<FailureInjection>,
@@ -175,7 +176,8 @@ impl NicState {
                 out.push(wc);
             }
         }
-        // A NIC that acknowledges after placement has written the completions before it died.
+        // All completions of a stopped NIC are due: a NIC that acknowledges after placement has
+        // written the completions before it died.
         let due = view.late_receives.iter().take_while(|&&(due, _)| due <= now || !is_running).count();
         let room = max - (out.len() - before);
         out.extend(view.late_receives.drain(..due.min(room)).map(|(_, wc)| wc));
@@ -267,8 +269,8 @@ impl StageProbe {
     }
 
     pub(crate) fn observes(&self, packet: &Packet<'_>) -> bool {
-        // At stage 8 the probe also waits for the response, which may acknowledge later operations
-        // too.
+        // At stage 8 every response counts, because the response for which the probe waits may
+        // acknowledge operations of other kinds too.
         let is_late_answer = self.stage == Stage::NotPlaced && !packet.message.is_request();
         is_late_answer || self.only.is_none_or(|operation| operation.may_have_sent(&packet.message))
     }

@@ -23,7 +23,7 @@ pub enum PacketKind {
     AtomicRequest,
     /// The acknowledgement of an atomic.
     AtomicAck,
-    /// A positive acknowledgement of other operations.
+    /// A positive acknowledgement of a SEND or a WRITE.
     Ack,
     /// A negative acknowledgement.
     Nak,
@@ -56,10 +56,10 @@ impl PacketKind {
 pub(crate) struct PacketProbe {
     pub(crate) kind: PacketKind,
     pub(crate) arriving: bool,
-    /// The number of packets of the kind until the probe fires. The packet at which it fires
-    /// counts.
+    /// The number of packets of the kind until the probe fires, including the packet at which it
+    /// fires.
     pub(crate) left: u32,
-    /// The position of the last packet in its WRITE.
+    /// The position of the last observed packet in its WRITE.
     pub(crate) fragment: u32,
     pub(crate) fate: PacketFate,
     pub(crate) targets: Vec<FailureInjection>,

@@ -1,10 +1,10 @@
 //! Rules of retransmission, checked from the packets of a reliable connection, as an analyser on
 //! the wire does.
 //!
-//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* is the
-//! packets from there until the requester goes back again. *Progress* is a response that
-//! acknowledges the oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 have the rules between two points
-//! of progress.
+//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* begins with
+//! that packet, and ends when the requester goes back again. *Progress* is a response that
+//! acknowledges the oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 have the rules for the packets
+//! between two points of progress.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -66,7 +66,7 @@ struct SinceProgress {
     rnr_until: Option<Time>,
     /// The number of copies of the oldest packet that have reached the responder.
     arrivals: u32,
-    /// The arrival of a copy of the oldest packet after which the responder has sent nothing.
+    /// The time at which the oldest packet arrived again, if the responder has sent nothing since.
     unanswered_since: Option<Time>,
 }
 
@@ -87,8 +87,8 @@ impl RcFlow {
         }
     }
 
-    /// Records that the responder's queue pair is not ready to receive. An error of its own
-    /// requests may have ended it before an answer left.
+    /// Records that the responder's queue pair is not ready to receive. An error of that queue
+    /// pair's own requests can end it before an answer leaves.
     pub(crate) fn on_responder_not_ready(&mut self) {
         self.since_progress.unanswered_since = None;
     }
@@ -105,7 +105,7 @@ impl RcFlow {
         }
     }
 
-    /// The queue pair that receives the packet is ready to receive.
+    /// The caller checks that the queue pair that receives the packet is ready to receive.
     pub(crate) fn on_received(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
         let is_request = packet.message.is_request();
         if is_request && (nic, packet.dest_qp) == self.responder {
@@ -180,7 +180,8 @@ impl RcFlow {
         }
         since.retransmissions += 1;
         since.retransmissions_since_rnr += 1;
-        // A burst that began before the progress and was sent afterwards may add one.
+        // One more is allowed, because a burst that began before the progress may be sent after the
+        // progress.
         let is_too_often = since.retransmissions_since_rnr > u32::from(self.rules.retry_cnt) + 1;
         let answer_time = self.rules.tuning.ack_delay + RESPONSE_TIME;
         let unanswered = since.unanswered_since.filter(|&at| at + answer_time < now);

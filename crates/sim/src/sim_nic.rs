@@ -67,7 +67,7 @@ impl SimNic {
     }
 
     /// Performs a verb that revokes access to memory. Unless `revoke_waits` is off, earlier
-    /// requests do not access the memory afterwards.
+    /// requests do not access the memory after the verb.
     fn revoke<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
         self.call(|world, n, local| {
             let result = f(world, n, local)?;

@@ -1,5 +1,5 @@
-//! The records of a trace in a form that can be drawn: the packets and where they arrived,
-//! failures, moves and completions.
+//! The records of a trace, prepared for a drawing: the packets and where they arrived, failures,
+//! moves and completions.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -143,8 +143,8 @@ impl Flights {
             "delays" | "corrupts" | "holds" => return (PacketStep::Changed, None),
             _ => PacketStep::Lost,
         };
-        // A packet that its sender loses was not sent. An earlier copy of the packet may be in
-        // flight.
+        // A packet that is lost at its sender was never in flight. For such a packet, the list may
+        // contain an earlier copy, which is still in flight.
         let was_sent = !matches!(action, "loses" | "has no way for");
         let sent = self.0.get_mut(&head).filter(|_| was_sent).and_then(VecDeque::pop_front);
         (step, sent)

@@ -214,8 +214,8 @@ impl World {
         self.step_until(Time::from_nanos(u64::MAX)).is_ok()
     }
 
-    /// Handles the next event if it is not after `deadline`. Otherwise returns its time. Returns
-    /// `None` if there is no event.
+    /// Handles the next event if it is not after `deadline`. Otherwise the error is the time of
+    /// that event, or `None` if there is no event.
     fn step_until(&mut self, deadline: Time) -> Result<(), Option<Time>> {
         let mut world = lock(&self.shared);
         let at = world.queue.next_at().filter(|at| *at <= deadline).ok_or(world.queue.next_at())?;
@@ -287,7 +287,7 @@ impl World {
     }
 
     /// Runs until [`World::is_quiet`]. If the configuration has stragglers, call
-    /// [`World::stop_noise`] before, so that no more packets are delayed.
+    /// [`World::stop_noise`] first, so that no more packets are delayed.
     ///
     /// # Errors
     /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest
@@ -353,12 +353,13 @@ impl World {
         lock(&self.shared).trace.tail(n).collect()
     }
 
-    /// Returns how often failures met operations so far.
+    /// Returns the coverage so far: which failures happened at which stages of operations, and how
+    /// often.
     pub fn coverage(&self) -> Coverage {
         lock(&self.shared).observer.coverage.clone()
     }
 
-    /// Returns the kept records of the trace in a form that can be drawn.
+    /// Returns the kept records of the trace, prepared for a drawing.
     pub fn timeline(&self) -> Timeline {
         let world = lock(&self.shared);
         let hosts = world.hosts.iter().map(|host| host.name.clone()).collect();
@@ -370,8 +371,9 @@ impl World {
         Arc::clone(&lock(&self.shared).hosts[host.0].registered(buffer).changes)
     }
 
-    /// Returns a condition for [`World::run_until`] that depends only on the state of programs. The
-    /// world calls `done` again only after a turn of a program, or after a scheduled function.
+    /// Returns a condition for [`World::run_until`]. `done` must depend only on the state of
+    /// programs, because the world calls `done` again only after a turn of a program, or after a
+    /// scheduled function.
     pub fn programs_are(done: impl Fn() -> bool) -> impl FnMut(&World) -> bool {
         let mut last = (None, false);
         move |world| {

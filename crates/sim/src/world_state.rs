@@ -42,8 +42,8 @@ pub(crate) enum Event {
     /// The first item of a NIC's DMA pipeline is due.
     Placement(usize),
     AsyncReport(usize, AsyncEvent),
-    /// The report of a host that it has refused a packet reaches the sender. The second NIC is the
-    /// destination of the packet.
+    /// The report of a host that it has refused a packet reaches the sender, which is the first
+    /// NIC. The second NIC is the destination of the packet.
     Refusal(usize, usize),
     /// An application runs the turn with this number, unless the turn is stale.
     AppTurn(usize, u64),
@@ -116,7 +116,7 @@ impl WorldState {
     }
 
     /// Adds a NIC and returns its index. If the host already has a NIC on the rail, the new NIC
-    /// replaces it.
+    /// replaces that NIC.
     pub(crate) fn add_nic(
         &mut self,
         host: usize,

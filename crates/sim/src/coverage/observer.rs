@@ -26,7 +26,7 @@ pub(crate) struct CoverageObserver {
 #[derive(Clone, Copy, Default)]
 struct HostProgress {
     point: RecoveryPoint,
-    /// The rail that its program uses. A recovery fences a queue pair on this rail only.
+    /// The rail that the host's program uses. A fence on another rail belongs to no recovery.
     active_rail: Option<usize>,
     /// The epoch of the last completed failover.
     epoch: u64,
@@ -140,7 +140,7 @@ impl WorldState {
         if placed.left == 0
             && let Some(placed) = probe.take()
         {
-            // The failures follow the step, which is a call or a packet of this instant.
+            // The step is a call or a packet at the current time, so the failures come 1 ns later.
             self.queue.push(self.now + Duration::from_nanos(1), Event::Failures(placed.targets));
         }
     }
@@ -161,8 +161,8 @@ impl WorldState {
     }
 
     /// Records a packet that is lost at a NIC. `stage` is the stage that the packet has reached, if
-    /// a fault was placed there. Other packets are lost on the wire, also at the NIC at which they
-    /// arrive.
+    /// a fault was placed there. Without a placed fault, the packet counts as lost on the wire,
+    /// even at the NIC at which it arrives.
     pub(crate) fn cover_lost_packet(
         &mut self,
         nic: usize,

@@ -16,7 +16,7 @@ pub(super) fn draw_time(rng: &mut Prng, shortest: u64, unit: u64, doublings: u64
     Duration::from_nanos(rng.between(shortest, longest))
 }
 
-/// Takes a link down after the time `down`, and up after the time `up`, both from now on.
+/// Takes a link down after the time `down`, and up after the time `up`, both counted from now on.
 pub(super) fn schedule_blink(world: &mut World, nic: NicId, down: Duration, up: Duration) {
     world.after(down, move |world| world.set_link(nic, false));
     world.after(up, move |world| world.set_link(nic, true));

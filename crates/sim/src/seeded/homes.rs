@@ -1,6 +1,6 @@
-//! Three processes in a ring that all share atomics, so that three homes must agree. Two pairs of
-//! processes may prefer different rails. A process may begin to share after its vQPs were
-//! connected.
+//! Three processes in a ring that all share atomics, so that the home rails of all three must
+//! agree. Two pairs of processes may prefer different rails. A process may begin to share after its
+//! vQPs were connected.
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -20,7 +20,8 @@ use crate::workload::shared_word::{self, Client, PEER_TIMEOUT, Pace, connect, do
 use crate::{AppContext, Config, DurationRange, HostId, Prng, SimNic, World};
 
 const PROCESSES: usize = 3;
-/// Homes that alternate forever reach more epochs than this for each fault.
+/// The most epochs that a run may reach for each fault. Home rails that alternate forever reach
+/// more.
 const EPOCHS_PER_FAULT: usize = 6;
 
 /// A process that lends a word.
@@ -51,8 +52,8 @@ impl Process {
     }
 }
 
-/// A client on the process `from`, which increments the word of the process `to`. There, the other
-/// end of its vQP has the position `vqp`.
+/// A client on the process `from`, which increments the word of the process `to`. `vqp` is the
+/// position of the other end of the client's vQP in the list of the process `to`.
 struct Edge {
     from: usize,
     to: usize,
@@ -130,9 +131,9 @@ impl Ring {
 
     /// Draws changes of addresses, link failures that heal, and pauses. Returns their number.
     ///
-    /// On rail `n`, process `n` modulo [`PROCESSES`] keeps its address, so that one of every two
-    /// processes finds the other. Two processes whose addresses all change before either learns a
-    /// new one cannot find each other again.
+    /// On rail `n`, process `n` modulo [`PROCESSES`] keeps its address, so that of every two
+    /// processes at least one finds the other. If all addresses of two processes change before
+    /// either learns a new one, the processes cannot find each other again.
     fn add_faults(&mut self, rng: &mut Prng) -> usize {
         let faults = rng.between(6, 16) as usize;
         let mut at = Duration::ZERO;
@@ -189,8 +190,8 @@ impl Ring {
         self.edges.iter().filter_map(|edge| edge.client.borrow().vqp.close_reason()).collect()
     }
 
-    /// Checks that the increments of a word found different values, that the word counts each of
-    /// them, and that no vQP closed although a rail was usable.
+    /// Checks that the increments of a word found different values, that the word counts each
+    /// increment, and that no vQP closed although a rail was usable.
     fn check(&mut self, result: &mut SeedRun) {
         if let Err(stalled) = self.world.run_until_quiet() {
             return result.stuck("packets", stalled.state);

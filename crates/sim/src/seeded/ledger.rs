@@ -1,9 +1,9 @@
 //! The ledger of a virtual queue pair without NICs and data, so that a message of 1 GiB costs
-//! nothing. Operations in flight come closer to a quarter of the PSN space than in a world of
-//! hosts.
+//! nothing. So the operations in flight can come closer to a quarter of the PSN space than in a
+//! world of hosts.
 //!
 //! A model knows which packets each rail executed. After each failure, the ledger must send exactly
-//! the rest of each operation, and give each atomic its own value.
+//! the part of each operation that was not executed, and give each atomic its own value.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::Prng;
 
 /// The longest message, in bytes.
 const LONGEST: u64 = 1 << 30;
-/// Rails that fail one after the other.
+/// The number of rails that fail one after the other.
 const FAILURES: u64 = 12;
 
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ struct Known {
 struct Carried {
     seq: u64,
     kind: Kind,
-    /// The number of packets that the rail carried before.
+    /// The number of packets that the rail carried before this request.
     first: u64,
     packets: u64,
     has_entry: bool,
@@ -192,7 +192,7 @@ impl Model {
         self.pop();
     }
 
-    /// Returns the evidence of a responder that has executed so many packets.
+    /// Returns the evidence of a responder that has executed this number of packets.
     fn evidence(&self, executed: u64) -> Evidence {
         let whole = || self.carried.iter().filter(|op| op.first + op.packets <= executed);
         let atomics: Vec<_> = whole().filter(|op| op.kind == Kind::Atomic).collect();
@@ -230,8 +230,8 @@ impl Model {
     }
 }
 
-/// Has a request refused in mode `durable`. The peer confirms some earlier requests before the
-/// refusal, and some after it. Only confirmed requests may succeed.
+/// Lets the peer refuse a request in mode `durable`. The peer confirms some earlier requests before
+/// the refusal, and some after the refusal. Only confirmed requests may succeed.
 fn refuse_durably(rng: &mut Prng) -> Option<Finding> {
     let mut ledger = Ledger::new(64, 1, true, Mtu::M1024, Psn::new(0));
     ledger.set_durable(true);

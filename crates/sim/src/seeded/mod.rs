@@ -33,7 +33,7 @@ use crate::{Coverage, SimNic, Stalled, World};
 
 pub use reduction::{Extra, Reducible, Reduction, ReductionError, ReductionStep};
 
-/// The bit of a seed for which the workload `failover` draws only what its first version drew, so
+/// The bit of a seed that makes the workload `failover` draw only what its first version drew, so
 /// that the seeds of the regression list keep their worlds.
 pub const FIRST_GENERATION: u64 = 1 << 63;
 
@@ -132,13 +132,13 @@ pub struct SeededWorkload {
     pub name: &'static str,
     /// What a world contains, in one line.
     pub world: &'static str,
-    /// Runs the world of a seed. The second argument is the number of trace records to keep, the
-    /// last ones. [`SeedRun`] names the results that depend on it.
+    /// Runs the world of a seed. The second argument is the number of trace records that the run
+    /// keeps: the last ones. [`SeedRun`] says which results depend on this number.
     pub run: fn(u64, usize) -> SeedRun,
     /// Whether NICs and links fail while operations are in flight, so that runs have a
     /// [`Coverage`].
     pub has_coverage: bool,
-    /// The smaller worlds with which a failure is shrunk.
+    /// How a search shrinks a world that fails.
     pub reducible: Option<Reducible>,
 }
 
@@ -151,8 +151,8 @@ pub struct SeedRun {
     pub faults: u64,
     /// The violated rules, the most important first.
     pub findings: Vec<Finding>,
-    /// A hash of all events, or 0 if the workload has no world. The hash of a seed is another one
-    /// if records are kept.
+    /// A hash of all events, or 0 if the workload has no world. A run that keeps records has
+    /// another hash than a run of the same seed that keeps none.
     pub trace_hash: u64,
     /// The operations that were in flight when NICs and links failed.
     pub coverage: Coverage,
@@ -162,7 +162,7 @@ pub struct SeedRun {
     pub setup: Vec<String>,
     /// The last records of the trace, and the state at the end. Empty if no records are kept.
     pub trace: Vec<String>,
-    /// The last records of the trace in a form that can be drawn. Empty if no records are kept.
+    /// The last records of the trace, prepared for a drawing. Empty if no records are kept.
     pub timeline: Timeline,
 }
 
@@ -202,7 +202,7 @@ impl SeedRun {
 /// A violated rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The name of the checker that found it, stable for scripts.
+    /// The name of the checker that found the violation. Scripts rely on the name.
     pub checker: &'static str,
     /// Whether the finding is about work that did not finish in the liveness phase, and not about
     /// an event that must not happen.
@@ -223,8 +223,8 @@ impl Finding {
     }
 }
 
-/// Runs a world until it is done: for the time `safety`, and then for the time `liveness` without
-/// the faults that `calm` ends.
+/// Runs a world until it is done: at most for the time `safety`, and then at most for the time
+/// `liveness`. Between the two, `calm` ends faults.
 fn run_phases(
     world: &mut World,
     mut is_done: impl FnMut(&World) -> bool,

@@ -25,9 +25,9 @@ pub(super) struct Parts {
     pub(super) faults: usize,
     /// Connections, or clients. At least one stays.
     pub(super) connections: usize,
-    /// The operations of each end, in each connection. Operations of clients are those of end 0.
+    /// The operations of each end, in each connection. The operations of clients count for end 0.
     pub(super) operations: [usize; 2],
-    /// What the world has, and a reduction may leave out.
+    /// The extras of the world, which a reduction may leave out.
     pub(super) extras: Vec<Extra>,
 }
 
@@ -52,7 +52,8 @@ impl Parts {
         }
     }
 
-    /// Returns reductions that take more away by a step, those that take most away first.
+    /// Returns reductions that take away more than `reduction`, by one step. The first takes the
+    /// most away.
     pub(super) fn smaller(&self, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
         match step {
             ReductionStep::Faults => {
@@ -132,7 +133,7 @@ impl Left<'_> {
     }
 }
 
-/// Returns numbers below `n`: first `least`, and then each halves the distance to `n`.
+/// Returns numbers below `n`: first `least`, and then numbers that each halve the distance to `n`.
 pub(super) fn less(n: usize, least: usize) -> impl Iterator<Item = usize> {
     let most = n.saturating_sub(least);
     let steps = (0..usize::BITS).map(move |halvings| most >> halvings).take_while(|&step| step > 0);

@@ -14,7 +14,7 @@ use crate::rc_flow::{RcFlow, RetryRules};
 use crate::workload::{PeerApp, Plan, RcOptions, WorkloadPeer, connect_rc, verify};
 use crate::{Config, NicId, Prng, Testbed, World};
 
-/// Operations of each end.
+/// The number of operations of each end.
 const OPS: usize = 60;
 
 pub(super) struct RcWorld;
@@ -64,7 +64,7 @@ impl Reduced for RcWorld {
             world.run_until_quiet()
         });
         result.must_reach("stuck", ended);
-        // Paused hosts were resumed, and poll their last completions.
+        // The hosts that were paused poll their last completions.
         world.run_for(Duration::from_millis(10));
         peers.iter().for_each(|peer| peer.borrow_mut().sweep());
         let failed = endpoints.each_ref().map(|e| e.borrow().failed);

@@ -115,12 +115,12 @@ impl Reduction {
         reduction
     }
 
-    /// Returns whether something is left out.
+    /// Returns whether the reduction leaves this extra out.
     pub fn lacks(&self, extra: Extra) -> bool {
         self.without.contains(&extra)
     }
 
-    /// Returns the number of operations that are left of an end that has `drawn`.
+    /// Returns how many of the `drawn` operations of an end are left.
     pub(crate) fn operations_of(&self, end: usize, drawn: usize) -> usize {
         self.operations.map_or(drawn, |operations| operations[end].min(drawn))
     }
@@ -163,9 +163,10 @@ pub struct Reducible {
     /// [`SeededWorkload::run`](super::SeededWorkload::run).
     ///
     /// # Errors
-    /// The world of the seed has no such part.
+    /// The reduction names a part that the world of the seed does not have.
     pub run: fn(u64, &Reduction, usize) -> Result<SeedRun, ReductionError>,
-    /// Returns reductions that take more away by a step, those that take most away first.
+    /// Returns reductions that take away more than the given reduction, by one step. The first
+    /// takes the most away.
     pub smaller: fn(u64, &Reduction, ReductionStep) -> Vec<Reduction>,
 }
 
@@ -198,7 +199,8 @@ impl fmt::Display for Reduction {
     }
 }
 
-/// A text is no [`Reduction`], or the world of a seed cannot have this reduction.
+/// The error for a text that is no [`Reduction`], and for a reduction that the world of a seed
+/// cannot have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReductionError(String);
 

@@ -54,7 +54,8 @@ impl Life {
         Ok(life)
     }
 
-    /// Compares the outcomes that an end was told with the effects in the memory of the other end.
+    /// Compares the outcomes that were reported to an end with the effects in the memory of the
+    /// other end.
     fn findings_of(&self, end: usize) -> Vec<Finding> {
         let [own, other] = [&self.peers[end], &self.peers[1 - end]].map(|peer| peer.borrow());
         let verdict = verify(&self.plans[end], own.requester_log(), other.responder_log());
@@ -195,7 +196,7 @@ impl RestartWorld {
         for end in [0, 1] {
             result.findings.extend(new.findings_of(end));
         }
-        // The log of the process that crashed lacks the messages that it had received last.
+        // The process that crashed had received messages that its log lacks.
         let has_messages =
             [OpKind::Send, OpKind::WriteImm].iter().any(|&kind| self.old.plans[0].mix[kind as usize] > 0);
         if !has_messages {

@@ -22,7 +22,8 @@ pub fn connect_vqp(
     connect_vqp_in([Domain::new(a)?, Domain::new(b)?], peers, config, seed)
 }
 
-/// Connects two peers like [`connect_vqp`], in domains that other virtual queue pairs may share.
+/// Connects two peers like [`connect_vqp`], in these domains. Other virtual queue pairs can use the
+/// same domains.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -51,7 +52,8 @@ pub fn virtual_qps(
     virtual_qps_with(domains, [config; 2], secrets, [None; 2])
 }
 
-/// Makes two virtual queue pairs like [`virtual_qps`], which take receives from `queues`, if given.
+/// Makes two virtual queue pairs like [`virtual_qps`]. An end with a queue in `queues` takes its
+/// receives from that queue.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -104,7 +106,8 @@ pub fn backed_qps(backups: &[Arc<SharedBackup>; 2], config: Config) -> Result<[B
     backed_qps_with(backups, config, [None; 2])
 }
 
-/// Makes two queue pairs like [`backed_qps`], which take receives from `queues`, if given.
+/// Makes two queue pairs like [`backed_qps`]. An end with a queue in `queues` takes its receives
+/// from that queue.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a queue pair that failed.

@@ -1,4 +1,4 @@
-//! A queue pair that survives the loss of a rail as an endpoint.
+//! The endpoint over a queue pair that survives the loss of a rail.
 
 use core::fmt;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub trait FailoverQp: fmt::Debug {
         self.sender().last_failover()
     }
 
-    /// The number of messages of the peer that no honest peer sends.
+    /// The number of received messages that no honest peer sends.
     fn rejected_messages(&self) -> u64 {
         self.sender().rejected_messages()
     }
@@ -145,15 +145,16 @@ impl<F: Failover> FailoverQp for VirtualQp<F> {
     }
 }
 
-/// A halt of the send queue: the operations from a failed operation to the last operation that was
-/// posted before posting resumed.
+/// The operations that a halt of the send queue affects. The first operation is the one that
+/// failed. The last operation is the last one that was posted before posting resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Halt {
     /// The sequence number of the operation that failed first.
     pub failed: u64,
     /// The number of operations that ended as [`UnresolvedError::Indeterminate`].
     pub indeterminate: usize,
-    /// The sequence number of the first operation that succeeded behind a failed operation.
+    /// The sequence number of the first operation that succeeded although it was posted after
+    /// `failed`.
     pub succeeded: Option<u64>,
 }
 
@@ -199,8 +200,8 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
         }
     }
 
-    /// Ends the queue pair like [`FailoverQp::leave`]. If not `abruptly`, all queue pairs of its
-    /// shared backup end.
+    /// Ends the queue pair like [`FailoverQp::leave`]. Without `abruptly`, a queue pair with a
+    /// shared backup ends together with all queue pairs of that backup.
     pub fn leave(&mut self, abruptly: bool) {
         match &self.backup {
             Some(backup) if !abruptly => backup.shutdown(),

@@ -49,7 +49,8 @@ pub struct FailureCase {
 impl FailureCase {
     /// Returns every possible case. [`Stage::PartlyExecuted`] is possible only for kinds with
     /// messages of several packets. [`Stage::NotPlaced`] is impossible for a READ, which places
-    /// nothing at its responder. [`FailureCase::requires_early_ack`] has its condition on NICs.
+    /// nothing at its responder. Some NICs do not have the cases with
+    /// [`FailureCase::requires_early_ack`].
     pub fn all() -> Vec<FailureCase> {
         let mut all = Vec::new();
         for stage in Stage::ALL {
@@ -68,7 +69,7 @@ impl FailureCase {
     }
 
     /// Returns whether this case needs a responder that acknowledges data before it has placed them
-    /// in memory, so without
+    /// in memory. Such a responder lacks
     /// [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement).
     pub fn requires_early_ack(&self) -> bool {
         self.stage == Stage::NotPlaced
@@ -81,8 +82,8 @@ impl FailureCase {
 
     /// Arms the failure, which happens when the `nth` packet reaches the stage. `nics` are the
     /// requester's and the responder's NIC. Packets of all operations count, so the test must not
-    /// post operations of other kinds. `hold` delays that packet as in [`World::fail_at_stage`].
-    /// Returns the NIC that observes the stage.
+    /// post operations of other kinds. `hold` delays the `nth` packet as in
+    /// [`World::fail_at_stage`]. Returns the NIC that observes the stage.
     pub fn arm(&self, world: &mut World, nics: [NicId; 2], nth: u32, hold: Option<Duration>) -> NicId {
         let [requester, responder] = nics;
         let targets = match self.target {

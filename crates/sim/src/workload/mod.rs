@@ -98,7 +98,7 @@ pub trait Endpoint {
     /// Returns the same errors as [`Endpoint::post`].
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError>;
 
-    /// Appends the completions since the last call to `out`.
+    /// Appends to `out` the completions since the last call.
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>);
 
     /// Returns whether all operations have ended. An endpoint that cannot know this for unsignalled

@@ -50,8 +50,8 @@ impl WorkloadPeer {
         self.responder.local = Some(local);
     }
 
-    /// Sets the counter of the changes that NICs make to the peer's memory. Turns then look at the
-    /// memory only after a change, and find the same.
+    /// Sets the counter of the changes that NICs make to the peer's memory. With the counter, a
+    /// turn scans the memory only after a change. The scans find the same as without the counter.
     pub(crate) fn watch(&mut self, changes: Arc<AtomicU64>) {
         self.responder.changes = Some(changes);
     }
@@ -74,8 +74,8 @@ impl WorkloadPeer {
         if endpoint.is_idle() {
             self.requester.finish_unsignalled();
         }
-        // Some turns consume nothing, so that a second placement of the same data may come before
-        // or after the first consumption.
+        // Some turns consume nothing. So if a NIC places the same data twice, the first consumption
+        // comes in some runs after both placements, and in other runs between them.
         if self.rng.below(4) != 0 {
             active |= self.responder.scan() > 0;
         }
@@ -89,15 +89,15 @@ impl WorkloadPeer {
         self.responder.post_receives(endpoint);
     }
 
-    /// Holds back the last operations of the plan, at most those that are not posted:
-    /// [`WorkloadPeer::is_done`] ignores them. 0 releases them.
+    /// Holds back the last `ops` operations of the plan, or all unposted operations if they are
+    /// fewer. [`WorkloadPeer::is_done`] ignores operations that are held back. 0 releases them.
     pub fn hold_back(&mut self, ops: usize) {
         self.requester.held_back = ops.min(self.requester.ops.len() - self.requester.next);
     }
 
-    /// Returns whether the effect of an operation of the peer is in this end's memory, or was
-    /// consumed, as far as memory shows it. Returns true for operations without an effect that
-    /// stays in memory until it is consumed.
+    /// Returns whether this end's memory shows the effect of an operation of the peer, or the
+    /// effect was consumed. Also returns true for operations whose effect does not stay in memory
+    /// until it is consumed.
     pub fn has_effect(&self, seq: usize) -> bool {
         self.responder.has_effect(seq)
     }

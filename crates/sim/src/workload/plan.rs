@@ -100,8 +100,8 @@ pub struct Plan {
     pub imm_by_word: bool,
     /// How many WRITEs of blocks per million have no data, and therefore no effect.
     pub empty_block_ppm: u32,
-    /// The longest data that WRITEs and SENDs may carry inline. `None`: 32 bytes, and none for
-    /// blocks and WRITEs with immediate data.
+    /// The longest data that WRITEs and SENDs may carry inline. `None` means 32 bytes, and no
+    /// inline data for blocks and WRITEs with immediate data.
     pub inline_limit: Option<usize>,
     /// The maximum number of pieces of local memory that an operation or a receive names, at
     /// least 1.
@@ -164,8 +164,8 @@ impl Plan {
         let total: u32 = self.mix.iter().sum();
         let mut unsignalled = 0;
         let mut block_end = MemoryLayout::blocks_at(self.ops);
-        // The size of the next operation, if it overwrites the memory that the previous operation
-        // reads.
+        // The size of the operation after an overwritten READ, which overwrites the memory that the
+        // READ reads.
         let mut overwriter_len = None;
         let mut is_counted = false;
         let ops = (0..self.ops).map(|seq| {

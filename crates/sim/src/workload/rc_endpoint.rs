@@ -70,7 +70,7 @@ impl RcOptions {
         }
     }
 
-    /// Draws the numbers of retries. Half of all numbers are the maximum.
+    /// Draws the numbers of retries. Each number is the maximum with probability 1/2.
     pub fn with_drawn_retries(self, rng: &mut Prng) -> RcOptions {
         let [retry_cnt, rnr_retry] = [(); 2].map(|()| if rng.below(2) == 0 { 7 } else { rng.below(7) as u8 });
         RcOptions { retry_cnt, rnr_retry, ..self }
@@ -164,7 +164,8 @@ fn outcome(status: WcStatus) -> ReportedOutcome {
     match status {
         WcStatus::Success => ReportedOutcome::Success,
         WcStatus::LocalProtection | WcStatus::LocalLength => ReportedOutcome::NotExecuted,
-        // Without a receive, a WRITE with immediate data is executed except for its last packet.
+        // For example, a WRITE with immediate data that finds no receive is executed except for its
+        // last packet.
         _ => ReportedOutcome::Unknown,
     }
 }

@@ -48,8 +48,8 @@ pub(super) struct Requester {
     /// The offset of the local buffers in `memory`.
     staging_offset: usize,
     slot_len: usize,
-    /// The number of poisoned bytes at the begin of each slot. An operation poisons its part of the
-    /// slot when it is posted.
+    /// The number of poisoned bytes at the start of each slot. Posting an operation poisons at
+    /// least the operation's part of the slot.
     poisoned: Vec<usize>,
     /// The free slots, each with the operation that used it last.
     free_slots: VecDeque<(usize, Option<usize>)>,
@@ -160,7 +160,8 @@ impl Requester {
         n
     }
 
-    /// Also ends the unsignalled operations that were posted before.
+    /// Ends the completed operation, and the unsignalled operations that were posted before that
+    /// operation.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         let Some(offset) = self.in_flight.iter().position(|&(op, _)| self.ops[op].id == completion.wr_id)
         else {
@@ -207,7 +208,8 @@ impl Requester {
                 OpKind::Read => {
                     let mut want = vec![0; op.len];
                     let mut got = read(&self.memory, offset, op.len);
-                    // A block that a later operation writes is 0 until then.
+                    // A READ of a block finds only zeros, because a later operation writes the
+                    // block.
                     if op.reads_counter(self.ops.len()) {
                         record.value = Some(self.memory.load(offset));
                         let words = got.len().min(8);
@@ -222,8 +224,8 @@ impl Requester {
                 _ => {}
             }
         }
-        // An operation that has ended must not access its local buffer. A change of the poison
-        // shows an access. Other operations may use the slot.
+        // An operation that has ended must not access its local buffer. If the poison has changed
+        // when the slot is used again, the operation accessed the buffer.
         self.poison(slot, op.len);
         self.free_slots.push_back((slot, Some(number)));
     }

@@ -82,8 +82,8 @@ pub(super) struct Responder {
     /// The number of changes of the memory by NICs. Without this counter, each turn scans the
     /// memory.
     pub(super) changes: Option<Arc<AtomicU64>>,
-    /// The number of changes at the last scan. Set only if that scan found nothing, and only the
-    /// memory may have changed since.
+    /// The number of changes at the last scan. `None` if that scan found something, or if the scan
+    /// state has changed since for another reason than a change of the memory.
     scanned: Option<u64>,
     pub(super) responder_log: ResponderLog,
 }
@@ -155,7 +155,7 @@ impl Responder {
             _ => {
                 let bytes = read(&self.memory, at, len);
                 let id = bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
-                // An empty message has no id, but immediate data.
+                // An empty message carries no id. Its immediate data identify the operation.
                 let id = if len == 0 { by_imm.map_or(0, |seq| self.ops[seq].id) } else { id };
                 let seq = (id & 0xffff_ffff_ffff).wrapping_sub(1) as usize;
                 let op = self.ops.get(seq).filter(|op| op.id == id && op.kind == OpKind::Send);
@@ -178,7 +178,8 @@ impl Responder {
         }
         let strays = self.responder_log.strays;
         let found = self.scan_memory();
-        // A scan that finds nothing changes nothing, unless a block is wrong.
+        // A scan that finds nothing would find nothing again. The exception is a wrong block, which
+        // each scan counts in `strays`.
         self.scanned = changes.filter(|_| found == 0 && self.responder_log.strays == strays);
         found
     }
@@ -254,8 +255,8 @@ impl Responder {
         intact
     }
 
-    /// Returns whether the words of an operation are consumed one by one, and some are not consumed
-    /// yet.
+    /// Returns whether the words of an operation are consumed one by one, and some of these words
+    /// are not consumed yet.
     fn is_incomplete_block(&self, seq: usize) -> bool {
         let is_by_word = match self.ops[seq].kind {
             OpKind::Block => self.plan.by_word,
@@ -304,14 +305,14 @@ impl Responder {
             self.consumed[seq] = true;
             self.partial_blocks.remove(&seq);
         } else if !progress.intact {
-            // The block may never be complete.
+            // The block may stay incomplete for ever, so the wrong word is counted now.
             self.responder_log.strays += 1;
         }
         consumed
     }
 
-    /// Returns whether the effect of an operation shows in memory. True for effects that do not
-    /// show there.
+    /// Returns whether memory shows the effect of an operation. Also returns true for operations
+    /// whose effects memory does not show.
     pub(super) fn has_effect(&self, seq: usize) -> bool {
         let op = self.ops[seq];
         match op.kind {
@@ -328,7 +329,7 @@ impl Responder {
         }
     }
 
-    /// Nothing may be in flight any more.
+    /// The caller makes sure that nothing is in flight any more.
     pub(super) fn sweep(&mut self) {
         for seq in 0..self.ops.len() {
             let op = self.ops[seq];

@@ -1,5 +1,5 @@
-//! A word that many clients increment by atomics, each over its own vQP. Each increment must find
-//! another value.
+//! A word that many clients increment by atomics, each over its own vQP. No two increments may find
+//! the same value.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::{AppContext, Prng, SimNic};
 
 /// The maximum number of atomics that a client has in flight.
 const DEPTH: u64 = 8;
-/// The `peer_timeout` of these vQPs.
+/// The `peer_timeout` of the clients' vQPs.
 pub const PEER_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// The configuration of these vQPs, unless a world changes it.
+/// The configuration of the clients' vQPs, unless a world changes it.
 pub fn config() -> Config {
     let mut config = Config { send_wrs: 16, recv_wrs: 4, peer_timeout: PEER_TIMEOUT, ..Config::default() };
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
@@ -66,7 +66,7 @@ pub struct Client {
     by_cas: bool,
     /// The pace of the client's polls.
     pub pace: Pace,
-    /// The longest pause after a completion.
+    /// The longest pause that the client makes after a completion.
     pub longest_pause: Duration,
     /// The number of increments that the client makes.
     pub target: u64,
@@ -133,7 +133,7 @@ impl Client {
             self.complete(&completion);
         }
         let limit = if self.by_cas { 1 } else { 1 + ctx.rng().below(DEPTH) };
-        // A post may find a failed NIC, which halts the vQP.
+        // A post that finds a failed NIC halts the vQP.
         while self.vqp.close_reason().is_none()
             && !self.vqp.is_halted()
             && self.in_flight < limit
@@ -174,7 +174,8 @@ impl Client {
                 self.undecided += 1;
                 self.vqp.resume();
             }
-            // An atomic behind an undecided atomic. The peer did not execute it.
+            // The peer did not execute this atomic, because it was posted behind an undecided
+            // atomic.
             Outcome::Failed(WcStatus::Flushed) => self.vqp.resume(),
             Outcome::Failed(status) => panic!("an atomic failed: {status}"),
         }

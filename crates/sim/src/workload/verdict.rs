@@ -274,7 +274,7 @@ fn verify_counters(
                 continue;
             }
             if op.reads_counter(ops.len()) {
-                // The additions behind the READ are fenced.
+                // The additions behind the READ are fenced, so the READ does not see them.
                 if let Some(value) = record.value.filter(|value| !(min..=max).contains(value)) {
                     verdict.wrong(op.kind, || format!("{op:?} read {value}, possible were {min} to {max}"));
                 }

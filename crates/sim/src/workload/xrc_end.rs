@@ -40,9 +40,9 @@ impl XrcEnd {
         Ok(XrcEnd { sender, receiver, queues, depth: depth as usize })
     }
 
-    /// Makes two ends and connects them. Each end has this number of shared receive queues, at most
-    /// three. `config` needs a receive for each queue. `secrets` has the secrets of the connection
-    /// from the first end, and of the connection from the second end.
+    /// Makes two ends and connects them. Each end has `queues` shared receive queues, at most
+    /// three. Each configuration must allow a receive for each queue. `secrets[0]` belongs to the
+    /// connection from the first end, and `secrets[1]` to the connection from the second end.
     ///
     /// # Errors
     /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -115,7 +115,7 @@ impl FailoverQp for XrcEnd {
 
     fn close_reason(&self) -> Option<CloseReason> {
         // If one vQP closes for a reason of its own, the other vQP learns at most that its peer has
-        // closed.
+        // closed. So `PeerClosed` counts only if no vQP has another reason.
         let reasons = [self.sender.close_reason(), self.receiver.close_reason()];
         let own = reasons.into_iter().flatten().find(|&reason| reason != CloseReason::PeerClosed);
         own.or(reasons[0]).or(reasons[1])

@@ -76,7 +76,7 @@ impl World {
     }
 
     /// Gives a NIC another address, which no NIC has had before. Packets to its old address are
-    /// lost, also those in flight.
+    /// lost, including packets in flight.
     pub fn change_address(&mut self, nic: NicId) {
         lock(&self.shared).change_address(nic.0);
     }
@@ -136,8 +136,8 @@ impl World {
         lock(&self.shared).nics[at.0].stage_probes.push(probe);
     }
 
-    /// Fails `targets` when the NIC `at` sends the `nth` packet of a kind. With `arriving`, packets
-    /// that arrive there count.
+    /// Fails `targets` when the NIC `at` sends the `nth` packet of a kind. With `arriving`, the
+    /// packets that arrive at the NIC count instead.
     pub fn fail_at_packet(
         &mut self,
         at: NicId,
@@ -152,8 +152,9 @@ impl World {
         lock(&self.shared).nics[at.0].packet_probes.push(probe);
     }
 
-    /// Fails `targets` before the `nth` call from now on by which programs of a host change or
-    /// query a NIC. Reading the clock, events and completions does not count.
+    /// Counts the calls by which programs of a host change or query a NIC, and fails `targets`
+    /// before the `nth` call from now on. Calls that read the clock, events or completions do not
+    /// count.
     pub fn fail_at_call(&mut self, host: HostId, nth: u64, targets: &[(NicId, Failure)]) {
         lock(&self.shared).hosts[host.0].call_probe = Some((nth.max(1), injections(targets)));
     }
@@ -178,7 +179,7 @@ impl World {
             && world.nics.iter().all(|nic| nic.packet_probes.is_empty())
     }
 
-    /// Returns whether packets have reached the stages of all calls of [`World::fail_at_stage`] for
+    /// Returns whether a packet has reached the stage of every [`World::fail_at_stage`] call for
     /// this NIC.
     pub fn stage_reached(&self, nic: NicId) -> bool {
         lock(&self.shared).nics[nic.0].stage_probes.is_empty()
@@ -223,10 +224,11 @@ impl World {
         }
     }
 
-    /// Makes the completions of a NIC late by drawn times. When a queue pair has been moved to ERR,
+    /// Makes the completions of a NIC late by random times. After a queue pair has moved to ERR,
     /// completions become visible only after a time in `flushes`. Completions of receives become
-    /// visible later than completions of sends, by a time in `receives`. The verbs promise no order
-    /// between the completions of the two queues of a queue pair.
+    /// visible later than completions of sends, by a time in `receives`. Such delays are allowed,
+    /// because the verbs promise no order between the completions of the two queues of a queue
+    /// pair.
     pub fn delay_completions(&mut self, nic: NicId, flushes: DurationRange, receives: DurationRange) {
         let mut world = lock(&self.shared);
         let rng = Prng::stream(world.seed, &format!("late completions {}", nic.0));
@@ -234,13 +236,14 @@ impl World {
     }
 
     /// Resets a NIC like [`Provider::reset`](mitra_verbs::Provider::reset), and makes its host
-    /// refuse packets to it. A NIC that is reset otherwise refuses nothing, like a NIC in hardware.
+    /// refuse packets to the NIC. After `Provider::reset` alone, the host refuses nothing, like a
+    /// NIC in hardware.
     pub fn close_port(&mut self, nic: NicId) {
         lock(&self.shared).close_port(nic.0);
     }
 
-    /// Makes the NIC `at` learn that the host of `of` refuses packets, although the host does not,
-    /// as a forged ICMP message does.
+    /// Makes the NIC `at` learn that the host of `of` refuses packets, as a forged ICMP message
+    /// does. In fact the host refuses nothing.
     pub fn forge_refusal(&mut self, at: NicId, of: NicId) {
         lock(&self.shared).arrive_refusal(at.0, of.0);
     }

@@ -19,8 +19,8 @@ pub(crate) struct HostState {
     /// The number of pauses so far. It identifies the current pause, so that the scheduled end of
     /// an earlier pause is ignored.
     pub(crate) pauses: u64,
-    /// The number of calls that changed state or returned a completion or event. A turn that does
-    /// not increase it is idle.
+    /// The number of calls that changed state or returned a completion or event. A turn is idle if
+    /// it does not increase this number.
     pub(crate) activity: u64,
     /// The number of calls until failures are injected, and the failures.
     pub(crate) call_probe: Option<(u64, Vec<FailureInjection>)>,
@@ -39,8 +39,8 @@ pub(crate) struct RegisteredBuffer {
 
 pub(crate) struct PointProbe {
     pub(crate) point: RecoveryPoint,
-    /// The number of times that the host reaches the point until the probe fires. The time at which
-    /// it fires counts.
+    /// The number of times that the host reaches the point until the probe fires, including the
+    /// time at which it fires.
     pub(crate) left: u32,
     pub(crate) targets: Vec<FailureInjection>,
 }
@@ -111,7 +111,7 @@ impl WorldState {
         }
     }
 
-    /// Also invalidates the turn that was scheduled before.
+    /// Also invalidates the turn that an earlier call scheduled.
     pub(crate) fn schedule_turn(&mut self, app: usize, at: Time) {
         let state = &mut self.apps[app];
         state.turn += 1;

@@ -6,7 +6,8 @@ use super::packet_delivery::covered;
 use crate::rc_flow::QpAddress;
 
 impl WorldState {
-    /// Shows a datagram that a NIC sends to the analysers. Its last bytes are space for the ICRC.
+    /// Passes to the analysers a datagram that a NIC sends. The datagram ends with space for the
+    /// ICRC.
     pub(crate) fn analyse_sent(&mut self, nic: usize, datagram: &[u8]) {
         if self.rc_flows.is_empty() {
             return;

@@ -1,7 +1,7 @@
-//! A simulated NIC with completion channels, during whose calls the world can advance. On a
-//! software NIC, packets arrive between any two calls of a vQP. In the simulator, the world
-//! otherwise stands still until the vQP returns. Without [`set_world`], a hooked NIC only applies
-//! [`Binds`].
+//! A simulated NIC with completion channels. The world can advance during the calls of this NIC,
+//! because on a software NIC, packets arrive between any two calls of a vQP. On other simulated
+//! NICs, the world stands still until the vQP returns. Without [`set_world`], a hooked NIC only
+//! applies [`Binds`].
 #![allow(dead_code)] // each test binary uses a part of this module
 
 use core::time::Duration;
@@ -23,7 +23,7 @@ const GRH_LEN: usize = 40;
 
 enum Interrupt {
     Never,
-    /// Once, before this number of further calls.
+    /// Once, after this number of further calls.
     After(usize, Duration),
     Each(Duration),
 }
@@ -39,9 +39,9 @@ pub enum Moment {
     Delivery,
 }
 
-/// Receives each datagram at each [`Moment`], with its NIC. Returns whether the datagram goes on;
-/// otherwise it is lost. The result is ignored for [`Moment::AfterSend`]. A running observer
-/// receives no other datagram.
+/// Receives each datagram at each [`Moment`], with its NIC. Returns whether the datagram goes on.
+/// Otherwise the datagram is lost. The result is ignored for [`Moment::AfterSend`]. While an
+/// observer runs, it receives no other datagram.
 pub type Observer = Box<dyn FnMut(NicId, Moment, &[u8]) -> bool>;
 
 struct Scene {
@@ -95,7 +95,7 @@ pub fn interrupt_each(time: Duration) {
     with_scene(|scene| scene.interrupt = Interrupt::Each(time));
 }
 
-/// Cancels [`interrupt_after`]. Returns whether it was still to come.
+/// Cancels [`interrupt_after`]. Returns whether the interruption had not happened yet.
 pub fn cancel_interrupt() -> bool {
     let interrupt = |scene: &mut Scene| core::mem::replace(&mut scene.interrupt, Interrupt::Never);
     matches!(with_scene(interrupt), Interrupt::After(..))
@@ -211,7 +211,7 @@ impl HookedNic {
         *self.binds.lock().expect("no test panics with this lock") = binds;
     }
 
-    /// Executes the held binds, and all later ones. Returns the number of held requests.
+    /// Executes the held binds, and from now on each new bind. Returns the number of held requests.
     pub fn execute_binds(&self) -> usize {
         let before = core::mem::take(&mut *self.binds.lock().expect("no test panics with this lock"));
         let Binds::Hold(held) = before else { return 0 };
@@ -249,7 +249,7 @@ impl HookedNic {
         self.datagrams.lock().expect("no test panics with this lock")
     }
 
-    /// Shows a request that sends a datagram to the observer. Returns whether the request goes on.
+    /// Passes to the observer a request that sends a datagram. Returns whether the request goes on.
     fn show_send(&self, moment: Moment, wrs: &[SendWr]) -> bool {
         match wrs {
             [SendWr { ud: Some(_), data: Data::Inline(bytes), .. }] => show(&self.nic, moment, bytes),

@@ -99,8 +99,8 @@ impl Requester {
         let sge = self.local.1.sge(slot as u64, len as u32);
         let mut model = self.model.borrow_mut();
         let target = self.remote.remote(from as u64);
-        // A READ returns the data of all WRITEs that were posted before. The data of later WRITEs
-        // are also allowed.
+        // A READ returns the data of all WRITEs that were posted before the READ. The data of later
+        // WRITEs are also allowed.
         let at_least = model.posted.clone();
         let send = if op.read {
             SendOp::Read(target)

@@ -84,8 +84,8 @@ fn answered(bytes: &[u8]) -> Vec<Outcome<Vec<u8>>> {
     vec![Outcome::Answered(bytes.to_vec())]
 }
 
-/// The first client's connection has ended before the client comes back, and another client has its
-/// node.
+/// The first client's connection has ended before the client comes back, and another client has the
+/// first client's node.
 #[test]
 fn client_that_connects_again_does_not_close_the_connection_of_another() {
     let mut net = Net::new();

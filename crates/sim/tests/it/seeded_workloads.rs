@@ -1,4 +1,4 @@
-//! The workloads over queue pairs of `mitra sim` find nothing and repeat from their seeds.
+//! The workloads of `mitra sim` over queue pairs find no fault, and each seed repeats its run.
 //! `objects_seeded` tests the workload of objects.
 
 use mitra_sim::seeded::{FIRST_GENERATION, SeededWorkload, WORKLOADS};
@@ -93,9 +93,9 @@ fn a_seed_repeats_its_run() {
     }
 }
 
-/// Worlds of the first generation in which the workload found a fault. The product has changed
-/// since. So 16486, 24959, 26167 and 32074 no longer show the fault if its rule is removed: the
-/// tests in `failover_shared_backup/second_failures.rs` do.
+/// Worlds of the first generation in which the workload found a fault. The code has changed since.
+/// So the seeds 16486, 24959, 26167 and 32074 no longer show their fault if the rule against it is
+/// removed. The tests in `failover_shared_backup/second_failures.rs` show these faults.
 const FOUND: [(u64, &str); 9] = [
     (16_486, "the length of a torn WRITE with immediate was lost with an unused queue pair"),
     (24_959, "the same, on two queue pairs"),
@@ -122,8 +122,8 @@ fn seeds_that_showed_faults_of_shared_backups_find_nothing() {
 }
 
 /// An end that declined a proposal never got the lost Resume of its last move, and held its
-/// receives back. The product has changed since: without the rule, a test of the negotiation fails,
-/// and this world does not.
+/// receives back. The code has changed since. If the rule against this fault is removed, a test of
+/// the negotiation fails, and this world does not.
 #[test]
 fn seed_that_lost_a_resume_finds_nothing() {
     let failover = workloads().find(|workload| workload.name == "failover").expect("a workload");

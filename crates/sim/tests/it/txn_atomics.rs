@@ -1,5 +1,5 @@
-//! Coordinators swap one lock word of a memory node over NICs whose atomics exclude only each other
-//! on the same NIC. One coordinator has lost a rail.
+//! Coordinators swap one lock word of a memory node over NICs whose atomics are atomic only with
+//! atomics of the same NIC. One coordinator has lost a rail.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -19,7 +19,7 @@ const RAILS: u8 = 2;
 const SWAPS: u64 = 200;
 const WORD: u64 = 0;
 
-/// A coordinator that counts in the word: it swaps the number that it has seen there last for the
+/// A coordinator that counts in the word: it replaces the last number that it has seen there by the
 /// next number.
 struct Coordinator {
     channels: Channels,

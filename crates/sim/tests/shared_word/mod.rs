@@ -119,7 +119,7 @@ impl Setup {
         self.clients.iter().map(|client| client.borrow().vqp.close_reason()).collect()
     }
 
-    /// Checks that each increment found another value, and that the word counts each increment.
+    /// Checks that no two increments found the same value, and that the word counts each increment.
     pub fn check(&mut self) -> Result<(), String> {
         self.world.stop_noise();
         self.world.run_until_quiet().map_err(|stalled| stalled.to_string())?;

@@ -22,7 +22,8 @@ pub struct VqpPair {
     pub memory: [Arc<Buffer>; 2],
     pub mr: [VirtualMr; 2],
     pub completions: [Vec<Completion>; 2],
-    /// Whether an attacker may have cut off an end, so that the liveness rule does not apply.
+    /// Whether the test has perhaps cut off an end by an attack, so that the liveness rule does not
+    /// apply.
     pub is_attacked: bool,
 }
 
@@ -157,7 +158,7 @@ impl VqpPair {
     }
 
     /// Fails the link of the active rail, and heals it after `polls` polls, in which the vQP must
-    /// move. Polls as often again.
+    /// move. Then polls as often again.
     pub fn fail_over(&mut self, polls: usize) {
         let rail = self.vqps[0].active_rail();
         self.link_down(0, rail);

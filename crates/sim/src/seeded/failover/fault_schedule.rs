@@ -18,7 +18,8 @@ pub(super) enum Fault {
     OneWay { rail: Rail, end: usize, sends: bool, time: Duration, drop_ppm: u32 },
     /// The NIC of one end gets another address.
     Address { rail: Rail, end: usize },
-    /// The program of an end sleeps for a time. Shortly before the program wakes, its NIC may fail.
+    /// The program of an end sleeps for a time. With `then`, a NIC of the end fails shortly before
+    /// the program wakes.
     Nap { end: usize, time: Duration, then: Option<(Rail, Failure)> },
     /// A link or NIC fails when the `nth` packet, or the `nth` packet of operations of a kind,
     /// reaches a stage at the observer.
@@ -32,8 +33,8 @@ pub(super) enum Fault {
         failure: Failure,
         hold: Option<Duration>,
     },
-    /// The `nth` packet of a kind that the end sends, or that arrives there, has a fate. `then` may
-    /// name a link or NIC that fails.
+    /// The `nth` packet of a kind that the end sends, or that arrives there, has the fate `fate`.
+    /// With `then`, a link or NIC fails at this packet.
     AtPacket {
         rail: Rail,
         end: usize,
@@ -47,8 +48,7 @@ pub(super) enum Fault {
     /// which the program of `end` changes or queries a NIC, the NIC of `target` on another rail
     /// fails.
     InRecovery { first: Rail, end: usize, nth: u64, second: Rail, target: usize, failure: Failure },
-    /// A link or NIC fails when an end in a recovery has taken the step of a point for the `nth`
-    /// time.
+    /// A link or NIC fails when an end has reached a point of a recovery for the `nth` time.
     AtPoint { point: RecoveryPoint, nth: u32, rail: Rail, target: usize, failure: Failure },
     /// An end shuts its vQP or its shared backup down, or closes the first connection abruptly.
     Leave { end: usize, abruptly: bool },
@@ -57,8 +57,8 @@ pub(super) enum Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rail {
     Number(usize),
-    /// The rail that is active at the end when the fault happens. The link of the spared rail only
-    /// blinks.
+    /// The rail that is active at the end when the fault happens. If this rail is the spared rail,
+    /// its link only blinks.
     Active,
 }
 
@@ -284,8 +284,8 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
 }
 
 /// Draws a nap in which operations complete. Their completions are lost with the NIC before the
-/// program wakes, so that only evidence tells which operations were executed. The end is drawn if
-/// it is `None`.
+/// program wakes, so that only evidence tells which operations were executed. If `end` is `None`,
+/// the end is drawn.
 pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (Duration, Fault) {
     let failure = *rng.pick(&NIC_FAILURES);
     let time = Duration::from_micros(rng.between(100, 3_000));
@@ -294,8 +294,8 @@ pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (
     (short_or_long(rng, 200_000), nap)
 }
 
-/// Draws blinks of the active rail that follow so closely that one falls into the recovery from the
-/// previous one.
+/// Draws blinks of the active rail that follow so closely that a blink falls into the recovery from
+/// the previous blink.
 fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let mut at = short_or_long(rng, 200_000);
     let blinks = rng.between(2, 6);
@@ -309,7 +309,8 @@ fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     blinks.collect()
 }
 
-/// Draws the kinds of faults that a world has. Fewer kinds hide fewer effects of each other.
+/// Draws the kinds of faults that a world has. With fewer kinds, the faults hide fewer of each
+/// other's effects.
 fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
     let all = [Kind::Link, Kind::Link, Kind::Nic, Kind::OneWay, Kind::AtStage, Kind::Nap, Kind::Blink];
     let mut kinds: Vec<Kind> = all.into_iter().filter(|_| rng.below(2) == 0).collect();

@@ -27,8 +27,8 @@ pub(super) enum Focus {
     /// would return the changed counter.
     FencedReads,
     /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link
-    /// fails when a WRITE behind an atomic whose value is lost is partly executed. The WRITE must
-    /// not be reported as not executed.
+    /// fails when a WRITE is partly executed that follows an atomic whose value is lost. The WRITE
+    /// must not be reported as not executed.
     TornBehindError,
     /// The operations of `FencedReads` at a responder whose PSN cannot be read, so that no evidence
     /// tells whether the atomic was executed. A repeated READ might return the changed counter.
@@ -50,8 +50,8 @@ pub(super) enum Focus {
     /// move, while the programs often sleep, and must not confirm operations of the new epoch.
     LatePlaced,
     /// WRITEs with immediate of several packets over three rails. The link fails when a WRITE is
-    /// partly executed. Each Resume of the requester is lost, until the next rail fails too. Only
-    /// evidence then tells the length of the part that was executed first.
+    /// partly executed. Each Resume of the requester is lost, until the next rail fails too. Then
+    /// only evidence tells how much of the WRITE was executed on the first rail.
     LostResume,
     /// Messages in mode `durable`. The responder's NIC dies before an acknowledged message is in
     /// memory.
@@ -73,8 +73,8 @@ impl Focus {
         [Focus::LostResume, Focus::UnplacedMessages, Focus::UnplacedOnLaterRail, Focus::LateNewQps];
 
     /// The cases of the workload `failover-cases`, which draws `LatePlaced` separately. The
-    /// workload `failover` draws from the first four cases, in the first generation from the first
-    /// two.
+    /// workload `failover` draws from the first four cases. In the first generation, it draws from
+    /// the first two.
     const ALL: [Focus; 6] = [
         Focus::FencedReads,
         Focus::TornBehindError,
@@ -146,8 +146,8 @@ impl Focus {
             Focus::SavedResults => {
                 only(&[OpKind::FetchAdd, OpKind::CompareSwap]);
                 plan.depth = plan.depth.max(16);
-                // The NIC sends the next atomic before the program sees the completion of an
-                // answered one.
+                // The NIC sends the next atomic before the program sees the completion of an atomic
+                // that was answered.
                 world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
                 capabilities.for_each(|nic| {
                     (nic.psn_query, nic.saved_results, nic.reset) = (true, true, true);
@@ -185,11 +185,12 @@ impl Focus {
         }
     }
 
-    /// Adapts the other knobs of a world of the workload `failover-cases` or `failover-limits`.
+    /// Adapts what `shape` leaves of a setup of the workload `failover-cases` or
+    /// `failover-limits`.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {
-            // A NIC that fetches data first completes the placement that it has begun. Inline data
-            // needs no fetch, and the peer posts no READs.
+            // A fetch of data would complete the placement that the NIC has begun. So all data is
+            // inline, which needs no fetch, and the peer posts no READs.
             setup.rails.iter_mut().for_each(|rail| rail.mtu = [Mtu::M256; 2]);
             setup.vqp.inline = LONGEST_INLINE;
             setup.plans.truncate(1);
@@ -248,8 +249,8 @@ impl Focus {
     }
 }
 
-/// Draws the loss of a message about the operations that end 1 has seen, together with the link of
-/// rail 0. The copy on rail 1 arrives later.
+/// Draws faults of a message about the operations that end 1 has seen. The copy on rail 0 is lost,
+/// and the link of rail 0 fails. The copy on rail 1 arrives later.
 fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let nth = rng.between(2, 30) as u32;
     let kind = PacketKind::Control(MessageKind::Placed);

@@ -1,5 +1,5 @@
-//! The knobs of the workload `failover-limits`: epochs and sequence numbers close to the last, and
-//! NICs whose completions are late.
+//! The knobs of the workload `failover-limits`: epochs and sequence numbers close to their largest
+//! values, and NICs whose completions are late.
 
 use super::focus::Focus;
 use super::setup::Setup;
@@ -57,13 +57,13 @@ impl Limits {
         self.first_epoch > 1
     }
 
-    /// Returns whether an end that has posted so many operations may have no number for the next
+    /// Returns whether an end that has posted `posted` operations may have no number for the next
     /// one. A bind of a window and the header of an XRC message are operations too.
     pub(super) fn has_used_up_numbers(&self, posted: usize) -> bool {
         self.first_seq + 2 * posted as u64 + 2 >= OPERATIONS
     }
 
-    /// Returns whether an end that has posted so many operations has posted more than it can
+    /// Returns whether an end that has posted `posted` operations has posted more than it can
     /// number.
     pub(super) fn has_too_many(&self, posted: usize) -> bool {
         self.first_seq + posted as u64 > OPERATIONS

@@ -205,7 +205,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let stop = Rc::clone(&self.stop);
         let polling = self.setup.polling[h];
         let rails = self.setup.rails.len();
-        // Other responders may acknowledge data that is not in memory yet.
+        // Responders without these properties may acknowledge data that is not in memory yet.
         let checks_effects =
             self.setup.vqp.is_durable() || self.setup.nics().all(|nic| nic.ack_after_placement);
         let confirms_receives = self.confirms_receives(h);
@@ -373,8 +373,8 @@ impl<Q: FailoverQp> End<Q> {
         }
     }
 
-    /// Checks that the other end has received all messages that were reported as executed. The
-    /// program of a closed end may not have taken all messages that were received.
+    /// Checks that the other end has received all messages that were reported as executed. If an
+    /// end is closed, its program has perhaps not taken all received messages.
     fn check_receives(&mut self, other: &End<Q>, h: usize) {
         let is_closed = |end: &End<Q>| end.endpoint.qp.close_reason().is_some();
         let (executed, received) =

@@ -22,8 +22,9 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
 }
 
 /// In one of six seeds, draws ends without heartbeats, whose messages wait for receives without
-/// limit, in mode `durable` for most connections with options and a log. Some of their NICs acknowledge data that is not in memory
-/// yet, or cannot be reset. In another sixth, draws other detectors for the second end.
+/// limit. Most of these connections that have options and a log are in mode `durable`. Some of
+/// their NICs acknowledge data that is not in memory yet, or cannot be reset. In another sixth of
+/// the seeds, the second end has other detectors than the first.
 fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
     match rng.below(6) {
         0 => {
@@ -81,7 +82,7 @@ fn draw_plans(rng: &mut Prng, setup: &mut Setup) {
 }
 
 /// In a third of the seeds, draws a first PSN of each end close to the wrap to 0, on any rail or on
-/// the queue pair that replaces one.
+/// a queue pair that replaces another queue pair.
 fn draw_psn(rng: &mut Prng, setup: &mut Setup) {
     if rng.below(3) != 0 {
         return;

@@ -1,6 +1,6 @@
 //! Worlds whose faults are placed at one cell of the table of failures: a failure when an operation
 //! is at a stage, or a second failure at a point of the recovery. Consecutive seeds have
-//! consecutive cells, so that a sweep reaches every cell.
+//! consecutive cells, so that a run over many seeds reaches every cell.
 
 use core::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn shape(cell: CoverageCell, setup: &mut Setup) {
     setup.vqp.failback = None;
     setup.rails.resize(setup.rails.len().max(2), setup.rails[0].clone());
     if cell.stage == Stage::NotPlaced {
-        // Any other NIC would break its promise.
+        // At this stage, a NIC with `ack_after_placement` would break its promise.
         setup.rails[0].capabilities[1].ack_after_placement = false;
     }
     for [plan, _] in &mut setup.plans {
@@ -54,7 +54,7 @@ pub(super) fn faults(seed: u64, cell: CoverageCell) -> Vec<(Duration, Fault)> {
     let rng = &mut Prng::stream(seed, "failover placed faults");
     let CoverageCell { stage, operation, point, .. } = cell;
     let observer = usize::from(!matches!(stage, Stage::Posted | Stage::RequestOnWire | Stage::Acknowledged));
-    // Few acknowledgements arrive, because one may acknowledge many operations.
+    // Few acknowledgements arrive, because one acknowledgement may cover many operations.
     let nth =
         if stage == Stage::Acknowledged { rng.between(1, 3) } else { 1 + (rng.below(8) >> rng.below(4)) };
     let nth = nth as u32;

@@ -15,11 +15,12 @@ use crate::seeded::FIRST_GENERATION;
 use crate::workload::{OpKind, Plan};
 use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
-/// One of so many seeds has queue pairs with a shared backup.
+/// One of this number of seeds has queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
-/// One of so many other seeds has queue pairs with a shared backup and options.
+/// Of the seeds that `SEEDS_PER_BACKUP` leaves, one of this number has queue pairs with a shared
+/// backup and options.
 const SEEDS_PER_OPTIONS: u64 = 6;
-/// One of so many other seeds has XRC connections in both directions.
+/// Of the seeds without a shared backup, one of this number has XRC connections in both directions.
 const SEEDS_PER_XRC: u64 = 6;
 /// The largest operation in worlds with few, large operations, in bytes.
 pub(super) const LARGE: usize = 1 << 20;
@@ -34,8 +35,8 @@ pub(super) struct RailSetup {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Polling {
     Always,
-    /// Turns only take completions, or do not poll a queue pair with a shared backup. A poll with
-    /// maintenance happens once in this time.
+    /// Turns only take completions, or do not poll at all if the queue pair has a shared backup. A
+    /// poll with maintenance happens once in this time.
     CompletionsOnly(Duration),
 }
 
@@ -43,7 +44,7 @@ pub(super) enum Polling {
 pub(super) struct Setup {
     pub(super) world: Config,
     pub(super) rails: Vec<RailSetup>,
-    /// For the vQP, or for the shared backup and its queue pairs.
+    /// The configuration of the vQP, or of the shared backup and its queue pairs.
     pub(super) vqp: VqpConfig,
     /// The detectors of the second end. `None`: those in `vqp`.
     pub(super) second_detector: Option<DetectorConfig>,
@@ -61,8 +62,8 @@ pub(super) struct Setup {
     /// The number of operations that are posted only when the faults have stopped, by connection
     /// and end.
     pub(super) held_back: Vec<[usize; 2]>,
-    /// Whether a receive is posted for each message before the peer can send. No lack of receives
-    /// then causes an RNR NAK.
+    /// Whether a receive is posted for each message before the peer can send, so that no lack of
+    /// receives causes an RNR NAK.
     pub(super) receives_posted_ahead: bool,
     pub(super) focus: Option<Focus>,
     /// The cell of the table of failures at which the faults are placed.
@@ -101,7 +102,7 @@ impl Setup {
     }
 
     /// Draws a setup with epochs and sequence numbers close to their limits. A shared backup begins
-    /// with the usual ones.
+    /// with the usual numbers.
     pub(super) fn draw_with_limits(seed: u64) -> Setup {
         let seed = seed & !FIRST_GENERATION;
         let mut setup = match Limits::draw_focus(seed) {
@@ -153,7 +154,8 @@ impl Setup {
         if let Some(focus) = focus {
             focus.shape(&mut world, &mut rails, &mut plans[0][0]);
         }
-        // From other streams, so that the draws below do not change the worlds of other seeds.
+        // The shared backup is drawn from streams of its own, so that the draws from `rng` below
+        // stay the same.
         let mut of_backup = Prng::stream(seed, "failover shared backup");
         let mut has_shared_backup = of_backup.below(SEEDS_PER_BACKUP) == 0;
         let mut options = None;
@@ -235,7 +237,7 @@ impl Setup {
         [self.vqp, VqpConfig { detector, ..self.vqp }]
     }
 
-    /// Returns whether the ends use heartbeats, which needs the heartbeats of both.
+    /// Returns whether the ends use heartbeats, which need both ends.
     pub(super) fn has_heartbeats(&self) -> bool {
         self.configs().iter().all(|config| config.detector.max_missed_heartbeats > 0)
     }

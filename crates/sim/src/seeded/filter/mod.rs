@@ -13,7 +13,7 @@ use super::SeedRun;
 use super::parts::{Left, Reduced};
 use crate::{Config, Prng, Testbed, World};
 
-/// Calls of each client.
+/// The number of calls of each client.
 const CALLS: u32 = 24;
 const QKEY: u32 = 0x1_1111;
 

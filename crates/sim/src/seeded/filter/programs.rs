@@ -153,7 +153,7 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> Server<C, F> {
 /// A lease that no run reaches.
 pub(super) const LONG_LEASE: Duration = Duration::from_secs(3600);
 
-/// Draws the limits of a table without the lease, which is [`LONG_LEASE`].
+/// Draws the limits of a table. The lease is always [`LONG_LEASE`].
 pub(super) fn table_config(rng: &mut Prng, clients: u64) -> TableConfig {
     TableConfig {
         rows: rng.between(1, clients) as usize,
@@ -173,8 +173,8 @@ pub(super) fn add_app<P: 'static>(
     testbed.world.add_app(testbed.hosts[host], app);
 }
 
-/// Runs a world with faults for the time `noisy`, and then without those that `calm` stops, until
-/// all calls have ended.
+/// Runs a world with faults for the time `noisy`. Then `calm` stops faults, and the world runs
+/// until all calls have ended.
 pub(super) fn finish<C, S, D, F>(
     world: &mut World,
     callers: &[Rc<RefCell<Caller<C, S>>>],

@@ -69,7 +69,8 @@ fn schedule_faults(
     let time = |rng: &mut Prng| draw_time(rng, 1, 100_000, 8);
     for restart in 0..rng.below(4) {
         let caller = Rc::clone(rng.pick(callers));
-        // The clock of some clients was set back, so that the incarnation is a new, lower one.
+        // The clock of some clients was set back, so that the new incarnation is lower than the old
+        // one.
         let incarnation = if rng.below(3) == 0 { 900 - restart } else { 1_001 + restart };
         let after = time(rng);
         if !left.keeps_next_fault() {

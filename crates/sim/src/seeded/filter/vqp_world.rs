@@ -103,7 +103,7 @@ fn run_one_bit(
         places.push(place);
     }
     if rng.below(2) == 0 {
-        // Before the rail fails, a client restarts with another connection.
+        // Before the rail fails, a client restarts over a second connection.
         let index = rng.index(callers.len());
         let (caller, place) = (Rc::clone(&callers[index]), places[index]);
         let (after, mut rng) = (Duration::from_micros(rng.between(1, 300)), Prng::new(rng.bits()));
@@ -162,8 +162,8 @@ where
     for caller in callers {
         add_app(testbed, 0, Rc::clone(caller), Caller::step);
     }
-    // With the policy `blanket`, a vQP does not come back to a rail, so one rail fails at most. It
-    // fails after the restart, which needs both rails.
+    // With the policy `blanket`, a vQP does not come back to a rail, so at most one rail fails. The
+    // rail fails after the restart, which needs both rails.
     if rng.below(4) > 0 {
         let rail = rng.index(2);
         let nic = *rng.pick(&testbed.rail(rail));

@@ -89,7 +89,7 @@ fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> b
     if value == last && !history.iter().enumerate().any(is_missing) && respects_time(history, order) {
         return true;
     }
-    // More than one candidate only where calls are undecided.
+    // There is more than one candidate only if calls are undecided.
     let next = |(nth, entry): (usize, &Entry)| {
         let new = entry.change_from(value).filter(|_| !order.contains(&nth))?;
         Some((nth, new))
@@ -105,8 +105,8 @@ fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> b
     false
 }
 
-/// Returns whether the order respects real time: no call takes effect before a call that ended
-/// before the first one began. Each read stands behind the change whose value the read returned.
+/// Returns whether the order respects real time: if a call ended before another call began, the
+/// other call takes effect later. Each read stands behind the change whose value the read returned.
 fn respects_time(history: &[Entry], order: &[usize]) -> bool {
     let mut values = vec![0];
     for &nth in order {

@@ -29,7 +29,7 @@ struct Shared {
     histories: Vec<Vec<Entry>>,
     /// The number of calls that have begun, plus the number that have ended.
     time: u64,
-    /// The number of compare-and-swaps. Each has another new value.
+    /// The number of compare-and-swaps. Each stores a value that no other call stores.
     swaps: u32,
     errors: Vec<CellError>,
 }
@@ -50,7 +50,7 @@ impl Cells {
     ) -> Cells {
         let owners = clients as u8;
         let announcements = Announcements::new(memory.allocate(Announcements::bytes(owners)).0, owners);
-        // One client alone is never overwritten by another.
+        // A WRITE may publish only if the NIC's atomics are also atomic with respect to WRITEs.
         let publication = match atomics {
             AtomicScope::Global if rng.below(2) == 0 => Publication::Write,
             _ => Publication::CompareSwap,
@@ -117,7 +117,7 @@ fn from_spread(value: u64) -> Option<u32> {
     (u64::from(low) * SPREAD == value).then_some(low)
 }
 
-/// Returns the change of a call. `value` returns the value of the cell for a value of the history.
+/// Returns the change of a call. `value` converts a value of the history to a value of the cell.
 fn change<V>(call: Call, value: impl Fn(u32) -> V) -> Option<Change<V>> {
     match call {
         Call::Read => None,
@@ -133,7 +133,7 @@ struct CellScript {
     shared: Rc<RefCell<Shared>>,
     open: OpenOwner,
     state: State,
-    /// The value of each cell that the client has seen last.
+    /// For each cell, the last value that the client has seen.
     seen: Vec<u32>,
     calls_left: u32,
     rng: Prng,

@@ -11,7 +11,7 @@ use mitra_verbs::Error;
 use super::connector::{CloseReasons, Connector, ServerEnd};
 use crate::{AppContext, Prng};
 
-/// How often a client replaces a path that ended by itself.
+/// The number of times that a client replaces a path that ended by itself.
 const MAX_REPLACEMENTS: u32 = 3;
 
 /// What a turn of a script has reached.
@@ -47,7 +47,7 @@ pub(super) struct Client {
     /// The script whose operation is in flight.
     current: usize,
     pub(super) begun: u64,
-    /// Crashes that happen in the next turns.
+    /// The number of crashes that happen in the next turns.
     crashes: u32,
     replacements: u32,
     /// Whether the client has ended because it waits for a client that has ended.

@@ -28,7 +28,8 @@ struct Record {
 }
 
 impl Record {
-    /// Checks that no two adds overlap, and that the adds sum up to `last`. The sign is positive.
+    /// Checks that no two adds overlap, and that the adds sum up to `last`. All adds are positive:
+    /// the caller multiplies values by the sign.
     fn check(&self, last: i64, all_finished: bool) -> Result<(), String> {
         let sums_up = match all_finished {
             true => last == self.executed_sum,

@@ -200,7 +200,7 @@ impl LatchScript {
 impl Script for LatchScript {
     fn on_new_path(&mut self, has_crashed: bool) {
         if has_crashed {
-            // A participant may repeat an arrival.
+            // The participant arrives again, which is allowed.
             (self.operation, self.stage) = (None, Stage::Arriving);
         }
         match &mut self.operation {

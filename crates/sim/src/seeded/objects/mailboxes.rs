@@ -99,7 +99,8 @@ struct MailboxScript {
     record: Rc<RefCell<Record>>,
     violations: Violations,
     state: State,
-    /// Whether the last message of the record may be unsent. A crash does not lose the flag.
+    /// Whether the last message of the record is not known to be sent. A crash does not lose the
+    /// flag.
     under_way: bool,
     messages: u64,
     rng: Prng,
@@ -118,7 +119,7 @@ impl MailboxScript {
         State::Broken
     }
 
-    /// Sends the message that may be unsent, or the next message.
+    /// Sends the last message again if it is not known to be sent, and otherwise the next message.
     fn begin(&mut self, writer: MailboxWriter) {
         let messages = &mut self.record.borrow_mut().messages;
         if !self.under_way {

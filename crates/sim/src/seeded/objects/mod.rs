@@ -1,10 +1,10 @@
-//! Shared objects over virtual queue pairs: several clients of one server, whose links and NICs
+//! Shared objects over virtual queue pairs: several clients use one server, while links and NICs
 //! fail.
 //!
 //! Each object has a module with the *script* of a client and the check of the results. A client
-//! has one virtual queue pair and one operation in flight, of a script that is drawn. After a crash
-//! of the client, the server closes the virtual queue pair, and the scripts resume over a new one.
-//! A new virtual queue pair also replaces one that ends by itself.
+//! has one virtual queue pair, and one operation in flight. A random script begins each operation.
+//! After a crash of the client, the server closes the virtual queue pair, and the scripts resume
+//! over a new one. A new virtual queue pair also replaces one that ends by itself.
 
 mod cell_history;
 mod cells;
@@ -257,9 +257,9 @@ fn schedule_faults(testbed: &mut Testbed, rails: u8, left: &mut Left<'_>) -> boo
     loses_nic
 }
 
-/// Schedules, in half of the seeds, the death of the server's NIC on the first rail: when the NIC
-/// has executed a random number of requests, before it answers the last one. The outcome of an
-/// executed operation is then unknown. Returns the NIC.
+/// In half of the seeds, schedules the death of the server's NIC on the first rail. The NIC dies
+/// when it has executed a random number of requests, before it answers the last of them. So the
+/// outcome of an executed operation is unknown. Returns the NIC.
 fn schedule_death_after_execution(testbed: &mut Testbed, left: &mut Left<'_>) -> Option<NicId> {
     let rng = &mut testbed.world.test_rng("object executions");
     let nth = rng.between(1, 150) as u32;

@@ -26,7 +26,7 @@ struct Record {
 }
 
 impl Record {
-    /// Records a lock of which the client was just told.
+    /// Records a lock of which the client has just learned.
     fn on_lock(&mut self, owner: NonZeroU16, number: u64) -> Result<(), String> {
         if let Some(holder) = self.holder.replace(owner) {
             return Err(format!("{owner} locks while {holder} holds the mutex"));
@@ -46,7 +46,8 @@ impl Record {
             return if held { Err(format!("{owner} lost its lock, {state:?}")) } else { Ok(false) };
         }
         if held || state.number == self.number && self.holder.is_none() {
-            // Before the crash, the client was told of this lock, or began to unlock it.
+            // Before the crash, the client had learned of this lock, or had begun to unlock the
+            // mutex.
             self.holder = Some(owner);
             return if state.number == self.number { Ok(true) } else { Err(format!("{state:?}")) };
         }
@@ -113,7 +114,7 @@ impl Operation for WriteWord {
     }
 }
 
-/// A client that locks, reads the data, writes it, and unlocks.
+/// A client that locks, reads the data, writes the data, and unlocks.
 struct MutexScript {
     mutex: SharedMutex,
     owner: NonZeroU16,
@@ -127,8 +128,8 @@ struct MutexScript {
 enum State {
     Free(MutexClient),
     Locking(Execution<Lock>),
-    /// The holder reads the data. The flag says whether it may have written the data before a
-    /// crash.
+    /// The holder reads the data. The flag is set if a crash came when the holder had perhaps
+    /// written the data already.
     Reading(Execution<ReadWord>, Held, bool),
     Writing(Execution<WriteWord>, Held),
     Unlocking(Execution<Unlock>),

@@ -159,7 +159,7 @@ impl PacketWorld {
         (rng.index(REGION_LEN - len + 1), Operation::Read { len })
     }
 
-    /// Returns a request that the responder must refuse, apart from its PSN.
+    /// Returns a request that the responder must refuse for another reason than its PSN.
     fn invalid_request(&mut self) -> Request {
         let request = self.valid_request();
         let write = Operation::Write { bytes: vec![7; 16], imm: None };
@@ -325,7 +325,8 @@ impl PacketWorld {
         self.connect()
     }
 
-    /// Posts a request, and sends an acknowledgement from a wrong address and then from the peer's.
+    /// Posts a request. An acknowledgement comes first from a wrong address, and then from the
+    /// peer's address.
     fn own_request(&mut self) -> Result<(), Finding> {
         self.next_id += 1;
         let remote = mitra_verbs::RemoteAddr { addr: 0, rkey: mitra_verbs::Key(5) };

@@ -179,8 +179,8 @@ impl NicUnderTest {
     /// Drops the events of both queues, and arms the queues, which must be empty.
     pub(super) fn arm(&mut self, solicited_only: [bool; 2]) -> Result<()> {
         self.take_events();
-        // A queue that is armed for any completion stays so until its event (IBTA volume 1,
-        // 11.4.2.2).
+        // A queue that is armed for any completion stays armed for any completion until its event
+        // (IBTA volume 1, 11.4.2.2).
         self.solicited_only = [0, 1].map(|i| self.solicited_only[i] && solicited_only[i]);
         self.nic.req_notify_cq(self.init.send_cq, solicited_only[0])?;
         self.nic.req_notify_cq(self.init.recv_cq, solicited_only[1])

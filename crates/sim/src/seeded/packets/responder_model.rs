@@ -8,7 +8,7 @@ use mitra_wire::{NakCode, Psn};
 pub(super) const REGION_LEN: usize = 1024;
 /// The path MTU, in bytes.
 pub(super) const MTU: usize = 256;
-/// From this distance on, a PSN is before the expected PSN.
+/// A PSN whose distance from the expected PSN is at least this counts as earlier.
 const HALF_CIRCLE: u32 = 1 << 23;
 /// The number of executed requests of which copies may be sent.
 const HISTORY: usize = 12;
@@ -71,7 +71,7 @@ impl Request {
         }
     }
 
-    /// Returns the request for the response to a READ without its first `packets`.
+    /// Returns the READ request for the part of the response behind the first `packets` packets.
     pub(super) fn rest(mut self, packets: usize) -> Request {
         if let Operation::Read { len } = &mut self.operation {
             *len -= packets * MTU;
@@ -126,7 +126,8 @@ pub(super) struct ResponderModel {
     trailing_fetches: u32,
     /// The number of executed messages, modulo 2^24.
     pub(super) messages: u32,
-    /// Whether a NAK was sent since the last executed request. A gap has one NAK.
+    /// Whether a NAK was sent since the last executed request. The responder sends one NAK for a
+    /// gap.
     gap_reported: bool,
     pub(super) failed: bool,
 }
@@ -148,8 +149,8 @@ impl ResponderModel {
         }
     }
 
-    /// Returns the answers to requests that arrive before the responder sends an answer. Several
-    /// requests must be new READs and atomics.
+    /// Returns the answers to requests that arrive before the responder sends an answer. If there
+    /// are several requests, all must be new READs and atomics.
     pub(super) fn handle_all(&mut self, requests: &[Request]) -> Vec<Answer> {
         let mut answers = Vec::new();
         for (outstanding, request) in requests.iter().enumerate() {

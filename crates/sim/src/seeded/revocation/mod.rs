@@ -213,7 +213,8 @@ impl RevocationWorld {
             |outcome| matches!(outcome, Outcome::Failed(status) if status != WcStatus::Flushed),
         );
         let values_lost = requester.with_outcome(|o| o == Outcome::Unresolved(UnresolvedError::ValueLost));
-        // A recovered value that cannot be stored ends its atomic as one whose value is lost.
+        // If a recovered value cannot be stored, its atomic ends like an atomic whose value is
+        // lost.
         if is_own_error
             && refused.is_empty()
             && values_lost.is_empty()
@@ -253,7 +254,7 @@ impl RevocationWorld {
     }
 }
 
-/// Checks that each counter has the sum of additions that the outcomes tell.
+/// Checks that the value of each counter agrees with the outcomes of the additions.
 fn check_counters(requester: &Requester, responder: &Responder, result: &mut SeedRun) {
     for revoked in [false, true] {
         let adds = requester.requests.iter().filter(|r| r.target == Target::Counter { revoked });

@@ -33,7 +33,8 @@ const INVALIDATION: u64 = 1 << 41;
 pub(super) struct When {
     /// The number of requests that are posted before the revocation.
     requests: usize,
-    /// Whether the revocation waits for a failover, for as long as requests are posted.
+    /// Whether the revocation waits for a failover, but at most until half of all requests are
+    /// posted.
     in_recovery: bool,
 }
 
@@ -42,7 +43,7 @@ impl When {
         When { requests: rng.between(0, 120) as usize, in_recovery: rng.below(2) == 0 }
     }
 
-    /// Returns whether to revoke when so many requests are posted.
+    /// Returns whether the revocation is due when `posted` requests are posted.
     fn is_now(self, posted: usize, vqp: &VirtualQp) -> bool {
         posted >= REQUESTS / 2 || posted >= self.requests && !(self.in_recovery && vqp.is_active())
     }
@@ -91,7 +92,7 @@ pub(super) struct Requester {
     revocation: Revocation,
     results: Arc<Buffer>,
     results_mr: VirtualMr,
-    /// The results when their memory was deregistered.
+    /// The content of the results when their memory was deregistered.
     deregistered: Option<Vec<u8>>,
     /// When the requester deregisters its results, or invalidates the window.
     revokes: When,
@@ -218,7 +219,7 @@ pub(super) struct Responder {
     lent: Arc<Buffer>,
     lent_mr: VirtualMr,
     window: Option<(VirtualMw, Key)>,
-    /// The revoked memory when the revocation was complete.
+    /// The content of the revoked memory when the revocation was complete.
     pub(super) revoked: Option<Vec<u8>>,
     revokes: When,
     has_begun: bool,
@@ -226,7 +227,7 @@ pub(super) struct Responder {
     /// The NICs that hung and still executed requests when the invalidation was posted. A NIC that
     /// hangs cannot invalidate.
     hung: Vec<Arc<SimNic>>,
-    /// Whether such a NIC still executed requests when the invalidation was complete.
+    /// Whether a NIC of `hung` still executed requests when the invalidation was complete.
     pub(super) still_grants: bool,
 }
 
@@ -298,7 +299,7 @@ impl Responder {
         }
     }
 
-    /// Runs a turn when the peer has posted so many requests. Returns whether the program was
+    /// Runs a turn when the peer has posted `posted` requests. Returns whether the program was
     /// active.
     pub(super) fn step(&mut self, posted: usize) -> bool {
         let mut completions = Vec::new();
@@ -314,7 +315,7 @@ impl Responder {
                 self.revoked.get_or_insert_with(|| read_all(&self.lent));
             } else if completion.wr_id == INVALIDATION && self.vqp.close_reason().is_none() {
                 self.vqp.resume();
-                self.has_begun = false; // it was not executed
+                self.has_begun = false; // the invalidation was not executed
             }
         }
         if !self.has_begun && self.revokes.is_now(posted, &self.vqp) && self.vqp.close_reason().is_none() {

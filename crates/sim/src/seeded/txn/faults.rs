@@ -89,7 +89,8 @@ impl Faults {
         self.rng.below(4);
     }
 
-    /// Draws when another process of a coordinator starts. `None`: when the faults are over.
+    /// Draws after what time another process of a coordinator starts. `None` means when the faults
+    /// are over.
     pub(super) fn draw_restart(&mut self) -> Option<Duration> {
         let longest = self.timeout * 3;
         if self.is_over {

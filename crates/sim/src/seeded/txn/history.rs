@@ -21,8 +21,8 @@ struct Attempt {
     begun: u64,
     /// Set when the attempt is logged or committed.
     footprint: Option<Footprint>,
-    /// When the caller was told of the commit: `u64::MAX` if the attempt took effect and the caller
-    /// was not told.
+    /// The time at which the caller learned of the commit. `u64::MAX` if the attempt took effect
+    /// and the caller did not learn of the commit.
     told: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct History {
     pub(super) now: u64,
     /// The attempts, by their lock words.
     attempts: BTreeMap<u64, Attempt>,
-    /// The number of attempts that took effect and of which no caller was told.
+    /// The number of attempts that took effect without a report to their callers.
     pub(super) untold: u64,
     pub(super) aborts: u64,
     pub(super) findings: Vec<Finding>,
@@ -58,7 +58,7 @@ impl History {
         }
     }
 
-    /// Records the result that a caller was told. `lock` is the last attempt that began to commit.
+    /// Records the result that a caller received. `lock` is the last attempt that began to commit.
     pub(super) fn told(&mut self, lock: Option<LockWord>, result: Result<Footprint, NotCommitted>) {
         let now = self.now;
         let attempt = lock.and_then(|lock| self.attempts.get_mut(&lock.bits()));
@@ -81,8 +81,8 @@ impl History {
                         | Abort::Full(_)
                         | Abort::LifeEnded
                 );
-                // The log may have an entry of an earlier attempt, and of this one only if it is
-                // not decided.
+                // The log may have an entry of an earlier attempt. The log has an entry of this
+                // attempt only if the attempt is not decided.
                 lock.into_iter().for_each(|lock| self.has_no_effect(lock));
                 if !is_known {
                     self.find("refused", format!("a program was aborted for good: {why}"));
@@ -91,8 +91,8 @@ impl History {
         }
     }
 
-    /// Finds the attempts in the log of a coordinator that took effect and of which no caller was
-    /// told. All lives of the coordinator are recovered.
+    /// Finds the attempts in the log of a coordinator that took effect without a report to their
+    /// callers. By now, all lives of the coordinator are recovered.
     pub(super) fn read_log(&mut self, layout: &Layout, memories: &[Arc<Buffer>], coordinator: u16) {
         for slot in layout.log_slots(coordinator) {
             let attempt_at = |at: &mitra_txn::Location| {
@@ -112,8 +112,8 @@ impl History {
         }
     }
 
-    /// Executes the transactions that took effect in a serial order. Returns the resulting records
-    /// and the number of transactions.
+    /// Executes, in a serial order, the transactions that took effect. Returns the resulting
+    /// records and the number of transactions.
     pub(super) fn replay(&mut self, records: &[(RecordKey, Vec<u8>)]) -> (Model, u64) {
         let mut model = Model::new();
         for (at, value) in records {

@@ -8,7 +8,7 @@ use mitra_verbs::Time;
 
 use crate::Prng;
 
-/// The position of a process among all that were started.
+/// The position of a process in the list of all started processes.
 pub(super) type ProcessId = usize;
 
 pub(super) struct Mail {

@@ -1,13 +1,13 @@
 //! Transactions over virtual queue pairs. Links and NICs fail. Coordinators die at any step, or
-//! sleep and wake after they were taken over.
+//! sleep, and wake after another process has taken over their lives.
 //!
 //! Each memory node and each life of a coordinator has a host of its own. Only the TCP connections
 //! are simulated.
 //!
-//! In the end, every life that has ended is recovered. The transactions that took effect return the
-//! same again in a serial order. The memory has the records that result, the same in all copies,
-//! and no lock. An attempt that was being logged when its coordinator died took effect if the log
-//! has the attempt when the life is recovered.
+//! In the end, every life that has ended is recovered. If the transactions that took effect run
+//! again in a serial order, they return the same results. The memory has the records of such a run,
+//! the same in all copies, and no lock. An attempt that was being logged when its coordinator died
+//! took effect if the log has the attempt when the life is recovered.
 
 mod faults;
 mod history;
@@ -318,8 +318,8 @@ impl TransactionWorld {
         }
     }
 
-    /// Whether a coordinator has no process, although it has work, or no process runs that could
-    /// recover lives.
+    /// Whether a coordinator needs a process: it has work and no process, or no running process
+    /// could recover lives.
     fn needs_process(&self, coordinator: u16) -> bool {
         let runs = |process: &Rc<RefCell<Process>>| process.borrow().state != State::Ended;
         let is_running = |process: &Rc<RefCell<Process>>| {

@@ -45,7 +45,7 @@ impl Shared {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProcessEvent {
-    /// The life of the process is over, or was never taken.
+    /// The life of the process is over, or the process never got a life.
     Ended(ProcessId),
     /// The process has posted the requests before its fate.
     Fated(ProcessId, Fate),
@@ -60,7 +60,7 @@ pub(super) enum ProcessEvent {
 pub(super) struct Fate {
     /// Whether only requests of takeovers count.
     pub(super) in_takeover: bool,
-    /// The number of requests that the process posts before.
+    /// The number of requests that the process posts before its fate.
     pub(super) requests: u64,
     /// The time after the last of these requests.
     pub(super) delay: Duration,

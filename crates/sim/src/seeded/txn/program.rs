@@ -69,7 +69,7 @@ pub(super) struct Mix {
     /// The number of keys of each table that are used. Few keys make contention.
     keys: u64,
     update_ppm: u32,
-    /// The number of steps in ten that append to a list.
+    /// How many of ten steps append to a list, on average.
     appends: u64,
 }
 

@@ -64,8 +64,8 @@ fn revoked_right_is_revoked_on_every_rail() {
     }
 }
 
-/// The program revokes the right in each round of a move. The WRITE that waits for the move either
-/// was executed before, or is refused.
+/// The program revokes the right in each round of a move. The WRITE that waits for the move was
+/// either executed before the revocation, or is refused.
 #[test]
 fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     for rounds in 0..60 {
@@ -86,7 +86,7 @@ fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     }
 }
 
-/// A peer that may execute atomics and not WRITE keeps no completion log.
+/// An end that may execute atomics at its peer, but no WRITEs, writes no completion log there.
 #[test]
 fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     const ATOMICS: u64 = 12;
@@ -184,7 +184,7 @@ fn right_that_is_revoked_in_rtr_is_revoked_in_rts() {
     assert_eq!((first_rail.state, first_rail.attr.access), (QpState::Rts, Some(Access::REMOTE_READ)));
 }
 
-/// A hung NIC still executes requests. A change of the rights resets it.
+/// A hung NIC still executes requests. A change of the rights resets the NIC.
 #[test]
 fn hung_nic_does_not_grant_revoked_right() {
     let mut pair = VqpPair::new(2, config());

@@ -100,7 +100,7 @@ fn both_addresses_of_a_rail_change_at_once() {
     }
 }
 
-/// The queue pairs of the rail are replaced, and the vQP stays on it.
+/// The queue pairs of the rail are replaced, and the vQP stays on that rail.
 #[test]
 fn address_of_the_only_rail_changes() {
     for end in 0..2 {

@@ -11,7 +11,7 @@ use mitra_verbs::{Error, Provider};
 struct Ends {
     testbed: Testbed,
     domains: [Arc<Domain>; 2],
-    /// The vQPs of each host. The vQPs of one index are connected.
+    /// The vQPs of each host. Two vQPs with the same index are connected.
     vqps: [Vec<VirtualQp>; 2],
 }
 
@@ -111,7 +111,8 @@ fn endpoint_ends_with_the_last_vqp_and_is_made_again() {
     assert!(ends.is_empty(0) && ends.is_empty(1));
 }
 
-/// The cookie names the vQP on an endpoint, so a vQP whose cookie is taken has its own endpoint.
+/// The cookie names the vQP on an endpoint. So a vQP with the cookie of another vQP of its domain
+/// has an endpoint of its own.
 #[test]
 fn vqps_with_the_same_cookie_do_not_share_an_endpoint() {
     let mut ends = Ends::new(&[[1, 2], [1, 3]]);

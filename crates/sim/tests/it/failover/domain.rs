@@ -73,7 +73,7 @@ fn memory_is_registered_on_living_rails() {
     }
 }
 
-/// The other NIC may assign the same keys as the NIC that died.
+/// The NIC that lives may assign a key that the dead NIC had assigned before.
 #[test]
 fn region_keys_are_unique_after_nic_failure() {
     let (mut testbed, domain) = one_host(true);

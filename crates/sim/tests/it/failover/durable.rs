@@ -115,7 +115,7 @@ fn failover_decides_operations_that_wait() {
     assert_eq!(outcomes(&pair), ALL);
     assert_eq!((pair.memory[0].load(0), pair.memory[0].load(8), pair.memory[1].load(8192)), (3, 7, 12));
     assert_eq!(pair.received_ids(), [0]);
-    // The next epoch counts anew.
+    // In the next epoch, the count of messages begins again.
     pair.recv(1, 1, 64);
     pair.completions[0].clear();
     post_all(&mut pair);
@@ -142,8 +142,8 @@ fn lost_confirmation_is_repeated() {
     assert_eq!(pair.vqps[0].last_failover(), None);
 }
 
-/// The peer's NIC has acknowledged everything, so no retry shows that its program has stopped.
-/// Without heartbeats, the missing answers show it.
+/// The peer's NIC has acknowledged everything, so no retry shows that the peer's program has
+/// stopped. Without heartbeats, the missing answers show that.
 #[test]
 fn peer_that_answers_no_question_is_unreachable() {
     for mut pair in [pair(false), pair_with_heartbeats()] {

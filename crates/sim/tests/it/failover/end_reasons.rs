@@ -54,8 +54,8 @@ fn completion_of_closed_vqp_names_reason_and_way_out() {
 }
 
 /// The first end has moved and replays an invalid request, which the new rail refuses. The second
-/// end handles the evidence by which it would move together with the message that the first end has
-/// closed.
+/// end handles two messages together: the evidence, which would make it move, and the message that
+/// the first end has closed.
 #[test]
 fn event_of_a_request_that_the_new_rail_refused_is_kept() {
     let mut pair = VqpPair::new(2, config());

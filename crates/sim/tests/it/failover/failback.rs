@@ -190,8 +190,8 @@ fn vqp_closes_at_once_without_living_nic() {
 }
 
 /// The proposed rail is down at the peer, which declines the ballot. The first end asks before it
-/// fences, so it continues on its own rail, whose link was down for a short time. When this rail
-/// fails for good, the first end waits for the other rail.
+/// fences, so it continues on its old rail, whose link was down for a short time. When the old rail
+/// fails for good, the first end waits for the proposed rail.
 #[test]
 fn declined_proposal_leaves_the_vqp_on_its_rail() {
     let mut config = config();
@@ -397,7 +397,8 @@ fn preferring(rail: u8) -> Config {
     Config { failback: Some(Failback { rail, delay: Duration::from_millis(5) }), ..config() }
 }
 
-/// The other rail works and carries operations during the move. Each operation is executed once.
+/// The rail that the vQP leaves works, and carries operations during the move. Each operation is
+/// executed once.
 // Hazard: the link returns, its throughput does not
 #[test]
 fn vqp_moves_back_to_the_preferred_rail() {

@@ -1,5 +1,5 @@
-//! A vQP that closes tells its peer what it executed, so that the peer decides its operations in
-//! flight although no acknowledgement arrives.
+//! A vQP that closes tells its peer which of the peer's operations it executed. So the peer decides
+//! its operations in flight although no acknowledgement arrives.
 
 use core::time::Duration;
 
@@ -68,7 +68,7 @@ fn received_message_of_a_peer_that_closes_succeeds() {
     }
 }
 
-/// The receiver closes before it polls the message's completion: the close collects it.
+/// The receiver closes before it polls the message's completion. The close collects the completion.
 #[test]
 fn message_that_the_close_collects_succeeds_at_both_ends() {
     let mut pair = connected();

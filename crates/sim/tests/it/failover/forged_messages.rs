@@ -44,9 +44,9 @@ fn ballots_for_unusable_rails_have_no_effect() {
 }
 
 /// Sends forged messages, and checks that they change nothing and that messages are still received.
-/// `with_ballots` adds proposals for unusable rails with higher ballots than the current one. The
-/// vQP promises to accept no lower ballot, so the test then expects no failover: the peer would
-/// propose lower ballots.
+/// `with_ballots` adds proposals for unusable rails, with higher ballots than the current one.
+/// These proposals make the vQP promise to accept no lower ballot. The peer can propose only lower
+/// ballots, so the test then expects no failover.
 fn run_forged_messages(with_ballots: bool) {
     let mut pair = VqpPair::new(2, config());
     (0..32).for_each(|i| pair.recv(1, i, 64));

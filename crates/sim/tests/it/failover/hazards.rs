@@ -9,7 +9,7 @@ use mitra_sim::{DurationRange, Failure, Noise, Stage};
 use mitra_verbs::{Data, LocalAckTimeout, SendFlags, SendOp, SendWr, WcStatus};
 
 const US: Duration = Duration::from_micros(1);
-/// Polls after which a move is over, even if a NIC must be reset first.
+/// The number of polls after which a move is over, even if a NIC must be reset first.
 const SETTLE_POLLS: usize = 4_000;
 
 fn fault_free() -> mitra_sim::Config {
@@ -122,8 +122,8 @@ fn rail_whose_nic_is_wedged_is_left_although_the_process_is_alive() {
     }
 }
 
-/// Returns the word at the target of a READ after the READ has completed, the program has used the
-/// memory for something else, and a response that was delayed on the old rail has arrived there.
+/// Returns the word at the target of a READ after three events. The READ completes, the program
+/// uses the memory for something else, and a delayed response arrives on the old rail.
 fn memory_after_late_read_response(fencing: Fencing) -> u64 {
     const HELD: Duration = Duration::from_millis(5);
     let mut world = fault_free();

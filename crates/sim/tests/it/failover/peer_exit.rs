@@ -10,7 +10,7 @@ use crate::vqp_pair::{VqpPair, config};
 
 const PEER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Refusals must last for 12.5 ms.
+/// With this configuration, refusals must last for 12.5 ms before they show an exit.
 fn with_heartbeats() -> Config {
     let mut config = Config { peer_timeout: PEER_TIMEOUT, ..config() };
     config.detector.heartbeat_interval = Duration::from_millis(1);
@@ -187,8 +187,8 @@ fn random_faults_are_never_taken_for_an_exit() {
             let ends: &[usize] = [&[0, 1][..], &[0]][usize::from(rng.below(4) == 0)];
             pair.poll_times(ends, 200); // 5 ms
         }
-        // The faults may have left no rail with a live NIC here and an open port at the peer. No
-        // part of the peer's end is left then.
+        // Perhaps no rail is left that has a live NIC at this end and an open port at the peer.
+        // Then nothing of the peer is reachable, and the end may report an exit.
         let is_dead = |end: usize, rail: usize| pair.testbed.nics[end][rail].query_port().is_err();
         let no_rail_left = (0..3).all(|rail| is_dead(0, rail) || is_dead(1, rail));
         if let Some(reason) = pair.vqps[0].close_reason() {

@@ -274,15 +274,15 @@ fn lost_acknowledged_data_is_reported() {
     for seed in seeds(20 * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
-        // On such NICs every WRITE has a log entry nevertheless. Otherwise the loss of a WRITE
-        // without an entry would not be detected.
+        // On NICs that acknowledge early, every WRITE has a log entry, whatever the interval of the
+        // log is. Otherwise the loss of a WRITE without an entry would not be detected.
         setup.config.completion_log = logged(1 + seed as u32 % 4);
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
         match (end.qp.close_reason(), end.qp.contradiction()) {
             (Some(CloseReason::Contradiction), Some(Contradiction::LostAfterAck { .. })) => detected += 1,
             (None, None) => assert_exact(seed, &case.to_string(), &run),
-            // The responder's end may have detected the loss first and closed.
+            // The responder's end closed because it detected the loss first.
             (Some(CloseReason::PeerClosed), _) if run.ends[1].borrow().qp.contradiction().is_some() => {}
             other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().qp.close_reason()),
         }

@@ -13,7 +13,7 @@ use mitra_verbs::{
     Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
 };
 
-/// More calls than a vQP makes in one of the calls that are tested.
+/// More calls of NICs than any tested call of a vQP makes.
 const MAX_CALLS: usize = 400;
 
 /// Two connected ends of an event loop, over hooked NICs.
@@ -90,9 +90,9 @@ impl Pair {
     }
 }
 
-/// `arrives` makes something arrive for the second end. `is_handled` says whether the second end
-/// has handled it. The second end must have done so before its event loop sleeps, at whichever call
-/// of a NIC it arrives.
+/// `arrives` makes an event arrive for the second end, in each run at another call that the end
+/// makes to a NIC. The second end must handle the event before its event loop sleeps. `is_handled`
+/// says whether it has.
 fn check_no_event_is_lost(arrives: impl Fn(&mut Pair), is_handled: impl Fn(&Pair) -> bool) {
     for calls in 0.. {
         assert!(calls < MAX_CALLS, "the vQP makes too many calls");
@@ -198,7 +198,7 @@ fn rights_change_although_rail_fails_between_two_calls() {
 /// Time passes at each call of a NIC. The test sleeps without a timeout unless the vQPs have one,
 /// so the test ends only if no event is lost. Messages follow additions, so the second end receives
 /// on a rail before it knows of the move to that rail. The second failover moves to queue pairs
-/// that replaced the queue pairs of the first.
+/// that replaced the queue pairs of the first failover.
 #[test]
 fn failovers_lose_no_event_and_no_operation_while_time_passes_between_calls() {
     const ROUNDS: u64 = 300;

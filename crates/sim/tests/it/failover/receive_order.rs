@@ -46,7 +46,8 @@ fn failed_receive_keeps_its_error_if_nothing_is_held() {
     assert_eq!(pair.completions[1].len(), 1);
 }
 
-/// A message that fits only the second receive succeeds, so each receive was posted once.
+/// A message that fits only the second receive succeeds. This shows that each receive was posted
+/// once.
 #[test]
 fn receives_that_are_added_one_at_a_time_take_messages_in_order() {
     let mut pair = VqpPair::new(2, config());

@@ -20,7 +20,7 @@ const FIRST_FAILURE: Duration = Duration::from_micros(12);
 /// The last rail never fails.
 const RAILS: u8 = 3;
 
-/// Runs two ends whose rail 0 fails, with the faults that `arm` places when it fails. Returns
+/// Runs two ends whose rail 0 fails, with the faults that `arm` places when rail 0 fails. Returns
 /// whether all these faults happened.
 fn run(label: &str, arm: impl FnOnce(&mut World, [Vec<NicId>; 2]) + 'static) -> bool {
     let mut testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), RAILS);
@@ -72,7 +72,7 @@ fn run(label: &str, arm: impl FnOnce(&mut World, [Vec<NicId>; 2]) + 'static) -> 
         verify(&plans[1], b.requester_log(), a.responder_log()),
     ] {
         assert!(verdict.is_exact(), "{label}\n{verdict}\n{}", reproduce_command(1));
-        // The evidence of every operation survives, except for that on a NIC that dies.
+        // The evidence of every operation survives, except for evidence on a NIC that dies.
         assert!(verdict.total().unfinished == 0, "{label}\n{verdict}");
     }
     assert!(ends.iter().all(|end| end.borrow().is_idle()), "{label}");

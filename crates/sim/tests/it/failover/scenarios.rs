@@ -91,7 +91,7 @@ fn failed_post_says_nothing_about_earlier_operations() {
     let mr = domain.register(&other, FULL_ACCESS).expect("the NICs have a free region");
     pair.poll_times(&[0, 1], 5);
     let nic = pair.testbed.nics[0][0].id();
-    pair.testbed.world.fail(nic, Failure::NicDead); // is fenced at once
+    pair.testbed.world.fail(nic, Failure::NicDead); // the rail is fenced at once
     pair.poll_times(&[0], 40);
     assert!(!pair.vqps[0].is_active());
     let target = pair.remote(1, 0);
@@ -264,7 +264,7 @@ fn failure_of_both_rails_closes_both_ends_in_time() {
     }
 }
 
-/// Posts a READ of a word that is 1, and a fenced WRITE of 2 to it.
+/// Posts a READ of a word that is 1, and a fenced WRITE of 2 to the same word.
 fn read_and_overwrite(pair: &mut VqpPair) {
     pair.poll_times(&[0, 1], 5);
     pair.memory[1].store(0, 1);

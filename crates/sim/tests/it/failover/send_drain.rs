@@ -54,7 +54,7 @@ fn unsignalled_request_ends_before_the_queue_has_drained() {
     assert_eq!((pair.memory[1].load(0), succeeded(&pair)), (7, vec![2]));
 }
 
-/// The requests that had begun end on the new rail, and no other request begins.
+/// The requests that began before the drain end on the new rail. No other request begins.
 #[test]
 fn queue_drains_across_a_failover() {
     for at in 0..40 {

@@ -112,7 +112,7 @@ fn clients_that_prefer_a_rail_lose_no_update() {
     assert!(returned > 0);
 }
 
-/// The workload of the other tests without the rule.
+/// The workload of the other tests, without the rule that all vQPs are on one rail.
 #[test]
 fn without_sharing_clients_lose_updates() {
     let losing: Vec<String> = seeds(400).filter_map(|seed| run_random(seed, false, None).1.err()).collect();
@@ -152,7 +152,7 @@ impl Setup {
 }
 
 /// One client loses its link to rail 0. The other clients, of which one naps at that time, could
-/// stay there.
+/// stay on rail 0.
 #[test]
 fn all_clients_follow_the_first_that_leaves_the_home() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -180,9 +180,9 @@ fn home_moves_back_to_the_preferred_rail() {
     assert!(setup.highest_epoch() > 0, "the home has moved");
 }
 
-/// The first client cannot use rail 0. The other clients move the home there repeatedly, and the
-/// first client moves the home away. Each move uses up an epoch of all vQPs, so the pauses before
-/// the failbacks grow.
+/// The first client cannot use rail 0. The other clients repeatedly move the home to rail 0, and
+/// the first client moves the home away. Each move uses up an epoch of all vQPs, so the pauses
+/// before the failbacks grow.
 // Hazard: links flap
 #[test]
 fn home_rarely_returns_to_a_preferred_rail_that_a_client_cannot_use() {
@@ -340,8 +340,8 @@ fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
     }
 }
 
-/// No rail reaches both clients, so the home alternates. A NIC that hangs and still executes is
-/// reset before the other rail is the home, or no client moves.
+/// No rail reaches both clients, so the home alternates. Before the other rail becomes the home, a
+/// NIC that hangs and still executes is reset. If the NIC cannot be reset, no client moves.
 #[test]
 fn home_that_hangs_is_reset_before_another_rail_is_the_home() {
     for (reset, delay) in [true, false].into_iter().flat_map(|reset| (0..16).map(move |n| (reset, n))) {

@@ -1,6 +1,6 @@
 //! Many clients share a word by atomics while links, NICs and programs fail or are slow. In each
-//! world, no update is lost and all work is done, and when the faults are over, the home settles on
-//! a rail that all can use.
+//! world, no update is lost and all work is done. When the faults are over, the home settles on a
+//! rail that all clients can use.
 
 use core::time::Duration;
 
@@ -24,13 +24,13 @@ struct Storm {
     /// The only rail that all can use when the faults are over. `None` if all can use each rail.
     common_rail: Option<usize>,
     preferred_rail: Option<u8>,
-    /// The rail of the server's NIC that dies or hangs.
+    /// The rail of the server's NIC that fails, and how the NIC fails.
     lost_nic: Option<(usize, Failure)>,
 }
 
-/// The longest time between two polls of an end whose peer never takes it for silent. A vQP reads
-/// the clock at every fourth poll at least, so the time from one heartbeat to the next may be four
-/// polls longer than their interval, which is an eighth of the timeout.
+/// The longest time between two polls of an end that never seems silent to its peer. A vQP reads
+/// the clock at every fourth poll at least. So the time between two heartbeats exceeds their
+/// interval, an eighth of the timeout, by up to four polls.
 fn rarest_poll(heartbeat_timeout: Option<Duration>, peer_timeout: Duration) -> Duration {
     heartbeat_timeout.unwrap_or(peer_timeout / 2) / 8
 }

@@ -9,7 +9,7 @@ use mitra_sim::workload::shared_word::{PEER_TIMEOUT, Pace};
 /// The number of moves of a vQP in a peer timeout after many moves. The pause between two moves
 /// then is an eighth of the peer timeout.
 const MOVES: u16 = 9;
-/// A refused proposal uses up an epoch, and the accepted one that follows it another.
+/// A refused proposal uses up one epoch, and the accepted proposal that follows uses up another.
 const EPOCHS_PER_MOVE: u16 = 2;
 
 /// Each client reaches one rail, and no two clients the same rail. Without heartbeats, a server

@@ -113,7 +113,6 @@ impl Scene {
     }
 }
 
-/// The test varies the failure, its time and the number of receives.
 #[test]
 fn every_message_takes_one_receive_across_failovers() {
     const MESSAGES: u64 = 100; // more than a vQP has slots

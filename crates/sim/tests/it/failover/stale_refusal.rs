@@ -59,8 +59,8 @@ impl End {
     }
 }
 
-/// Both ends can use rail 0 again after 3 ms, and all messages arrive. Before, the end whose other
-/// rail has died was told that its peer cannot use rail 0.
+/// Both ends can use rail 0 again after 3 ms, and all messages arrive. Before that, the end whose
+/// rail 1 has died receives its peer's refusal of rail 0.
 #[test]
 fn refusal_that_is_out_of_date_does_not_close_the_vqp() {
     let at = |ms| Time::ZERO + Duration::from_millis(ms);

@@ -31,9 +31,9 @@ fn poll_until(pair: &mut VqpPair, ends: &[usize], what: &str, is_done: impl Fn(&
 }
 
 /// The first end fences rail 0 and posts its receives on rail 1, which the second end refuses. Both
-/// ends replace the queue pairs of rail 0, and rail 0 fails again before they are connected. The
-/// ends then move to rail 1, on which the receives are still posted. A receive that is posted there
-/// twice takes two messages, and the second message overwrites the first.
+/// ends replace the queue pairs of rail 0. Rail 0 fails again before the new queue pairs are
+/// connected. The ends then move to rail 1, on which the receives are still posted. A receive that
+/// is posted there twice takes two messages, and the second message overwrites the first.
 #[test]
 fn receives_of_a_refused_rail_are_posted_once() {
     const RECEIVES: u64 = 4;

@@ -11,7 +11,7 @@ use mitra_failover::{Config, Outcome, Policy, UnresolvedError};
 use mitra_sim::{Failure, Stage};
 use mitra_verbs::{Data, SendOp};
 
-/// Polls after which a move is over.
+/// The number of polls after which a move is over.
 const SETTLE_POLLS: usize = 4_000;
 /// The word of the operation, and the place of its value at the requester.
 const WORD: u64 = 0;
@@ -41,7 +41,7 @@ struct End {
 /// completions, its memory, and the word.
 type View = (Vec<u64>, u64, u64);
 
-/// Posts one atomic that changes the word from 0 to 1. Its link fails as the history says, and the
+/// Posts one atomic that changes the word from 0 to 1. The link fails as the history says, and the
 /// vQP moves to the other rail.
 fn run(history: History, policy: Policy, op: fn(&VqpPair) -> SendOp) -> (View, End) {
     let mut pair = VqpPair::new(2, Config { policy, ..config() });
@@ -78,7 +78,7 @@ fn fetch_add(pair: &VqpPair) -> SendOp {
 }
 
 /// Returns the end of each history under a policy. Checks that the requester has seen the same in
-/// both.
+/// both histories.
 fn ends(policy: Policy, op: fn(&VqpPair) -> SendOp) -> [End; 2] {
     let [(first, not_executed), (second, executed)] = HISTORIES.map(|history| run(history, policy, op));
     assert_eq!(first, second, "the requester and the memory tell the histories apart");

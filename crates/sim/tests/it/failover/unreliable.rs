@@ -236,7 +236,7 @@ fn messages_to_a_closed_peer_are_lost() {
     assert_eq!(pair.completions[0].iter().filter(|c| c.opcode == WcOpcode::Send).count(), 1);
 }
 
-/// `build` refuses what an unreliable connection cannot have. Both ends must be of one kind.
+/// `build` refuses what an unreliable connection cannot have. Both ends must have the same service.
 #[test]
 fn mixed_ends_and_policies_that_replay_are_refused() {
     let domain = || {

@@ -25,7 +25,7 @@ struct Scene {
     queue: Arc<SharedReceiveQueue>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    /// A word for each sender, which it writes.
+    /// A word for each sender, to which only that sender writes.
     words: Arc<Buffer>,
     words_mr: VirtualMr,
     posted: u64,
@@ -267,7 +267,7 @@ fn message_longer_than_its_receive_is_dropped() {
         scene.send(0, 1, 9);
         scene.send(0, 0, 8);
         assert_eq!(scene.poll(20)[0], [before + 3], "after {moves} moves");
-        // The data of a WRITE with immediate is in no receive.
+        // A WRITE with immediate puts no data into its receive, so an empty receive suffices.
         scene.post_receives(1, 0);
         scene.send(0, 2, 8);
         assert_eq!(scene.poll(20)[0], [before + 4]);

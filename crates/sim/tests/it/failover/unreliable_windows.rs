@@ -1,6 +1,6 @@
 //! Memory windows on unreliable connections: binds and invalidations before, during and after
-//! failovers. The NIC drops a WRITE that no window permits without an answer. So the tests send a
-//! message behind the WRITE, and look at the memory when the message has arrived.
+//! failovers. If no window permits a WRITE, the NIC drops the WRITE without an answer. So the tests
+//! send a message behind the WRITE, and look at the memory when the message has arrived.
 
 use core::time::Duration;
 
@@ -174,7 +174,7 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
                 pair.poll(&[0, 1]);
                 if let Some(outcome) = pair.outcome(end, id, false) {
                     assert_eq!(outcome, Outcome::Success, "step {step}, rail failed in round {rounds}");
-                    // A message without a receive has been dropped when this many rounds are over.
+                    // After these rounds, a message without a receive has been dropped.
                     pair.poll_times(&[0, 1], 2);
                     match (step % 4, pair.memory[1].load(0)) {
                         (1, value) if value == id => written = id,
@@ -196,8 +196,8 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
     }
 }
 
-/// The NIC of the new rail executes the invalidation late. The NIC drops the peer's WRITE by the
-/// invalid key, which waits for the move.
+/// The NIC of the new rail executes the invalidation late. The peer's WRITE by the invalid key
+/// waits for the move, and the NIC then drops the WRITE.
 #[test]
 fn peer_uses_a_rail_only_after_the_invalidation_there() {
     for rounds in 0..60 {

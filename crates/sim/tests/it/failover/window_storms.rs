@@ -56,7 +56,7 @@ struct Storm {
     windows: Vec<Window>,
     rng: Prng,
     next_id: u64,
-    /// The links that are down, with the round in which they heal.
+    /// The links that are down: the end, the rail, and the round in which the link heals.
     down: Vec<(usize, usize, usize)>,
 }
 

@@ -109,7 +109,8 @@ fn invalidated_window_is_refused_on_every_rail() {
     }
 }
 
-/// A bind of no bytes ends the binding on every rail. Another bind makes the earlier key invalid.
+/// A bind of no bytes ends the binding on every rail. A bind of other bytes makes the earlier key
+/// invalid.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -243,16 +244,16 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
         pair.poll_times(&[0, 1], FAILOVER);
         assert_eq!(pair.outcome(0, 2, false), Some(Outcome::Success));
         assert_eq!(pair.outcome(1, 3, true), Some(Outcome::Success));
-        // The message that the other end has closed may arrive before the refusal. Its evidence
-        // shows that the WRITE was not executed.
+        // The message that the peer has closed may arrive before the refusal of the WRITE. The
+        // evidence in that message shows that the WRITE was not executed.
         let outcomes = [WcStatus::RemoteAccess, WcStatus::Flushed].map(Outcome::Failed);
         assert!(pair.outcome(0, 11, false).is_some_and(|outcome| outcomes.contains(&outcome)), "{rounds}");
         assert_eq!(pair.memory[1].load(0), before);
     }
 }
 
-/// A NIC of another rail is dead, or hangs and still executes requests. The NIC is reset, and the
-/// operation completes.
+/// The NIC of a standby rail is dead, or hangs and still executes requests. The NIC is reset, and
+/// the operation completes.
 #[test]
 fn failed_nic_of_another_rail_grants_nothing() {
     for failure in [Failure::NicDead, Failure::NicHung] {

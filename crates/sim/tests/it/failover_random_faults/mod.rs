@@ -107,7 +107,7 @@ fn flapping_links_on_two_rails() {
 #[test]
 fn alternating_flaps_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
-    // In the run of seed 541, an end declines a ballot, and would later accept it when the proposer
+    // With seed 541, an end declines a ballot, and could accept the ballot later, when the proposer
     // has already made another proposal.
     for seed in seeds(300).chain([541]) {
         let rng = &mut Prng::stream(seed, "setup");
@@ -299,7 +299,7 @@ fn devices_with_fewer_capabilities() {
     endings.print();
 }
 
-/// For even seeds, the active rail fails. For odd seeds, it stays up.
+/// For even seeds, the active rail fails. For odd seeds, the active rail stays up.
 #[test]
 fn flapping_standby_rail_causes_no_failover() {
     for seed in seeds(150) {

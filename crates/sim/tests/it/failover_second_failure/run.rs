@@ -20,7 +20,7 @@ use crate::hooked_nic::{HookedNic, Moment, observe, set_world, stop_observing, w
 
 /// The first failure happens when this number of operations has ended at the first end.
 const ENDED_BEFORE: usize = 8;
-/// The number of operations that each end posts when all others have ended.
+/// The number of operations that each end posts after all other operations have ended.
 const HELD_BACK: usize = 6;
 /// The time between two turns of a program: while something happens, and otherwise.
 const STEPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];

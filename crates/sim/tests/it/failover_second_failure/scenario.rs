@@ -92,7 +92,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Returns the scenario with number `seed`. Twelve consecutive numbers have all first failures
-    /// with two and three rails. Sixty consecutive numbers combine them with all mixes of
+    /// with two and three rails. Sixty consecutive numbers combine these cases with all mixes of
     /// operations.
     pub fn of(seed: u64, policy: Policy, variant: Variant) -> Scenario {
         let firsts = [

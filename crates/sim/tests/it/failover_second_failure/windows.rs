@@ -14,7 +14,7 @@ use mitra_verbs::{Access, Data, Key, Mr, RemoteAddr, SendOp, SendWr, WindowBind,
 
 /// The bit that marks the `wr_id` of a bind or an invalidation.
 pub const WINDOW_WR_FLAG: u64 = 1 << 62;
-/// The number of accesses by a key after which it is invalidated.
+/// The number of accesses by a key after which the key is invalidated.
 const USES: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +124,7 @@ impl Windows {
     }
 
     /// Makes a request of `user` name the window of its peer, if the window is bound and `user` may
-    /// still use it. A SEND may invalidate the window.
+    /// still use it. May turn a SEND into a SEND that invalidates the window.
     pub fn replace_key(&self, user: usize, wr: &mut SendWr, vqp: &mut VirtualQp, completed: usize) {
         let window = &self.windows[1 - user];
         if window.state != State::Bound {
@@ -168,7 +168,8 @@ impl Windows {
     /// number of completed requests of `user`.
     pub fn note_completed(&mut self, user: usize, completed: usize) {
         let window = &mut self.windows[1 - user];
-        // A SEND invalidates a window of type 2 every other time, if a SEND follows.
+        // Every second window of type 2 is invalidated by a SEND, if the workload posts another
+        // SEND.
         let is_for_send = window.mw.window_type() == WindowType::Type2 && window.tag % 2 == 1;
         let limit = if is_for_send { USES + 1 } else { USES };
         if window.state == State::Bound && window.uses >= limit && window.last_use <= completed {

@@ -42,7 +42,7 @@ fn hung_nic_is_reset_and_members_go_on() {
     }
 }
 
-/// Such a NIC may still execute requests, so nothing is decided.
+/// A hung NIC that cannot be reset may still execute requests, so no outcome is decided.
 #[test]
 fn hung_nic_without_reset_ends_the_members_as_unfenced() {
     let capabilities = Capabilities { reset: false, ..mitra_sim::Config::fault_free().capabilities };
@@ -65,8 +65,8 @@ fn hung_nic_without_reset_ends_the_members_as_unfenced() {
     assert_eq!(pair.outcomes(0, 0), [(1, undecided)]);
 }
 
-/// Both ends of member 1 sleep while the backup, driven by member 0, moves three times. They wake
-/// in an epoch that is long over.
+/// Both ends of member 1 sleep while the backup, driven by member 0, moves three times. When the
+/// ends wake, their epoch is long over.
 #[test]
 fn members_that_sleep_through_several_failovers_lose_nothing() {
     for is_used in [false, true] {
@@ -102,7 +102,7 @@ fn members_that_sleep_through_several_failovers_lose_nothing() {
     }
 }
 
-/// The application of host b makes no call for member 1. The others fail over, and member 1
+/// The application of host b makes no call for member 1. The other members fail over, and member 1
 /// continues when it is polled.
 #[test]
 fn member_that_is_never_polled_does_not_stop_others() {
@@ -210,8 +210,8 @@ fn member_may_close_at_any_moment_of_a_failover() {
     }
 }
 
-/// The dropped member has READs on the backup. The application uses its buffer again, and the
-/// buffer does not change. The READs of the other member arrive.
+/// The dropped member has READs on the backup. The application uses the READs' buffer again, and no
+/// late response changes the buffer. The READs of the other member arrive.
 #[test]
 fn dropped_member_receives_no_data_later() {
     for delay in 0..24 {
@@ -239,8 +239,8 @@ fn dropped_member_receives_no_data_later() {
     }
 }
 
-/// The responder refuses a request while the other rail is down at either end. The backup replaces
-/// its queue pair on the only rail.
+/// The responder refuses a request while one of the two rails is down. The backup replaces its
+/// queue pair on the rail that is up.
 #[test]
 fn refusal_on_the_only_rail_costs_others_nothing() {
     for end in [0, 1] {
@@ -312,8 +312,8 @@ fn requests_to_the_region_after_the_last_grant_wait() {
     assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS), (255, SUCCESS)], 255));
 }
 
-/// The READs before an operation with FENCE may go over the backup while the link fails. The READ
-/// sees the memory as it was before the WRITE, whatever rail repeats it.
+/// The READs before an operation with FENCE may go over the backup while the link fails. Whatever
+/// rail repeats a READ, the READ returns the memory as it was before the fenced WRITE.
 #[test]
 fn fenced_write_overtakes_no_read() {
     for delay in 0..40 {
@@ -343,9 +343,9 @@ fn fenced_write_overtakes_no_read() {
     }
 }
 
-/// The NIC of the requester dies after another member's fenced WRITE was executed, and before the
-/// data of a member's READ is in memory. The READ ends in an error. The WRITE is behind the error
-/// of another queue pair: it succeeds, and is not repeated.
+/// One member posts a READ, and another member posts a fenced WRITE. The NIC of the requester dies
+/// when the WRITE was executed and the data of the READ is not in memory. The READ ends in an
+/// error. The WRITE is behind an error of another queue pair, so it succeeds and is not repeated.
 #[test]
 fn operation_behind_the_error_of_another_member_is_not_repeated() {
     let mut world = mitra_sim::Config::fault_free();

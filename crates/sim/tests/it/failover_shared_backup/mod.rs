@@ -227,7 +227,7 @@ fn what_stands_behind_undecided_operation_on_backup_is_sent_again() {
     for _ in 0..64 {
         pair.qps[0][0].import(&more_mr.remote()).expect("the queue pair is connected");
     }
-    pair.backups[0].progress(); // a SEND full of messages waits for nothing
+    pair.backups[0].progress(); // a SEND that is full of messages leaves at once
     pair.write(1, 2, 1);
     pair.poll(&[0], 4000);
     assert_eq!(pair.outcomes(0, 0), [(1, Outcome::Unresolved(UnresolvedError::Indeterminate))]);

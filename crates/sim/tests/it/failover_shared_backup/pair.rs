@@ -73,7 +73,8 @@ impl BackedPair {
         BackedPair { testbed, backups, qps, memory, mr, completions }
     }
 
-    /// Polls these ends, and drives the backups of the others. Advances the virtual time by 25 µs.
+    /// Polls these ends, and drives the backups of the other ends. Advances the virtual time by 25
+    /// µs.
     pub fn poll(&mut self, ends: &[usize], times: usize) {
         for _ in 0..times {
             for h in 0..2 {

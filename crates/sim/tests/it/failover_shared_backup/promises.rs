@@ -59,7 +59,7 @@ fn every_failure_case_keeps_the_promise_table() {
         reached += usize::from(was_reached);
         let label = case.to_string();
         if is_repeatable && loses_evidence {
-            // The responder consumes the targets of WRITEs, so it may observe a WRITE twice that is
+            // The responder consumes the targets of WRITEs, so it may observe twice a WRITE that is
             // sent again.
             let total = out.verdicts[0][0].total();
             let others = (total.lost, total.wrong_value, total.out_of_order, out.verdicts[0][0].strays);
@@ -124,8 +124,8 @@ fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
     assert!(undecided[1] * 2 < undecided[0], "{undecided:?}");
 }
 
-/// A queue pair keeps a log only if its backup keeps one, and if its peer keeps one and grants the
-/// right to WRITE there.
+/// A queue pair keeps a log only if its backup and its peer keep one, and if the peer grants the
+/// right to WRITE to the peer's log.
 #[test]
 fn log_needs_that_of_the_backup_and_of_the_peer() {
     let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);

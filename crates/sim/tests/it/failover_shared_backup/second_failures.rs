@@ -15,7 +15,7 @@ const SUCCESS: Outcome = Outcome::Success;
 /// The backup leaves a rail whose link is down at the peer. A member that is dropped meanwhile
 /// stops the queue pair of that rail once more. The port of this end is up, so no later event tells
 /// this end that the rail works again. Returns the number of polls after which the backup had
-/// moved, if no member was dropped.
+/// moved.
 fn leave_rail_and_return(dropped_at: Option<usize>) -> usize {
     let mut pair = BackedPair::new(2, 2);
     pair.poll(&[0], 200);

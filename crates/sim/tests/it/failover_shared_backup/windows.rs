@@ -185,7 +185,8 @@ fn invalidated_window_is_refused_on_every_rail() {
     }
 }
 
-/// A bind of no bytes ends the binding on every NIC. Another bind makes the earlier key invalid.
+/// A bind of no bytes ends the binding on every NIC. A bind of other bytes makes the earlier key
+/// invalid.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -252,8 +253,8 @@ fn windows_are_bound_on_nics_of_every_mtu() {
     }
 }
 
-/// A type 2 window is bound on one own queue pair. So its key is refused on another own queue pair,
-/// and on the backup, whose queue pairs serve all members.
+/// A type 2 window is bound on one member's own queue pair. So its key is refused on another
+/// member's own queue pair, and on the backup, whose queue pairs serve all members.
 #[test]
 fn key_of_a_window_is_refused_on_the_queue_pair_of_another_member() {
     let mut windows = WindowPair::new(2, WindowType::Type2);
@@ -269,7 +270,7 @@ fn key_of_a_window_is_refused_on_the_queue_pair_of_another_member() {
     windows.check_permitted(3, to);
 }
 
-/// The requests behind such a request wait too.
+/// The requests behind a request that names a window wait too.
 #[test]
 fn request_that_names_a_window_waits_for_the_queue_pair() {
     let mut windows = WindowPair::new(2, WindowType::Type2);
@@ -419,8 +420,8 @@ impl WindowPair {
     }
 }
 
-/// A NIC of another rail is dead, or hangs and still executes requests. The NIC is reset, and the
-/// bind of a type 1 window completes.
+/// The NIC of a standby rail is dead, or hangs and still executes requests. The NIC is reset, and
+/// the bind of a type 1 window completes.
 #[test]
 fn failed_nic_of_another_rail_grants_nothing() {
     for failure in [Failure::NicDead, Failure::NicHung] {

@@ -15,7 +15,6 @@ use mitra_verbs::{AsyncEvent, Data, RecvWr, SendOp, SendWr, Srqn};
 
 use scene::{KINDS, Kind, Posted, SENDS, Scene, config, domains};
 
-/// The test varies the failure, its time and the number of receives.
 #[test]
 fn every_message_takes_one_receive_of_its_queue_across_failovers() {
     const MESSAGES: usize = 100; // more than the receiver has slots
@@ -124,11 +123,11 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
         assert_eq!(scene.sender.outstanding(), 0, "seed {seed}\n{}", reproduce_command(seed));
         scene.check(|kind, outcome| match outcome {
             Outcome::Success => true,
-            // The responder's NIC is lost: `docs/promises.md`, the table of promises. A SEND may be
-            // behind such an operation.
+            // The responder's NIC is lost (`docs/promises.md`, the table of promises).
             Outcome::Unresolved(UnresolvedError::Indeterminate | UnresolvedError::ValueLost) => {
                 is_dead && !matches!(kind, Kind::Send | Kind::SendWithImm)
             }
+            // A request of any kind may be behind an unresolved operation.
             _ => scene.posted.iter().any(|p| matches!(p.outcome, Some(Outcome::Unresolved(_)))),
         });
         unresolved +=
@@ -140,8 +139,8 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
     );
 }
 
-/// The message was acknowledged before its queue was removed, or names a queue that never existed.
-/// The connection closes with an event of the NIC.
+/// The message names a queue that was removed before, or a queue that never existed. The connection
+/// closes with an event of the NIC.
 #[test]
 fn message_without_a_queue_closes_the_connection() {
     for removes in [false, true] {

@@ -281,7 +281,7 @@ impl Scene {
         assert!((added - unknown..=added).contains(&counter), "seed {seed}: {counter} of {added}");
     }
 
-    /// Continues after an error, when its completions were taken.
+    /// Continues after an error, when the completions up to the error were taken.
     pub fn resume(&mut self) {
         if self.sender.is_halted() && !self.sender.has_completions() {
             self.sender.resume();

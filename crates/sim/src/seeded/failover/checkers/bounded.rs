@@ -4,10 +4,10 @@ use super::super::End;
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;
 
-/// The operations on windows of one rail: a bind, and the repetition on a new queue pair.
+/// The most operations on windows of one rail: a bind, and its repetition on a new queue pair.
 const WINDOW_OPERATIONS: usize = 2;
 
-/// The actions of the negotiation that wait for its next run, after one event.
+/// The most actions that wait for the next run of the negotiation after one event.
 const ACTIONS: usize = 4;
 
 impl<Q: FailoverQp> End<Q> {

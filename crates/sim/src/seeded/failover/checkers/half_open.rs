@@ -5,7 +5,7 @@ use crate::World;
 use crate::workload::FailoverQp;
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
-    /// Runs the world until the other end of a connection that has closed has closed too.
+    /// If one end of a connection has closed, runs the world until the other end has closed too.
     pub(in super::super) fn check_that_both_ends_close(&mut self, ends: Ends<Q>, result: &mut SeedRun) {
         let reasons = |ends: &Ends<Q>| ends.each_ref().map(|end| end.borrow().endpoint.qp.close_reason());
         if reasons(&ends) == [None; 2] {

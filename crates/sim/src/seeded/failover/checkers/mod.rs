@@ -79,8 +79,8 @@ impl<Q: FailoverQp + 'static> Connection<'_, Q> {
         if self.reasons.contains(&Some(CloseReason::Unfenced)) {
             return true;
         }
-        // Without `ack_after_placement`, a responder may lose acknowledged data. Only the
-        // completion log shows the loss, in a failover.
+        // Without `ack_after_placement`, a responder may lose acknowledged data. In a failover,
+        // only the completion log shows the loss.
         let world = self.world;
         let lost: u64 =
             world.nics.iter().flatten().map(|nic| world.world.stats(nic.id()).placement_bytes_lost).sum();

@@ -1,4 +1,5 @@
-//! `undecided`: no operation fails if no NIC fails that keeps the evidence for the operation.
+//! `undecided`: if the NICs that keep an operation's evidence do not fail, the operation does not
+//! fail.
 
 use mitra_verbs::Capabilities;
 

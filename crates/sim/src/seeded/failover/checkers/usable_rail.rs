@@ -16,8 +16,8 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
         let rail = schedule.spared_rail;
         found(format!("{reason:?} although rail {rail:?} was usable; {}", connection.describe()));
     }
-    // The liveness rule does not know packets that are lost although the links are up, and
-    // addresses that the peer does not know yet.
+    // The liveness rule ignores packets that are lost although the links are up, and addresses that
+    // the peer does not know yet.
     let [a, b] = &connection.ends;
     if !schedule.has(|fault| matches!(fault, Fault::OneWay { .. } | Fault::Address { .. }))
         && let Err(dead) =
