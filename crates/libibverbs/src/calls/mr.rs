@@ -129,7 +129,7 @@ struct ProgramRange {
 /// - `TooLarge` if the memory of the machine, or with on-demand paging its address space, is
 ///   smaller.
 /// - `Inaccessible` without on-demand paging, if a page is not mapped, or if the flags need a
-///   writable page and it is not.
+///   writable page and the page is read-only.
 /// - `Unsupported` for an access flag that the device does not know.
 ///
 /// # Safety

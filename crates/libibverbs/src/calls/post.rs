@@ -266,7 +266,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         Data::Sges(sges.map(sge_from_c).collect())
     };
-    // UD has no other operations. Their requests set a different member of the union.
+    // UD has no other operation. A request for another operation sets a different member of the
+    // union.
     let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {
         // SAFETY: for type UD, the caller guarantees that `wr.ud` is set, and that its address
         // handle is valid or null.

@@ -80,7 +80,7 @@ struct Peer {
     /// The rail that datagrams to the device use.
     current: usize,
     qps: QpTable,
-    /// The queue pairs of this device that the other device has asked for. It knows their numbers.
+    /// The queue pairs of this device whose numbers the other device has asked for, and so knows.
     told: BTreeSet<Qpn>,
     /// The time of its last message.
     heard: Duration,

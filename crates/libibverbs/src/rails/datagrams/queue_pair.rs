@@ -178,8 +178,8 @@ impl MultiRailUd {
                 None => {
                     locked.sends.complete(wc.wr_id, wc.status);
                     if wc.status != WcStatus::Success && matches!(locked.state, QpState::Rts | QpState::Sqd) {
-                        // The NIC has entered SQE and flushes the sends on this rail. The other
-                        // sends do the same.
+                        // The NIC has entered SQE and flushes the sends on this rail, so the
+                        // waiting sends are flushed too.
                         locked.state = QpState::Sqe;
                         locked.sends.flush_waiting();
                     }

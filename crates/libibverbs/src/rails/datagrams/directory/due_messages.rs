@@ -11,7 +11,7 @@ pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(20);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two probes of the rails to a device.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// Every n-th question also goes to the multicast group on the rails other than rail 0. This is n.
+/// The number of questions on rail 0 for each question to the multicast group on the other rails.
 const QUESTIONS_PER_GROUP: u32 = 4;
 /// The time between two announcements of a queue pair that sends to multicast groups.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);

@@ -148,7 +148,7 @@ fn messages_after_the_question_are_not_lost_by_its_answer() {
 }
 
 /// A bind that precedes the message completes before the answer arrives. The answer then concerns
-/// one request less.
+/// only the message.
 #[test]
 fn messages_after_the_question_are_not_lost_for_a_bind_before_it() {
     let (a, b) = unheard();
