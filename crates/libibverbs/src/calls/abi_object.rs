@@ -3,13 +3,13 @@
 //!
 //! Each object is in a [`Slot`], which begins with the object's C structure. Slots are never
 //! returned to the allocator, and a slot only ever holds objects of one type. The state of a slot
-//! can therefore be read through any pointer that the library has returned, also after the object
-//! was destroyed. [`AbiObject::find`] reads it, and refuses an object
+//! can therefore be read through any pointer that the library has returned, even after the object
+//! was destroyed. [`AbiObject::find`] reads the state, and refuses an object
 //! - that was destroyed, until its slot holds another object ([`MIN_FREE`] delays this),
-//! - whose `handle` or `context` the program has changed: the kernel, too, looks an object up among
-//!   the objects of its context,
-//! - that belongs to the parent process of a forked child. Its locks may be in any state, so not
-//!   even its memory is freed.
+//! - whose `handle` or `context` the program has changed: the kernel, too, looks up an object by
+//!   its handle in its context,
+//! - that belongs to the parent process of a forked child. The locks of such an object may be in
+//!   any state, so not even its memory is freed.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ pub(crate) struct Slot<T> {
     context: AtomicPtr<ibv_context>,
     /// Whether a thread of the owner is in [`AbiObject::destroy`].
     ending: AtomicBool,
-    /// The number of objects of the slot that were destroyed.
+    /// The number of objects that were destroyed in this slot.
     destroyed: AtomicU64,
 }
 
@@ -192,9 +192,9 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         unsafe { &*c.cast::<Self>() }
     }
 
-    /// Destroys an object if `end` ends its use. For an object of the parent process, only the slot
-    /// is marked as empty, because the child has no part of the parent's device. If several threads
-    /// destroy the same object, only one of them succeeds.
+    /// Ends the use of an object by `end`, and destroys the object if `end` succeeds. For an object
+    /// of the parent process, only marks the slot as empty, because the child has no part of the
+    /// parent's device. If several threads destroy the same object, only one of them succeeds.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another

@@ -26,7 +26,7 @@ pub(crate) struct Channel {
 abi_object!(Channel: ibv_comp_channel, "completion channel");
 
 impl Channel {
-    /// Events of a NIC's channel need no removal: they have the number of the queue, which
+    /// A NIC's channel keeps its events: they contain the number of the queue, which
     /// `ibv_get_cq_event` no longer finds in the object table.
     pub(crate) fn remove_events(&self, cq: usize) {
         if let ChannelEvents::Process(events) = &self.events {

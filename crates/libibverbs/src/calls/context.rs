@@ -43,8 +43,8 @@ pub(crate) unsafe fn find_with_context<'a, T: AbiObject>(c: *mut T::C) -> Result
     unsafe { Ok((T::find(c)?, Context::find_raw(*c.cast())?)) }
 }
 
-/// Destroys an object for the verb `call` if `end` ends its use. `end` gets the object and its
-/// context.
+/// For the verb `call`, ends the use of an object by `end`, and destroys the object if `end`
+/// succeeds. `end` gets the object and its context.
 ///
 /// # Safety
 /// The requirements of [`AbiObject::destroy`]. The context is not closed during the call.
@@ -73,8 +73,8 @@ impl Context {
         unsafe { Context::find(Context::start_of(context)?) }
     }
 
-    /// Returns the context that a program's pointer refers to, for a thread that waits for its
-    /// events.
+    /// Returns the context that a program's pointer refers to, for a thread that waits for the
+    /// context's events.
     ///
     /// # Errors
     /// The errors of [`Context::find_raw`].
@@ -116,7 +116,7 @@ impl Context {
         }
     }
 
-    /// Returns the address of the `verbs_context` in which an `ibv_context` is.
+    /// Returns the address of the `verbs_context` that contains an `ibv_context`.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null.

@@ -56,7 +56,8 @@ abi_object!(Cq: ibv_cq, "completion queue", handle, context);
 
 impl Cq {
     /// # Errors
-    /// `Invalid` if the queue holds more completions, or the error of the NIC of rail 0.
+    /// `Invalid` if the queue holds more than `depth` completions, or the error of the NIC of rail
+    /// 0.
     fn resize(&self, depth: u32) -> Result<()> {
         let resize_on_nic = || self.nic.resize_cq(self.id, depth);
         match &self.virtual_cq {
@@ -111,8 +112,8 @@ impl Cq {
     }
 }
 
-/// Creates a completion queue with empty slots, which `ibv_create_cq_ex` fills afterwards.
-/// `is_shared` says whether several threads poll the queue.
+/// Creates a completion queue without the function pointers of `ibv_cq_ex`, which
+/// `ibv_create_cq_ex` sets afterwards. `is_shared` says whether several threads poll the queue.
 ///
 /// # Errors
 /// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if all NICs are
@@ -337,7 +338,7 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
         flags |= IBV_WC_WITH_INV;
     }
     // As on soft-RoCE (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`), a receive of a
-    // connection has the flag too, to which `ibv_poll_cq(3)` gives a meaning for datagrams only.
+    // connection also has the flag, although `ibv_poll_cq(3)` defines the flag for datagrams only.
     let is_receive = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
     if is_receive && wc.status == WcStatus::Success {
         flags |= IBV_WC_GRH;

@@ -12,8 +12,8 @@ use crate::common::errno::{pointer, refuse, status};
 use crate::common::lock::lock;
 
 /// The number of completions that one poll takes from the NIC. With a greater number, completions
-/// could remain in the batch when the program stops polling. A request for an event does not count
-/// these, so the program could wait for an event that never comes.
+/// could remain in the batch when the program stops polling. A request for an event ignores
+/// completions in the batch, so the program could wait for an event that never comes.
 const BATCH: usize = 1;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(

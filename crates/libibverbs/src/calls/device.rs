@@ -14,7 +14,7 @@ use crate::common::errno::minus_one;
 use crate::rails::open;
 
 pub(crate) const DEVICE_NAME: &str = "mitra0";
-/// The name that a character device of the kernel would have for the device.
+/// The name that the kernel's character device for this device would have.
 pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
 /// Providers of rdma-core keep private data after `ibv_device`. A program that casts the pointer to
@@ -65,7 +65,8 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
         // SAFETY: rule *structures* (module `calls`): the pointer is valid.
         unsafe { *num_devices = 1 };
     }
-    // The `ibv_free_device_list` of another library may free the list, by `free`.
+    // The list is allocated with `calloc`, because the `ibv_free_device_list` of another library
+    // may free it with `free`.
     // SAFETY: `calloc` returns null or zeroed memory for two pointers.
     unsafe {
         let list: *mut *mut ibv_device = libc::calloc(2, size_of::<*mut ibv_device>()).cast();
@@ -105,7 +106,7 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 }
 
 /// Reads a file of the device, such as `node_guid` of `ibdev_path`, without its last line feed.
-/// Returns its length, or −1 with `errno`.
+/// Returns the length of the text, or −1 with `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,

@@ -18,14 +18,15 @@ use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_bu
 struct Dm {
     header: AbiHeader<ibv_dm>,
     memory: Arc<Allocation>,
-    /// The value that each region of the memory clones. A NIC may keep the memory itself for longer
-    /// than the program keeps the region.
+    /// The value that each region of the memory clones, so that the device memory can count them.
+    /// The clones of `memory` are no such count, because a NIC may keep the memory for longer than
+    /// the program keeps the region.
     member: Arc<()>,
 }
 
 abi_object!(Dm: ibv_dm, "device memory", handle, context);
 
-/// The unit of copies in bytes: their offsets and lengths are multiples of it
+/// The unit of copies, in bytes. The offset and the length of a copy are multiples of the unit
 /// (`ibv_memcpy_to_dm(3)` on mlx5).
 const UNIT: u64 = 4;
 
@@ -101,7 +102,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 }
 
 impl Dm {
-    /// Returns a range that is to be copied as an index and a length.
+    /// Returns the range of a copy, as an index and a length.
     ///
     /// # Errors
     /// `Inaccessible` if the range exceeds the memory, or `Invalid` if it is not aligned.

@@ -1,4 +1,4 @@
-//! The names of enumeration values (`ibv_wc_status_str` and its family).
+//! The names of enumeration values (`ibv_wc_status_str` and related verbs).
 
 use std::ffi::{CStr, c_char};
 

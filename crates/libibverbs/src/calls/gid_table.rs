@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    // A negative index becomes one beyond the table.
+    // A negative index becomes an index beyond the table, which is refused.
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let entry = unsafe { gid_at("ibv_query_gid", context, port_num.into(), index) }.map(|(_, gid)| gid);

@@ -19,7 +19,7 @@
 //!   length that the manual page specifies, for reading if it is an input and for writing if it is
 //!   an output. It may be null only where the manual page allows it.
 //! - *exclusivity*: while a verb writes a structure of the program, no other thread of the program
-//!   accesses the fields that it writes.
+//!   accesses the fields that the verb writes.
 //!
 //! A `SAFETY:` comment that relies on a rule gives its name.
 

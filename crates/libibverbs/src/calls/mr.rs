@@ -31,8 +31,8 @@ struct RegistrationParams {
     iova: u64,
     access: c_uint,
     _pd: PdMember,
-    /// Present if the region is in device memory, which counts its regions by the clones of the
-    /// value.
+    /// Present if the region is in device memory. The device memory counts its regions by the
+    /// clones of this value.
     device_memory: Option<Arc<()>>,
 }
 
@@ -115,20 +115,21 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
 struct ProgramRange {
     addr: *mut c_void,
     length: usize,
-    /// The address that work requests have for the first byte.
+    /// The address of the first byte in work requests.
     iova: u64,
 }
 
 /// Checks the memory and the access flags of a region, as the kernel does for soft-RoCE.
 ///
 /// # Errors
-/// - `Invalid` for a range that overflows, for an empty range at the beginning of a page, which has
-///   no page (`ib_umem_get` in the kernel's `drivers/infiniband/core/umem.c`), for a region without
-///   bounds, or if the I/O virtual address and the memory have different offsets in their pages.
+/// - `Invalid` for a range that overflows, for the whole address space (implicit on-demand paging),
+///   or if the I/O virtual address and the memory have different offsets in their pages. `Invalid`
+///   also for an empty range at the beginning of a page, because it contains no page (`ib_umem_get`
+///   in the kernel's `drivers/infiniband/core/umem.c`).
 /// - `TooLarge` if the memory of the machine, or with on-demand paging its address space, is
 ///   smaller.
-/// - `Inaccessible` without on-demand paging, if a page is not mapped, or not writable although the
-///   flags need it.
+/// - `Inaccessible` without on-demand paging, if a page is not mapped, or if the flags need a
+///   writable page and the page is read-only.
 /// - `Unsupported` for an access flag that the device does not know.
 ///
 /// # Safety

@@ -17,7 +17,7 @@ use crate::rails::protection_domain::MultiRailPd;
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
-    /// The window on all NICs of a device with several rails, whose handle on rail 0 is `id`.
+    /// The window on all NICs of a device with several rails. Its handle on rail 0 is `id`.
     multi_rail: Option<(Arc<MultiRailPd>, VirtualMw)>,
     _pd: PdMember,
 }

@@ -29,8 +29,8 @@ pub(crate) fn capabilities() -> ibv_odp_caps {
     }
 }
 
-/// Makes pages of on-demand regions present. Without the flag to flush, a page that cannot be made
-/// present is not an error (`ibv_advise_mr(3)`).
+/// Makes pages of on-demand regions present. Without `IBV_ADVISE_MR_FLAG_FLUSH`, a page that cannot
+/// be made present is not an error (`ibv_advise_mr(3)`).
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ibv_advise_mr_advice,

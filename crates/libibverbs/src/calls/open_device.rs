@@ -26,7 +26,7 @@ use crate::rails::rail_set::RailSet;
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     match open::open() {
         Ok(rails) => pointer("ibv_open_device", open(device, &rails)),
-        // `open::open` has explained why.
+        // `open::open` has logged the error.
         Err(error) => {
             set_errno(errno_of(&error));
             ptr::null_mut()

@@ -15,7 +15,7 @@ use crate::rails::protection_domain::MultiRailPd;
 pub(crate) struct Pd {
     pub(super) header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// The domain on all NICs of a device with several rails, whose number on rail 0 is `id`.
+    /// The domain on all NICs of a device with several rails. Its number on rail 0 is `id`.
     pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
     /// The value that each object of the domain clones, so that the reference count is the number
     /// of objects plus one. The count of a NIC does not suffice: a virtual queue pair exists on the
@@ -25,7 +25,8 @@ pub(crate) struct Pd {
     pub(crate) parent_of: Option<ParentOf>,
 }
 
-/// The domains of which a parent domain consists, counted as used.
+/// References to the domains of which a parent domain consists. They count as uses of these
+/// domains.
 pub(crate) struct ParentOf {
     pub(crate) _pd: PdMember,
     pub(crate) _td: Option<Arc<()>>,

@@ -206,7 +206,8 @@ pub(crate) fn sge_from_c(sge: ibv_sge) -> Sge {
 /// device's own limit is lower.
 const MAX_INLINE_BYTES: usize = 1 << 12;
 
-/// Returns a copy of the buffers of a list, each of which has an address and a length in bytes.
+/// Returns a copy of the buffers of a list. An element of the list is the address and the length of
+/// a buffer, in bytes.
 ///
 /// # Errors
 /// `Limit` if the buffers together are longer than [`MAX_INLINE_BYTES`].
@@ -265,7 +266,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         Data::Sges(sges.map(sge_from_c).collect())
     };
-    // Other operations, which UD does not have, set another member of the union.
+    // UD has no other operation. A request for another operation sets a different member of the
+    // union.
     let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {
         // SAFETY: for type UD, the caller guarantees that `wr.ud` is set, and that its address
         // handle is valid or null.
@@ -351,8 +353,9 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
 
 /// # Errors
 /// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported`
-/// for an access flag that the device does not know, or for a queue pair that uses one of several
-/// rails. Otherwise the errors of [`AbiObject::find`] and [`mr::Registration::share_atomics`].
+/// for an access flag that the device does not know, or for an XRC queue pair on a device with
+/// several rails. Otherwise the errors of [`AbiObject::find`] and
+/// [`mr::Registration::share_atomics`].
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.

@@ -49,8 +49,8 @@ refused_functions! {
 functions! {
     // These functions return a count.
     c_int, |_| 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
-    // These return nothing, so they cannot be refused. Providers register themselves when they are
-    // loaded.
+    // These functions return nothing, so they cannot be refused. A provider calls
+    // `verbs_register_driver_34` when it is loaded.
     (), |_| () => __verbs_log verbs_init_cq verbs_register_driver_34 verbs_set_ops verbs_uninit_context
     ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern
     ibv_copy_qp_attr_from_kern;

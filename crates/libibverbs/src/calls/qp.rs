@@ -324,8 +324,8 @@ pub(crate) unsafe fn create(
 }
 
 /// # Errors
-/// `Limit` if a capacity exceeds the device's, as `ibv_query_device` reports it. A NIC's own limits
-/// may be higher than those of a device with several rails.
+/// `Limit` if a capacity exceeds the limit that `ibv_query_device` reports. A NIC's own limits may
+/// be higher than those of a device with several rails.
 fn check_capacities(cap: &QpCap, limits: &Limits) -> Result<()> {
     check_limit("send queue entries", cap.send_wrs, limits.wrs)?;
     check_limit("receive queue entries", cap.recv_wrs, limits.wrs)?;
@@ -408,7 +408,7 @@ fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
     // The program may have overwritten the number in the C structure.
     let qpn = object.backend.qpn();
     if matches!(object.qp_type, QpType::XrcRecv(_)) {
-        // The queue pair itself ends with the last of its objects (`ibv_open_qp`).
+        // The queue pair itself is destroyed with the last of its `ibv_qp`s (`ibv_open_qp`).
         let mut is_last = false;
         context.remove_object(address, |objects| is_last = objects.remove_shared_qp(qpn, address));
         if is_last {
@@ -441,8 +441,8 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     0
 }
 
-/// Returns 0, which means that data may be written in any order. Mitra's NICs write only the last
-/// *word* of a message last, and only for WRITEs.
+/// Returns 0, which means that data may be written in any order. Mitra's NICs guarantee only that
+/// the last *word* of a WRITE is written last.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0

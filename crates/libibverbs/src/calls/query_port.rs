@@ -14,9 +14,7 @@ use crate::common::errno::{refuse, status};
 /// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the
 /// speed of a software NIC is not known.
 const SPEED_25_GBPS: u8 = 32;
-/// The value of `active_width` for one lane.
 const WIDTH_1X: u8 = 1;
-/// The value of `phys_state` for a link that is up.
 const PHYS_STATE_LINK_UP: u8 = 5;
 /// The value of `phys_state` for a link that is down and waits for a partner.
 const PHYS_STATE_POLLING: u8 = 2;
@@ -55,7 +53,8 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     Ok(out)
 }
 
-/// Returns the attributes that do not depend on the rails. The port of a dead NIC is down.
+/// Returns the attributes that depend only on whether the port is up. The port of a dead NIC is
+/// down.
 pub(crate) fn port_attr_when(up: bool) -> ibv_port_attr {
     let mut out = ibv_port_attr::zeroed();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
@@ -72,8 +71,8 @@ pub(crate) fn port_attr_when(up: bool) -> ibv_port_attr {
     out
 }
 
-/// The number of bytes that the exported function may write. Programs that are linked to it may
-/// have an older `struct ibv_port_attr`, which ends before `port_cap_flags2`.
+/// The number of bytes that the exported function may write. Programs that are linked to this
+/// function may have an older `struct ibv_port_attr`, which ends before `port_cap_flags2`.
 const EXPORTED_PORT_ATTR: usize = mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
 #[unsafe(no_mangle)]

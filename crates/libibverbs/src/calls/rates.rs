@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use crate::abi::*;
 
-/// Each rate as a value of `enum ibv_rate`, as a multiple of 2.5 Gbit/s or −1
-/// (`ibv_rate_to_mult(3)`), and in Mbit/s (`ibv_rate_to_mbps(3)`).
+/// Each rate as a value of `enum ibv_rate`, as a multiple of 2.5 Gbit/s, or −1 if the rate is no
+/// multiple (`ibv_rate_to_mult(3)`), and in Mbit/s (`ibv_rate_to_mbps(3)`).
 const RATES: [(ibv_rate, c_int, c_int); 23] = [
     (IBV_RATE_2_5_GBPS, 1, 2_500),
     (IBV_RATE_5_GBPS, 2, 5_000),

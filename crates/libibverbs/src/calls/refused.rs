@@ -41,8 +41,8 @@ macro_rules! refused_slots {
             $(RefusedSlot { call: $call, offset: mem::offset_of!(verbs_context, $slot) },)*
         ];
 
-        /// Fills the slots of all verbs that are refused. Verbs that the device has are filled
-        /// afterwards.
+        /// Fills the slots of all verbs that are refused. The caller fills the slots of the other
+        /// verbs afterwards.
         pub(super) fn fill(header: &mut verbs_context) {
             header.post_srq_ops = Some(post_srq_ops);
             $({
@@ -89,8 +89,8 @@ refused_slots! {
     destroy_rwq_ind_table(*mut ibv_rwq_ind_table) -> c_int, "ibv_destroy_rwq_ind_table": NO_WORK_QUEUES;
 }
 
-/// Refuses tag matching. As for a request that cannot be posted, `bad_op` becomes the first
-/// operation.
+/// Refuses tag matching. Stores the first operation in `bad_op`, as for any request that cannot be
+/// posted.
 unsafe extern "C" fn post_srq_ops(
     _srq: *mut ibv_srq,
     op: *mut ibv_ops_wr,

@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 
 /// Ends the use of a queue. Afterwards no other thread finds its address.
 fn end(object: &Srq, context: &Context, address: usize) -> Result<()> {
-    // XRC queue pairs are in the domain, and do not use a single queue.
+    // XRC queue pairs belong to the XRC domain, and keep no single queue in use.
     let virtual_srq = object.virtual_srq.as_ref().filter(|_| !object.is_xrc());
     if virtual_srq.is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
         return Err(Error::Busy { kind: "shared receive queue", id: object.id.0, user: "a queue pair" });

@@ -103,7 +103,7 @@ fn fill_send_ops(qp: &mut ibv_qp_ex) {
 }
 
 /// Returns the extended structure of a queue pair that was created with
-/// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, or null for another queue pair.
+/// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, or null for any other queue pair.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended: *mut ibv_qp_ex = qp.cast();

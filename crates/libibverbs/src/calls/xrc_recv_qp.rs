@@ -61,7 +61,7 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
     Ok(recv_handle(context, domain, backend, init.qp_context))
 }
 
-/// Opens an XRC receive queue pair of the domain a further time.
+/// Creates one more `ibv_qp` of an existing XRC receive queue pair of the domain.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -93,13 +93,13 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
         let queue_pair = queue_pair.ok_or(Error::Invalid(
             "the XRC domain has no receive queue pair with this number; pass its qp_num and its domain",
         ))?;
-        // The queue pair is not destroyed between here and the entry of its new handle.
+        // The count keeps the queue pair from being destroyed until its new handle is in the table.
         queue_pair.handles_in_creation += 1;
     }
     let qp_context =
         if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { attr.qp_context } else { ptr::null_mut() };
     let backend = match &context.rails.multi_rail {
-        // The queue pair has an `ibv_qp`, so it is not destroyed.
+        // The count above keeps the queue pair from being destroyed.
         Some(multi_rail) => multi_rail.qp(qpn).map(|qp| Backend::MultiRail(Arc::clone(multi_rail), qp)),
         None => Some(Backend::Nic(Arc::clone(context.rails.nic()), qpn)),
     };

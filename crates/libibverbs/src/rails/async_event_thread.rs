@@ -30,8 +30,8 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
         let mut is_alive = true;
         loop {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
-            // After the last event, nothing is left to check. If a signal interrupts the wait, the
-            // queue is empty, and the loop waits again.
+            // After `DeviceFatal`, which is the last event, nothing is left to check. If a signal
+            // interrupts the wait, the queue is empty, and the loop waits again.
             let interval = if is_alive { PollTimeout::from(HEALTH_INTERVAL_MS) } else { PollTimeout::NONE };
             let _ = poll(&mut ready, interval);
             while let Some(event) = nic.poll_async_event() {

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use mitra_verbs::{Buffer, ForeignMemory, Result, Unmapped};
 
-/// The size of the device's memory in bytes: a few times that of common hardware NICs, which have
-/// 128 KiB or 256 KiB.
+/// The size of the device's memory in bytes: several times the 128 KiB or 256 KiB of common
+/// hardware NICs.
 pub(crate) const DEVICE_MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
 pub(crate) struct DeviceMemory {
     /// The number of allocated bytes.
     used: Arc<AtomicUsize>,
-    /// The number of allocations so far, from which they get their handles.
+    /// The number of allocations so far. It is the handle of the next allocation.
     allocations: AtomicU32,
 }
 
@@ -44,9 +44,9 @@ impl Drop for Allocation {
     }
 }
 
-/// Returns the buffer of a region that begins at `offset` in an allocation and ends within it. Its
-/// first byte has the address 0 in work requests. If the region permits atomics, `offset` must be a
-/// multiple of 8.
+/// Returns the buffer of a region that begins at `offset` in an allocation and ends within it. In
+/// work requests, the first byte of the region has the address 0. If the region permits atomics,
+/// `offset` must be a multiple of 8.
 pub(crate) fn zero_based_buffer(memory: &Arc<Allocation>, offset: usize, len: usize) -> Arc<Buffer> {
     Arc::new(Buffer::from_foreign(Box::new(Part { memory: Arc::clone(memory), offset }), 0, len))
 }

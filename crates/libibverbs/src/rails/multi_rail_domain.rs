@@ -125,13 +125,14 @@ impl MultiRailDomain {
 
 /// The NIC objects that [`Rendezvous::new`] creates.
 const OF_RENDEZVOUS: ObjectCounts = ObjectCounts { qps: 1, cqs: 2, mrs: 1 };
-/// The maximum numbers of NIC objects of a virtual queue pair. Data and control messages have a
-/// queue pair and a completion queue each. The regions are for control messages, a completion log
-/// and a bounce ring. A virtual queue pair that binds windows of type 1 has one more queue pair and
-/// completion queue.
+/// The numbers of NIC objects that are reserved for a virtual queue pair. Data and control messages
+/// have a queue pair and a completion queue each. The regions are for control messages, a
+/// completion log and a bounce ring. A virtual queue pair that binds windows of type 1 has one more
+/// queue pair and completion queue.
 const OF_QP: ObjectCounts = ObjectCounts { qps: 2, cqs: 2, mrs: 3 };
 
-/// The maximum number of virtual queue pairs. Each has completion channels, which are descriptors.
+/// The maximum number of virtual queue pairs. Each has completion channels, and each channel is a
+/// descriptor.
 const MAX_QPS: u32 = 1 << 10;
 
 struct ObjectCounts {

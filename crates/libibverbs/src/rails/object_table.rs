@@ -74,7 +74,7 @@ pub(crate) struct CqEntry {
 pub(crate) struct SharedQp {
     pub(crate) domain: XrcdId,
     pub(crate) handles: Vec<ObjectEntry>,
-    /// The number of handles that threads create now.
+    /// The number of handles that threads are creating.
     pub(crate) handles_in_creation: usize,
 }
 
@@ -184,8 +184,7 @@ impl ObjectTable {
     }
 }
 
-/// Returns the type of an event about the device or its port, or `None` for an event about another
-/// object.
+/// Returns the type of an event about the device or its port, or `None` for any other event.
 fn device_event_type(event: AsyncEvent) -> Option<ibv_event_type> {
     match event {
         AsyncEvent::PortError => Some(IBV_EVENT_PORT_ERR),

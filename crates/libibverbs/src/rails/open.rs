@@ -44,8 +44,9 @@ static FAILURE_EXPLAINED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// `System` if the environment variables that `mitra run` sets are malformed, or if a NIC, a thread
 /// or the socket for `mitra fault` cannot be created. With several rails, also the errors of
-/// [`MultiRail::new`]. The first error is logged as well, because most programs report only that
-/// there is no device, and some open it again.
+/// [`MultiRail::new`]. The error is also logged, because most programs report only that there is no
+/// device. Later errors are logged at the level debug, because some programs try to open the device
+/// repeatedly.
 pub(crate) fn open() -> Result<Arc<RailSet>> {
     logging::install();
     install_fork_handler();
@@ -127,7 +128,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     let started = match &rails.multi_rail {
         Some(multi_rail) => {
             let weak = Arc::downgrade(&rails);
-            // The program has no objects on the NICs of the other rails.
+            // The program has no objects on the NICs of rails other than rail 0.
             multi_rail.domain().failover.claim_events(move |rail, event| {
                 rail == 0 && weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
             });
@@ -206,7 +207,7 @@ pub(crate) fn guid() -> u64 {
     open().and_then(|rails| rails.gid().map(|_| guid_of(rails.first_gid()))).unwrap_or(0)
 }
 
-/// Returns the GUID of the device whose rail 0 had this GID first, in network byte order.
+/// Returns, in network byte order, the GUID of the device whose first GID on rail 0 is `gid`.
 pub(crate) fn guid_of(gid: Gid) -> u64 {
     let mut guid = [0x02, 0x4d, 0x69, 0xff, 0, 0, 0, 0];
     guid[4..].copy_from_slice(&gid.0[12..]);

@@ -37,7 +37,7 @@ pub(super) struct RegionKeys {
     /// Whether each request names a shared receive queue, because the queue pair sends by XRC.
     names_queues: bool,
     imported: HashSet<PeerObject>,
-    /// The outstanding queries. Removing one cancels it.
+    /// The outstanding queries. Removing a query cancels it.
     pub(super) queries: HashMap<PeerObject, Query>,
 }
 

@@ -1,9 +1,9 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
-//! In each round the thread takes part in failovers, exchanges where UD queue pairs can be reached,
-//! posts sends whose region keys have arrived, answers the queries of peers, and reports events of
-//! completion queues, of the port, and of the NIC of rail 0. A round begins when a NIC reports a
-//! completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
+//! In each round the thread takes part in failovers, exchanges messages about where UD queue pairs
+//! can be reached, posts sends whose region keys have arrived, answers the queries of peers, and
+//! reports events of completion queues, of the port, and of the NIC of rail 0. A round begins when
+//! a NIC reports a completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,9 +21,9 @@ use super::virtual_qps::MultiRail;
 /// failover that the peer begins may be delayed by this time.
 const INTERVAL_MS: u16 = 1;
 
-/// The number of rounds from the death of the last NIC to its event, which is the last event. In
-/// these rounds, virtual queue pairs report the ends of their connections. A virtual queue pair
-/// with a shared backup needs several rounds.
+/// The number of rounds from the death of the last NIC to `DeviceFatal`, the last event. In these
+/// rounds, virtual queue pairs report the ends of their connections. A virtual queue pair with a
+/// shared backup needs several rounds.
 const ROUNDS_UNTIL_FATAL: u32 = 16;
 
 /// Starts the thread. The thread ends when the device is closed.
@@ -44,7 +44,8 @@ struct ReportedPort {
     /// Whether at least one NIC was alive.
     alive: bool,
     gid: Gid,
-    /// The number of rounds until the death of the last NIC is reported.
+    /// The number of rounds until the death of the last NIC is reported. `None` if no report is
+    /// due.
     rounds_until_fatal: Option<u32>,
 }
 

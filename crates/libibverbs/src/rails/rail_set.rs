@@ -90,12 +90,12 @@ impl RailSet {
         self.nics.iter().any(|nic| nic.query_port().is_ok())
     }
 
-    /// Returns the number that the NIC of rail 0 has assigned to an object. If only other NICs are
-    /// alive, returns a new number that no NIC assigns. `existing` objects of the kind exist, and
-    /// at most `limit` may exist.
+    /// Returns the number that the NIC of rail 0 has assigned to a new object. If this NIC is dead
+    /// and another NIC is alive, returns a number that no NIC assigns. `existing` is the number of
+    /// objects of the same kind, and `limit` is its maximum.
     ///
     /// # Errors
-    /// The error of the NIC; `Limit` if it is dead and there are too many objects.
+    /// The error of the NIC; `Limit` if the NIC is dead and there are too many objects.
     pub(crate) fn number_of(&self, assigned: Result<u32>, existing: usize, limit: u32) -> Result<u32> {
         match assigned {
             Err(Error::DeviceFatal) if self.is_alive() => {

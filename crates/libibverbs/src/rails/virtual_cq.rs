@@ -44,7 +44,7 @@ struct ChannelLink {
 
 impl VirtualCq {
     /// Creates a queue for up to `depth` completions that reports events to `channel`, if there is
-    /// one. `on_overflow` reports that a completion was lost, once.
+    /// one. `on_overflow` reports the first loss of a completion.
     pub(crate) fn new(
         depth: u32,
         channel: Option<Arc<EventQueue<usize>>>,
@@ -137,7 +137,7 @@ impl VirtualCq {
     /// succeeds.
     ///
     /// # Errors
-    /// `Invalid` if the queue holds more completions, or the error of `resize_on_nic`.
+    /// `Invalid` if the queue holds more than `depth` completions, or the error of `resize_on_nic`.
     pub(crate) fn resize(&self, depth: u32, resize_on_nic: impl FnOnce() -> Result<()>) -> Result<()> {
         self.users.for_each(|user| user.drive());
         let ready = lock(&self.ready);

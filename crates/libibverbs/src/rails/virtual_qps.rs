@@ -84,8 +84,8 @@ impl MultiRail {
             ..self.domain.config(params.init.qp_type)
         };
         let pd = params.pd.clone().or_else(|| params.xrc.as_ref()?.pd());
-        // An XRC receive queue pair may be created before the first shared receive queue of its
-        // domain.
+        // An XRC receive queue pair may be created before the first shared receive queue of its XRC
+        // domain, and then has no protection domain yet.
         let failover = pd.as_ref().map_or(&self.domain.failover, |pd| &pd.failover);
         let mut builder = VirtualQp::builder(failover).config(config);
         if let Some(srq) = &params.srq {
@@ -148,9 +148,9 @@ impl MultiRail {
         }
     }
 
-    /// Builds a virtual queue pair, as [`MultiRail::with_room`] does, whose number no other queue
-    /// pair of the program has. After the NIC of rail 0 has died, another NIC assigns the numbers,
-    /// and may assign a number that is in use.
+    /// Builds a virtual queue pair with a number that no other queue pair of the program has. Makes
+    /// room as [`MultiRail::with_room`] does. After the NIC of rail 0 has died, another NIC assigns
+    /// the numbers, and may assign a number that is in use.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`].
@@ -183,9 +183,9 @@ impl MultiRail {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries that have arrived. For the sender, a queue pair that connects to another
-    /// device does not exist, nor does a region in another protection domain. A query for a region
-    /// from an unknown address of the peer's device gets no answer.
+    /// Answers the queries that have arrived. The answer is negative for a queue pair that connects
+    /// to a device other than the sender's, and for a region outside the queue pair's protection
+    /// domain. A query for a region from an unknown address of the peer's device gets no answer.
     pub(super) fn answer_queries(&self) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
@@ -203,8 +203,8 @@ impl MultiRail {
                             rendezvous.answer_ended(&query, info);
                             continue;
                         }
-                        // The peer connects, so its queue pair is reset, and it can answer this
-                        // end's query.
+                        // The peer connects, so its queue pair is reset, and the peer can answer
+                        // this end's query.
                         qp.hasten_connection();
                     }
                     info.map(|info| info.encode())
@@ -247,9 +247,9 @@ impl MultiRail {
         self.domain.close_retired(age);
     }
 
-    /// Requests the progress thread to end all connections, which tells the peers, and waits for it
-    /// for at most [`EXIT_WAIT`]. The exiting thread cannot end them itself, because it may hold a
-    /// queue pair's lock, for instance if a signal handler called `exit`.
+    /// Requests the progress thread to end all connections and so notify the peers. Waits for this
+    /// for at most [`EXIT_WAIT`]. The exiting thread cannot end the connections itself, because it
+    /// may hold a queue pair's lock, for instance if a signal handler called `exit`.
     pub(super) fn shut_down_at_exit(&self) {
         self.exiting.store(true, Ordering::Release);
         let started = Instant::now();
@@ -258,8 +258,8 @@ impl MultiRail {
         }
     }
 
-    /// Ends all connections once when the process exits, which tells the peers. Skips a queue pair
-    /// whose lock is held.
+    /// When the process exits, ends all connections once, so that the peers are notified. Skips a
+    /// queue pair whose lock is held.
     pub(super) fn notify_peers_at_exit(&self) {
         if self.exiting.load(Ordering::Acquire) && !self.peers_notified.load(Ordering::Relaxed) {
             self.qps().iter().for_each(|qp| qp.try_shutdown());

@@ -16,7 +16,7 @@ pub(crate) struct VirtualSrq {
 
 impl VirtualSrq {
     /// Creates a queue for up to `depth` receives. Their memory belongs to `pd`, which may differ
-    /// from the queue pairs' domains. `on_limit` reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
+    /// from the queue pairs' protection domains. `on_limit` reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
     pub(crate) fn new(
         pd: &MultiRailPd,
         depth: u32,
@@ -35,7 +35,7 @@ impl VirtualSrq {
     }
 
     /// Posts receives, and has the queue pairs match them with messages that have arrived. After an
-    /// error, they are matched when a queue pair is driven the next time.
+    /// error, the posted receives are matched when a queue pair is driven the next time.
     ///
     /// # Errors
     /// The errors of [`SharedReceiveQueue::post_recv`].

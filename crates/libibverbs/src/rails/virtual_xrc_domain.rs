@@ -15,7 +15,7 @@ use crate::common::lock::lock;
 
 #[derive(Default)]
 pub(crate) struct VirtualXrcDomain {
-    /// The queues by number, from which virtual queue pairs take receives.
+    /// The shared receive queues by number, from which virtual queue pairs take receives.
     pub(super) queues: Arc<XrcDomain>,
     state: Mutex<State>,
 }
@@ -24,8 +24,8 @@ pub(crate) struct VirtualXrcDomain {
 struct State {
     /// The protection domain of all shared receive queues and queue pairs. A NIC checks a request
     /// against the protection domain of the queue that the request names. A virtual queue pair
-    /// checks the request against its own protection domain, so all queues must be in that one.
-    /// `None` while there is no queue.
+    /// checks the request against its own protection domain, so all queues must be in the same
+    /// protection domain. `None` while there is no queue.
     pd: Option<Arc<MultiRailPd>>,
     srqs: HashMap<Srqn, XrcSrq>,
     /// The queue pairs that receive messages for the shared receive queues.

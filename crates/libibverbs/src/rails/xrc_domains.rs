@@ -1,6 +1,6 @@
 //! The XRC domains of a process, and the files that they are associated with.
 //!
-//! A file associates the domains that several contexts of one process open. The domain is on the
+//! Contexts of one process share a domain if they open it with the same file. The domain is on the
 //! NIC of rail 0, which assigns the numbers of its shared receive queues. On a device with several
 //! rails, a [`VirtualXrcDomain`] contains the queues and queue pairs. Each process has NICs of its
 //! own, so a domain is never shared between processes.
@@ -93,7 +93,7 @@ impl XrcDomains {
         Ok((id, over_rails))
     }
 
-    /// Closes a domain once. The last close destroys it.
+    /// Closes one handle of a domain. Closing the last handle destroys the domain.
     ///
     /// # Errors
     /// The error of the NIC. The domain is then open as before.

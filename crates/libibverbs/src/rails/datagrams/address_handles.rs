@@ -17,7 +17,7 @@ pub(crate) struct AddressHandles {
     handles: Mutex<HashMap<AhId, Arc<AddressHandle>>>,
 }
 
-/// A destination, with its address handles on the rails. They are destroyed with the value.
+/// A destination, with its address handles on the rails. Dropping the value destroys the handles.
 pub(super) struct AddressHandle {
     /// Declared, and so dropped, before the protection domain, which counts the handles.
     on_rails: Mutex<Vec<OnRail>>,
@@ -39,7 +39,7 @@ impl AddressHandles {
     }
 
     /// # Errors
-    /// `Limit` if there are too many, or another error of the NIC of rail 0.
+    /// `Limit` if there are too many address handles, or another error of the NIC of rail 0.
     pub(crate) fn create(&self, pd: &Arc<MultiRailPd>, gid: Gid, traffic_class: u8) -> Result<AhId> {
         let handle = AddressHandle { pd: Arc::clone(pd), gid, traffic_class, on_rails: Mutex::default() };
         let on_rail_0 = handle.on_rail(&self.nics, 0, gid);
@@ -73,10 +73,10 @@ impl AddressHandles {
 }
 
 impl AddressHandle {
-    /// Returns the address handle of a NIC for the address that the destination has on its rail.
+    /// Returns the address handle on `rail` for `gid`, the destination's address on this rail.
     ///
     /// # Errors
-    /// The error of the NIC, if the handle has yet to be created.
+    /// The error of the NIC that creates the handle.
     pub(super) fn on_rail(&self, nics: &[LocalNic], rail: usize, gid: Gid) -> Result<AhId> {
         let mut on_rails = lock(&self.on_rails);
         if let Some(known) = on_rails.iter().find(|known| known.rail == rail && known.gid == gid) {
@@ -84,7 +84,7 @@ impl AddressHandle {
         }
         let (nic, pd) = (Arc::clone(&nics[rail].provider), self.pd.failover.nics()[rail].pd);
         let id = nic.create_ah_with_traffic_class(pd, gid, self.traffic_class)?;
-        // The device had another address on this rail.
+        // A known handle of this rail is for a former address of the device.
         on_rails.retain(|known| known.rail != rail);
         on_rails.push(OnRail { rail, gid, id, nic });
         Ok(id)
@@ -93,7 +93,7 @@ impl AddressHandle {
 
 impl Drop for OnRail {
     fn drop(&mut self) {
-        // Only a dead NIC refuses, whose objects no longer exist.
+        // Only a dead NIC refuses, and its objects no longer exist.
         let _ = self.nic.destroy_ah(self.id);
     }
 }

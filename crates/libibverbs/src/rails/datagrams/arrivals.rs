@@ -1,6 +1,6 @@
 //! The memory in which the datagrams of one queue pair arrive, with slots for each rail. The
-//! program's receives cannot be posted on a NIC, because a datagram may arrive on any rail, and a
-//! posted receive cannot be withdrawn from another rail.
+//! program's receives cannot be posted on the NICs: a datagram may arrive on any rail, and a
+//! receive cannot be withdrawn from the rails on which no datagram arrives.
 
 use std::sync::Arc;
 

@@ -4,16 +4,16 @@
 //! The directory is a state machine without I/O. Times count from any fixed point. All tables are
 //! bounded, and the directory learns evicted entries again.
 //!
-//! A device asks another for the numbers of a queue pair on all rails before it sends the first
-//! datagram there, and states the numbers of its own queue pair in the same message. So both ends
-//! know the numbers before a datagram uses them. While a program sends, the device asks on all
-//! rails in short intervals, and so learns which rails answer. A device whose ports change tells
-//! the others at once. A device that does not answer is addressed on rail 0 only, as on a device
-//! with one rail.
+//! Before a device sends the first datagram to a queue pair of another device, it asks that device
+//! for the numbers of the queue pair on all rails. The question also states the numbers of the
+//! sending queue pair, so both ends know all numbers before a datagram uses them. While a program
+//! sends, the device asks on all rails in short intervals, and so learns which rails answer. A
+//! device whose ports change tells the other devices at once. A device that does not answer is
+//! addressed on rail 0 only, as on a device with one rail.
 //!
 //! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases
-//! need no wait: the device has just sent a datagram on rail 0, or has not answered for another of
-//! its queue pairs.
+//! need no wait: the receiver has just sent a datagram on rail 0, or has left a question about
+//! another of its queue pairs unanswered.
 
 mod device_addresses;
 mod due_messages;
@@ -31,10 +31,11 @@ use crate::rails::rendezvous::{DeviceAddress, QpNumbers, RailMask, Reach, ReachK
 pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
 /// The number of probes in a row without an answer after which another rail is preferred.
 const MAX_MISSES: u32 = 10;
-/// The time since the last datagram in which a device is probed, and told of changed ports.
+/// The time after the last datagram to a device in which the device is probed, and is told of
+/// changed ports.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time for which other addresses of a device are refused, except in messages from a known
-/// address of the device.
+/// The time after a device's last message in which new addresses of the device are refused. A
+/// message from a known address of the device may state new addresses at any time.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
 /// The number of messages that tell a device of a changed port. Messages may be lost.
 const TELLS: u32 = 3;
@@ -53,7 +54,8 @@ pub(super) enum Route {
     Wait,
 }
 
-/// A message to send on a rail: to an address, or without one to the group of the rendezvous.
+/// A message to send on a rail. `to` is the destination, or `None` for the multicast group of the
+/// rendezvous.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Outgoing {
     pub(super) rail: usize,
@@ -73,12 +75,12 @@ pub(super) struct Move {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Peer {
     address: DeviceAddress,
-    /// The probes on each rail since the last message of the device there.
+    /// The number of probes on each rail since the device's last message on that rail.
     misses: Vec<u32>,
-    /// The rail of the datagrams to it.
+    /// The rail that datagrams to the device use.
     current: usize,
     qps: QpTable,
-    /// The queue pairs of this device that the other device asked for, and so knows.
+    /// The queue pairs of this device whose numbers the other device has asked for, and so knows.
     told: BTreeSet<Qpn>,
     /// The time of its last message.
     heard: Duration,
@@ -90,7 +92,7 @@ struct Peer {
     tells_left: u32,
 }
 
-/// A queue pair to which one of this device's queue pairs sends.
+/// A queue pair to which the queue pair `own` of this device sends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct Destination {
     gid: Gid,
@@ -114,7 +116,7 @@ enum Answer {
     Awaited,
     /// The device answers, and has the queue pair.
     Found,
-    /// The device does not answer, or has no such queue pair. It is addressed on rail 0.
+    /// The device does not answer, or has no such queue pair. Datagrams use rail 0.
     None,
 }
 
@@ -124,7 +126,7 @@ pub(super) struct Directory {
     own_qps: QpTable,
     /// The other devices, by the GID that programs know.
     peers: BTreeMap<Gid, Peer>,
-    /// The devices by their addresses on a rail.
+    /// The GIDs by which programs know the devices, by rail and address.
     by_address: BTreeMap<(usize, Gid), Gid>,
     /// The present GIDs of known devices, by the former GIDs that programs may use.
     renamed: BTreeMap<Gid, Gid>,
@@ -132,7 +134,7 @@ pub(super) struct Directory {
     /// The devices without a known address from which datagrams have arrived on rail 0, with the
     /// time of the last one.
     heard: BTreeMap<Gid, Duration>,
-    /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of
+    /// The queue pairs that send to multicast groups on a rail other than rail 0, with the times of
     /// their next announcements.
     announced: BTreeMap<Qpn, Duration>,
     /// No message is due before this time.
@@ -194,8 +196,9 @@ impl Directory {
         }
     }
 
-    /// Schedules messages that tell where this device can be reached, to the devices with which
-    /// datagrams were exchanged.
+    /// Schedules messages that state where this device can be reached. They go to the devices to
+    /// which this device has recently sent datagrams, and to the devices that have recently asked
+    /// it.
     fn tell(&mut self, now: Duration) {
         for peer in self.peers.values_mut().filter(|peer| peer.is_in_use(now) || is_recent(peer.asked, now)) {
             (peer.tells_left, peer.next_probe) = (TELLS, now);
@@ -214,7 +217,7 @@ impl Directory {
     }
 
     /// Handles a message that has arrived on `rail` from the address `from`, and returns the
-    /// answer. A message whose sender does not state the address from which it comes is ignored.
+    /// answer. Ignores a message that does not state `from` as the sender's address on `rail`.
     pub(super) fn handle(
         &mut self,
         now: Duration,
@@ -258,7 +261,7 @@ impl Directory {
         }
     }
 
-    /// Returns the way of a datagram from one of this device's queue pairs to the address that the
+    /// Returns the way of a datagram from the queue pair `own` to the GID and the number that the
     /// program knows.
     pub(super) fn route(&mut self, now: Duration, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
         if self.own.device.includes(gid) && !self.peers.contains_key(&gid) {
@@ -273,8 +276,8 @@ impl Directory {
         let as_addressed = Route::To { rail: 0, gid, qpn };
         if !self.destinations.contains_key(&destination) {
             self.make_room(now);
-            // A datagram to a device that has asked need not wait, because both ends know both
-            // queue pairs.
+            // If the destination has asked for `own`, both ends know both queue pairs, and the
+            // datagram need not wait.
             let is_known = |peer: &Peer| peer.qps.qps.contains_key(&qpn) && peer.told.contains(&own);
             let answer = match self.peers.get(&gid) {
                 Some(peer) if is_known(peer) => Answer::Found,
@@ -316,7 +319,8 @@ impl Directory {
             from
         } else {
             let other = (0..rails).find(|rail| is_good(*rail));
-            // If no rail answers, the device may only be slow.
+            // If no rail answers, the device may only be slow. The rail then changes only if it is
+            // down.
             other.or_else(|| (0..rails).find(|rail| is_up(*rail) && !is_up(from))).unwrap_or(from)
         };
         if to != from {
@@ -326,7 +330,8 @@ impl Directory {
         Route::To { rail: to, gid: peer.address.gids[to], qpn: on_rails[to] }
     }
 
-    /// Returns whether an unknown device has not answered for another of its queue pairs.
+    /// Returns whether an unknown device has left a question about one of its queue pairs
+    /// unanswered.
     fn is_silent(&self, gid: Gid) -> bool {
         self.destinations_at(gid).any(|resolution| resolution.answer == Answer::None)
     }
@@ -364,8 +369,8 @@ impl Directory {
     }
 
     /// Returns the GID and the number by which programs know the sender of a datagram that has
-    /// arrived on `rail`. Returns `None` if the sender is unknown, or if `rail` is not the rail of
-    /// the sender's address. A multicast datagram may arrive on such a rail.
+    /// arrived on `rail`. Returns `None` if the sender is unknown, or if the sender has this
+    /// address on a rail other than `rail`. A multicast datagram may arrive on several rails.
     pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
             if self.is_known(gid) {

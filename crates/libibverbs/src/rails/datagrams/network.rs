@@ -1,5 +1,5 @@
 //! The network of the UD queue pairs of a device: the NICs, the directory of other devices, and the
-//! exchange of its messages.
+//! exchange of the directory's messages.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ pub(crate) struct DatagramNetwork {
     rendezvous: Arc<Rendezvous>,
     pub(super) directory: Mutex<Directory>,
     started: Instant,
-    /// The rails whose NICs answered when they were last observed, a [`RailMask`].
+    /// The [`RailMask`] of the rails whose NICs answered at the last observation.
     alive: AtomicU8,
     logged_moves: AtomicU8,
     pub(crate) address_handles: AddressHandles,
@@ -121,10 +121,10 @@ impl DatagramNetwork {
 
     /// Returns the GID and the number by which programs know the sender of a datagram to `to`, as
     /// [`Directory::identify`] does. If the sender is unknown, first handles the messages that have
-    /// arrived, because they were sent before the datagram.
+    /// arrived, because the sender states its addresses before it sends a datagram.
     pub(super) fn identify(&self, rail: usize, (gid, qpn): (Gid, Qpn), to: Gid) -> Option<(Gid, Qpn)> {
-        // A datagram to a group also arrives on rail 0 if the sender uses another rail of the same
-        // network.
+        // A datagram to a group also arrives on rail 0 if the sender's rail is on the same network
+        // as rail 0.
         if rail == 0 && is_multicast(to) && !lock(&self.directory).is_known(gid) {
             self.exchange();
         }

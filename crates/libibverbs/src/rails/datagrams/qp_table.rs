@@ -20,7 +20,7 @@ pub(super) struct QpTable {
 }
 
 impl QpTable {
-    /// Adds a queue pair, or replaces its numbers. Evicts another one if there are too many.
+    /// Adds a queue pair, or replaces its numbers. Evicts another queue pair if there are too many.
     pub(super) fn insert(&mut self, QpNumbers { qpn, on_rails }: QpNumbers) {
         if self.qps.get(&qpn) == Some(&on_rails) {
             return;

@@ -41,7 +41,7 @@ pub(crate) struct DatagramParams {
 }
 
 pub(super) struct LockedState {
-    /// The queue pairs by rail. `None` on a rail whose NIC was dead.
+    /// The queue pairs by rail. `None` on a rail whose NIC was dead at creation.
     pub(super) rails: Vec<Option<RailQp>>,
     pub(super) state: QpState,
     /// The attributes that the program has set.
@@ -80,7 +80,8 @@ impl MultiRailUd {
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if none is alive.
     pub(in crate::rails) fn new(params: DatagramParams) -> Result<Arc<MultiRailUd>> {
         let domain = &params.pd.failover;
-        // A shared receive queue is longer than what one queue pair takes from it.
+        // One queue pair may take many receives of a shared receive queue, so it has the maximum
+        // number of slots.
         let receives = if params.srq.is_some() { u32::MAX } else { params.init.cap.recv_wrs };
         let arrivals = Arrivals::new(domain, receives)?;
         let create = |nic| match RailQp::create(nic, &params.init, arrivals.slots) {
@@ -123,8 +124,8 @@ impl MultiRailUd {
         &self.params.pd.failover
     }
 
-    /// Polls the queue pair on behalf of a program that may not poll. Does nothing if another
-    /// thread holds the lock, because that thread drives the queue pair.
+    /// Polls the queue pair, in case the program does not. Does nothing if another thread holds the
+    /// lock, because that thread drives the queue pair.
     pub(in crate::rails) fn make_progress(&self) {
         if let Ok(mut locked) = self.locked.try_lock() {
             self.collect(&mut locked);
@@ -177,7 +178,8 @@ impl MultiRailUd {
                 None => {
                     locked.sends.complete(wc.wr_id, wc.status);
                     if wc.status != WcStatus::Success && matches!(locked.state, QpState::Rts | QpState::Sqd) {
-                        // As the NIC does for the sends of this rail.
+                        // The NIC has entered SQE and flushes the sends on this rail, so the
+                        // waiting sends are flushed too.
                         locked.state = QpState::Sqe;
                         locked.sends.flush_waiting();
                     }
@@ -202,8 +204,8 @@ impl MultiRailUd {
             locked.bytes = bytes;
         }
         if let Some(qp) = &locked.rails[rail] {
-            // A dead NIC refuses. A NIC whose queue pair is in ERR flushes the receive, and RESET
-            // drops it.
+            // Only a dead NIC refuses. In ERR and RESET the slot is not posted, because a NIC would
+            // flush or drop the receive.
             let _ = if is_open { self.arrivals.post(rail, qp.qpn, slot) } else { Ok(()) };
         }
     }
@@ -413,7 +415,8 @@ impl MultiRailUd {
         };
         locked.groups.remove(index);
         for qp in locked.rails.iter().flatten() {
-            // A NIC that was dead when the queue pair was attached has no member.
+            // A NIC that was dead when the queue pair was attached refuses, because it has no
+            // member.
             let _ = qp.nic.provider.detach_mcast(qp.qpn, group);
         }
         Ok(())

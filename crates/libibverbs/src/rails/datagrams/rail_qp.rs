@@ -1,4 +1,4 @@
-//! The queue pair of a UD queue pair on one rail.
+//! The part of a UD queue pair on one rail.
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{CqId, QpCap, QpInitAttr, Qpn, Result};
@@ -30,7 +30,7 @@ impl RailQp {
 impl Drop for RailQp {
     fn drop(&mut self) {
         let provider = &self.nic.provider;
-        // Only a dead NIC refuses, whose objects no longer exist.
+        // Only a dead NIC refuses, and its objects no longer exist.
         let _ = provider.destroy_qp(self.qpn).and_then(|()| provider.destroy_cq(self.cq));
     }
 }

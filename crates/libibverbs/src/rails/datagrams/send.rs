@@ -1,6 +1,6 @@
-//! Posting sends on a UD queue pair over several rails. Each send is posted on the rail that the
-//! directory chooses, once. A send whose way is not yet known waits, and so do the sends to the
-//! same destination after it. Sends complete in posting order.
+//! Posting sends on a UD queue pair over several rails. Each send is posted once, on the rail that
+//! the directory chooses. A send whose way is not yet known waits, and so do later sends to the
+//! same destination. Sends complete in posting order.
 
 use mitra_verbs::{
     Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcStatus,
@@ -38,7 +38,8 @@ impl MultiRailUd {
     fn check_all(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         let depth = self.params.init.cap.send_wrs;
         if locked.sends.sends.len() + wrs.len() > depth as usize {
-            // Sends that the NICs have executed take no entries of a NIC's queue.
+            // An executed send takes no entry of a NIC's send queue, so completions are collected
+            // first.
             self.collect(locked);
         }
         for (index, wr) in wrs.iter().enumerate() {
@@ -133,7 +134,8 @@ impl MultiRailUd {
             match self.try_post_once(locked, index) {
                 Ok(stage) => return stage,
                 Err(Error::DeviceFatal) => self.params.network.observe_ports(),
-                // The send was checked, so the NIC has no room for another address handle.
+                // The send was checked, so the only error left is that the NIC has no room for an
+                // address handle.
                 Err(_) => return Some(Stage::Done(WcStatus::LocalQpOperation)),
             }
         }

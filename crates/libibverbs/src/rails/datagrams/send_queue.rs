@@ -51,8 +51,8 @@ impl SendQueue {
         }
     }
 
-    /// Completes all sends that are on a rail whose NIC is dead. A datagram may be lost, and is
-    /// never sent again.
+    /// Completes all sends on a rail whose NIC is dead, with success: a datagram may be lost, and
+    /// is never sent again.
     pub(super) fn give_up_rail(&mut self, rail: usize) {
         for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::OnRail(at) if at == rail))
         {

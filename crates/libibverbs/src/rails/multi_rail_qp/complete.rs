@@ -124,7 +124,8 @@ impl MultiRailQp {
         match completion.srq {
             None if is_receive => self.params.recv_cq.push(wc),
             None => self.params.send_cq.push(wc),
-            // A receive of a queue that was destroyed meanwhile completes nowhere, as on a NIC.
+            // If the shared receive queue was destroyed meanwhile, the receive completes nowhere,
+            // as on a NIC.
             Some(number) => {
                 if let Some(cq) = self.params.xrc.as_ref().and_then(|xrc| xrc.cq(number)) {
                     cq.push(wc);
@@ -163,7 +164,7 @@ impl MultiRailQp {
     }
 
     /// Reports the event of a send queue that has drained, once for each change to SQD. A queue
-    /// pair that waits for its connection has begun no send.
+    /// pair that waits for its connection has begun no send, so its send queue is drained.
     pub(super) fn report_drained(&self, locked: &mut LockedState) {
         if !locked.drain_reported && (locked.pending.is_some() || locked.sender().are_sends_drained()) {
             locked.drain_reported = true;
@@ -232,7 +233,7 @@ fn wc_status(outcome: Outcome, is_unreliable: bool) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
         Outcome::Failed(status) => (status, 0),
-        // UC has no acknowledgements, so no send learns its fate.
+        // UC has no acknowledgements, so the outcome of a send is never known.
         Outcome::Unresolved(UnresolvedError::Undecided(_)) if is_unreliable => (WcStatus::Flushed, 2),
         Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed)) => (WcStatus::Flushed, 0),
         // A NIC flushes the requests after a failed one, whether or not they were executed.

@@ -76,8 +76,9 @@ impl MultiRailQp {
         if to == QpState::Err {
             locked.shutdown();
             self.collect(&mut locked);
-            // The program may wait for this event before it destroys the queue pair. If the program
-            // posts more receives, the messages that wait for a receive still take them.
+            // Reported even if messages wait for a receive, because the program may wait for this
+            // event before it destroys the queue pair. If the program posts more receives instead,
+            // these messages still take them.
             self.raise_last_wqe(&mut locked);
         }
         Ok(())
@@ -115,7 +116,8 @@ impl MultiRailQp {
         let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
         match self.connect_to(gid, qpn, min_rnr_timer) {
             Ok(Some(peer)) => *lock(&self.peer) = peer,
-            // Another thread may have connected the queue pair by now.
+            // The connection is pending. Another thread may have completed it by now, and set the
+            // peer.
             Ok(None) => {}
             Err(error) => {
                 *lock(&self.peer) = Peer::Unknown;
@@ -151,8 +153,8 @@ impl MultiRailQp {
     }
 
     /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive
-    /// queues, which may be created later than the queue pair. Returns false while there is none.
-    /// The queue pair can then neither connect nor be connected to.
+    /// queues. Returns false if the XRC domain has no shared receive queue yet. Without one, the
+    /// queue pair can neither connect nor be connected to.
     ///
     /// # Errors
     /// The errors of [`VirtualQp::replacement_in`](mitra_failover::VirtualQp::replacement_in).
@@ -214,8 +216,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Returns the state, and the attributes as the program has set them, also the PSNs: the PSNs
-    /// in use differ by rail.
+    /// Returns the state, and the attributes as the program has set them. These include the PSNs,
+    /// because the PSNs in use differ by rail.
     pub(crate) fn query(&self) -> QpStatus {
         let locked = lock(&self.locked);
         QpStatus {

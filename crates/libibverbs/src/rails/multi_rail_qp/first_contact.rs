@@ -2,10 +2,10 @@
 //!
 //! The virtual queue pair sends nothing before it has heard the peer, because a message on a rail
 //! that is down at the peer would be lost. A peer whose program has not connected its queue pair is
-//! not heard either, and on a NIC a message to it is lost at once. While messages wait, this end
-//! therefore asks the peer's device whether the queue pair is connected. If the queue pair is not
-//! connected, the messages that were posted before the question are sent and lost, as on a NIC. If
-//! the device does not answer, messages no longer wait.
+//! not heard either. On a NIC, a message to such a peer is lost at once. While messages wait, this
+//! end therefore asks the peer's device whether the peer's queue pair is connected. If the queue
+//! pair is not connected, the messages that were posted before the question are sent and lost, as
+//! on a NIC. If the device does not answer, messages no longer wait.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(super) struct FirstContact {
 
 #[derive(Default)]
 enum Knowledge {
-    /// Nothing about the waiting requests.
+    /// Nothing is known, and no question is outstanding.
     #[default]
     None,
     /// The peer's device is asked. `before` is the number of oldest deferred requests that were
@@ -34,7 +34,8 @@ enum Knowledge {
     Asked { query: Query, before: usize },
     /// The peer is connected, so it will be heard.
     Connected { since: Instant },
-    /// The peer's device does not answer, or the peer is connected and is not heard.
+    /// The peer's device does not answer, or the connected peer was not heard within
+    /// `HEARING_TIMEOUT`.
     Silent,
 }
 
@@ -78,7 +79,8 @@ impl FirstContact {
         }
     }
 
-    /// Returns whether the peer's device does not answer. Nothing else is then asked of the device.
+    /// Returns whether the peer's device does not answer. Such a device is not asked for region
+    /// keys either.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.knowledge, Knowledge::Silent)
     }

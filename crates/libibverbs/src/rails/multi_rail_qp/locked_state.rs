@@ -107,7 +107,7 @@ impl LockedState {
         self.vqps().for_each(VirtualQp::shutdown);
     }
 
-    /// Sets the operations that the peer may request, or permits none.
+    /// Sets the operations that the peer may request. `None` permits no operation.
     ///
     /// # Errors
     /// The errors of [`VirtualQp::set_access`].

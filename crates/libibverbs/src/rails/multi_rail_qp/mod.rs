@@ -1,12 +1,11 @@
-//! A queue pair of the program for a connection over several rails: RC, UC or XRC. A virtual queue
-//! pair executes its requests.
+//! The program's RC, UC or XRC queue pair on a device with several rails. A virtual queue pair
+//! executes its requests.
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
 //! - [`first_contact`] bounds the time for which a UC queue pair waits for its peer.
-//! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
+//! - [`pending_connection`] connects later if the peer has not reset its queue pair yet.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
-//! - [`receive`] posts receives, and reports the event after the last receive of a shared receive
-//!   queue.
+//! - [`receive`] posts receives, and reports `IBV_EVENT_QP_LAST_WQE_REACHED`.
 //! - [`complete`] converts completions of the virtual queue pair to completions of the program.
 //! - [`locked_state`] holds the state that a lock protects.
 
@@ -42,7 +41,8 @@ pub(crate) struct CreateParams {
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
     pub(crate) srq: Option<Arc<VirtualSrq>>,
-    /// The XRC domain of an XRC receive queue pair, whose completion queues have no completions.
+    /// Set for an XRC receive queue pair. Its receives complete in the completion queues of the
+    /// domain's shared receive queues, so `send_cq` and `recv_cq` stay empty.
     pub(crate) xrc: Option<Arc<VirtualXrcDomain>>,
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
@@ -52,8 +52,8 @@ enum Peer {
     /// The program has not yet passed the peer's GID to `ibv_modify_qp`.
     #[default]
     Unknown,
-    /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet
-    /// known.
+    /// The queue pair connects to the device with this GID on rail 0. The GIDs of the device's
+    /// other rails are not yet known.
     Connecting(Gid),
     /// The peer's GIDs by rail.
     Connected(Vec<Gid>),
@@ -127,8 +127,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns the answer to a peer's query about an object that its requests name. `None` if the
-    /// queue pair has no such object.
+    /// Returns the answer to a peer's query about an object that the peer's requests name, or
+    /// `None` if the queue pair has no such object.
     pub(super) fn describe(&self, subject: Subject) -> Option<Vec<u8>> {
         match subject {
             Subject::Connection(_) | Subject::Connected { .. } => None,
@@ -154,10 +154,10 @@ impl MultiRailQp {
         self.failovers.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a query is answered. `from` is the address from which the query came, and
-    /// `device` is the GID that its sender states. Until the peer is known, any sender gets an
-    /// answer. While the queue pair connects, only the peer's device gets one. Once the peer's
-    /// addresses are known, only these addresses do.
+    /// Returns whether this end answers a query that came from the address `from`. `device` is the
+    /// GID that the query's sender states. While the peer is unknown, any sender gets an answer.
+    /// While the queue pair connects, only the peer's device gets an answer. Once the peer's
+    /// addresses are known, only these addresses get an answer.
     pub(super) fn accepts_peer(&self, from: Gid, device: &DeviceGid) -> bool {
         self.follow_peer(&lock(&self.locked));
         match &*lock(&self.peer) {
@@ -167,7 +167,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns whether a device states that it has the GID of the peer's device, or had it.
+    /// Returns whether the GID of the peer's device is among the present and former GIDs that
+    /// `device` states.
     pub(super) fn may_be_peer(&self, device: &DeviceGid) -> bool {
         lock(&self.peer).gids().first().is_some_and(|gid| device.includes(*gid))
     }
@@ -209,8 +210,8 @@ impl MultiRailQp {
         lock(&self.locked).vqp.close_reason().is_some()
     }
 
-    /// Does the same as [`QueueUser::drive`] on behalf of a program that may not poll, and first
-    /// drives the virtual queue pair without taking its completions. Does nothing if another thread
+    /// Drives the virtual queue pair without taking its completions, and then does the same as
+    /// [`QueueUser::drive`], in case the program does not poll. Does nothing if another thread
     /// holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
         if let Ok(mut locked) = self.locked.try_lock() {

@@ -1,7 +1,7 @@
 //! A connection that is made after RTR. A queue pair of a NIC enters RTR and RTS without its peer.
 //! Over several rails, a queue pair needs the peer's connection data. A peer whose last connection
-//! has ended has no data until its program resets it. The queue pair then enters RTR and RTS
-//! without the data, continues to query the peer, and connects when the peer answers.
+//! has ended has no data until its program resets it. With such a peer, the queue pair enters RTR
+//! and RTS without the data, continues to query the peer, and connects when the peer answers.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl PendingConnection {
     }
 
     /// Returns the peer's connection data if the peer has answered. Otherwise sends the query again
-    /// if that is due. Never blocks, and returns nothing once the connection has failed.
+    /// if that is due. Never blocks, and returns `Pending` once the connection has failed.
     ///
     /// # Errors
     /// `Invalid` if the peer has no such queue pair, or does not answer.

@@ -1,4 +1,4 @@
-//! Posting receives, and the event after the last receive of a shared receive queue.
+//! Posting receives, and the event `IBV_EVENT_QP_LAST_WQE_REACHED`.
 
 use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, WcOpcode, WcStatus};
 
@@ -48,7 +48,7 @@ impl MultiRailQp {
     }
 
     /// Reports the event [`AsyncEvent::LastWqeReached`] of a queue pair in ERR with a shared
-    /// receive queue, when none of its messages waits for a receive.
+    /// receive queue, once none of its messages waits for a receive.
     pub(super) fn report_last_wqe(&self, locked: &mut LockedState) {
         if locked.state == QpState::Err && locked.vqp.waiting_messages() == 0 {
             self.raise_last_wqe(locked);

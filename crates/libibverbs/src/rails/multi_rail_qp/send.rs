@@ -52,7 +52,7 @@ impl MultiRailQp {
             return Err(PostError { index: 0, error });
         }
         // A window that the sending virtual queue pair binds would grant nothing to requests that
-        // arrive at the receiving one.
+        // arrive at the receiving virtual queue pair.
         if locked.sender.is_some()
             && let Some(index) = wrs.iter().position(|wr| wr.op.is_local())
         {
@@ -155,7 +155,7 @@ impl MultiRailQp {
     }
 
     /// Queries the peer for the region and the shared receive queue that a request names, unless
-    /// they are known or queried.
+    /// they are known or already queried.
     fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
         for object in locked.region_keys.unrequested(wr) {
             let query = self.query_peer(locked, |qpn| object.subject(qpn))?;
@@ -168,7 +168,7 @@ impl MultiRailQp {
     /// the number of the peer's queue pair.
     fn query_peer(&self, locked: &LockedState, about: impl FnOnce(Qpn) -> Subject) -> Result<Query> {
         self.follow_peer(locked);
-        // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
+        // A queue pair in RTS has a destination, so the default is never used.
         let subject = about(locked.attr.dest_qpn.unwrap_or(Qpn::new(0)));
         let peer = lock(&self.peer).gids().to_vec();
         Ok(Query::new(&self.domain.rendezvous, random()?, peer, subject, None))
@@ -185,14 +185,14 @@ impl MultiRailQp {
     }
 
     /// Posts the deferred requests in order, up to the first request whose keys are still unknown.
-    /// Completes them with an error instead if that request fails, the queue pair is in ERR, or the
-    /// peer has closed its end. Never blocks.
+    /// The deferred requests end without being posted if the oldest request fails, or in the cases
+    /// of `end_deferred`. Never blocks.
     pub(super) fn post_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;
         }
         if self.end_deferred(locked) || locked.state == QpState::Sqd {
-            return; // no request begins, and so none fails
+            return; // in SQD no request begins, so none fails
         }
         if let Some(pending) = &mut locked.pending {
             if !pending.has_failed(self.domain.rendezvous.timeout()) {
@@ -246,8 +246,9 @@ impl MultiRailQp {
                     return;
                 }
                 Lookup::NotFound | Lookup::Failed(_) | Lookup::Pending | Lookup::NotQueried => {
-                    // The peer's NIC refuses the request (NAK: remote access error), and reports an
-                    // event to the peer's program. A NIC drops such a request of UC.
+                    // The request is posted with an unknown key, so that the peer's NIC refuses it
+                    // (NAK: remote access error) and reports an event to the peer's program. In UC,
+                    // the peer's NIC drops it.
                     let key = match object {
                         PeerObject::Region(key) => key,
                         PeerObject::SharedReceiveQueue(_) => replace_by_refused_request(locked),
@@ -263,7 +264,7 @@ impl MultiRailQp {
     }
 
     /// Returns how many of the oldest deferred requests do not wait for the peer's first message.
-    /// Binds and invalidations never do.
+    /// Binds and invalidations never wait for this message.
     ///
     /// # Errors
     /// `System` if the system's random source cannot be read.
@@ -287,16 +288,16 @@ impl MultiRailQp {
     /// requests.
     ///
     /// Does nothing while earlier requests are outstanding, because requests complete in posting
-    /// order. The next [`MultiRailQp::post_deferred`] tries again, and gives the outstanding
-    /// requests up after the timeout of queries. Does nothing either if the virtual queue pair has
+    /// order. The next [`MultiRailQp::post_deferred`] tries again, and gives up the outstanding
+    /// requests after the timeout of a query. Also does nothing if the virtual queue pair has
     /// ended, because [`MultiRailQp::collect`] then decides how the requests end.
     fn fail_front(&self, locked: &mut LockedState, status: WcStatus) {
         if locked.sender().close_reason().is_some() {
             return;
         }
         if locked.sender().outstanding() > 0 {
-            // Unsignalled requests complete only with a later signalled request. None will be
-            // posted, so the wait is bounded.
+            // Unsignalled requests complete only with a later signalled request. No later request
+            // will be posted, so the wait is bounded.
             let since = *locked.failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.domain.rendezvous.timeout() {
                 return;
@@ -368,8 +369,8 @@ impl MultiRailQp {
 }
 
 /// Replaces the oldest deferred request, which names a shared receive queue that the peer does not
-/// have, by a request that the peer's NIC refuses with the same error: a WRITE with the returned
-/// key to the last byte of the address space. No region or window contains that byte.
+/// have, by a WRITE with the returned key to the last byte of the address space. The peer's NIC
+/// refuses the WRITE with the same error, because no region or window contains that byte.
 fn replace_by_refused_request(locked: &mut LockedState) -> Key {
     let key = Key(u32::MAX);
     if let Some(wr) = locked.deferred.front_mut() {

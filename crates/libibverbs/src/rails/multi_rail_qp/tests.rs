@@ -289,7 +289,7 @@ fn request_before_unknown_rkey_is_not_delayed() {
     let (a, b) = connected();
     b.post_recv(10);
     a.qp.post_send(&[a.send(1), a.write(2, b.remote())]).expect("the requests are valid");
-    // No end answers the query of the second request.
+    // The query for the second request stays unanswered.
     assert_eq!(completions(&a, &b, 1, || {}), [(1, WcStatus::Success)]);
 }
 
@@ -385,7 +385,7 @@ fn deferred_send_fails_after_unsignalled_sends() {
     b.post_recv(10);
     let unsignalled = a.send(1).with_flags(SendFlags::empty());
     a.qp.post_send(&[unsignalled, a.write(2, b.remote())]).expect("the requests are valid");
-    // No end answers the query. No signalled request follows the first request, so the queue pair
+    // The query stays unanswered. No signalled request follows the first request, so the queue pair
     // flushes the first request.
     let found = completions(&a, &b, 2, || {});
     assert_eq!(found, [(1, WcStatus::Flushed), (2, WcStatus::RetryExceeded)]);

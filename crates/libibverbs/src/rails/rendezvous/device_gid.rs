@@ -8,7 +8,7 @@ use mitra_verbs::{Codec, Gid, Malformed, Reader};
 /// The maximum number of former GIDs. The oldest is forgotten first.
 const MAX_FORMER: usize = 8;
 
-/// The GID of rail 0, and the former ones, oldest first.
+/// The GID of rail 0, and its former GIDs, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::rails) struct DeviceGid {
     pub(in crate::rails) current: Gid,
@@ -16,7 +16,7 @@ pub(in crate::rails) struct DeviceGid {
 }
 
 impl DeviceGid {
-    /// Returns the GID of a device that had no other before.
+    /// Returns the GID of a device without former GIDs.
     pub(in crate::rails) fn new(current: Gid) -> DeviceGid {
         DeviceGid { current, former: Vec::new() }
     }

@@ -56,10 +56,10 @@ pub(super) struct GsiQp {
 }
 
 impl GsiQp {
-    /// Creates the queue pair, and posts its receives, to `srq` if there is one. The NIC then
-    /// reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives
-    /// after [`GsiQp::arm`]. In contrast to an armed completion queue, this does not affect which
-    /// thread drives the NIC.
+    /// Creates the queue pair, and posts its receives, to `srq` if there is one. With `srq`, the
+    /// NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives
+    /// after [`GsiQp::arm`]. In contrast to an armed completion queue, an armed shared receive
+    /// queue does not affect which thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
@@ -113,7 +113,8 @@ impl GsiQp {
         posted.map_err(|e| e.error)
     }
 
-    /// Requests an event for the next datagram, or at once if one waits already.
+    /// Requests an event for the next datagram, or at once if a datagram already waits. Does
+    /// nothing without a shared receive queue.
     ///
     /// # Errors
     /// The error of the NIC.
@@ -121,8 +122,8 @@ impl GsiQp {
         self.srq.map_or(Ok(()), |srq| self.nic.provider.arm_srq(srq, SLOTS as u32))
     }
 
-    /// Joins the multicast group for questions that any device on the rail may answer, this one
-    /// included: a program may know its own device by a former GID.
+    /// Joins the multicast group of the rendezvous. This device also receives its own questions to
+    /// the group, because a program may know its own device by a former GID.
     ///
     /// # Errors
     /// The error of the NIC, for instance if the system has no multicast on its interface.
@@ -130,7 +131,7 @@ impl GsiQp {
         self.nic.provider.attach_mcast(self.qpn, self.group, true)
     }
 
-    /// Does the same as [`GsiQp::send`].
+    /// Drops the datagram in the cases of [`GsiQp::send`].
     pub(super) fn send_to_group(&mut self, bytes: &[u8]) {
         self.send(self.group, bytes);
     }

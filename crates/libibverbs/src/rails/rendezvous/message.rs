@@ -50,7 +50,7 @@ const OWNER: u8 = 6;
 const ENDED: u8 = 7;
 const REACH: u8 = 8;
 
-// The other kinds of messages are queries.
+// A message of any other kind is a query. Its kind names the subject.
 codec! {
     enum Subject {
         1 => Connection(qpn),
@@ -109,8 +109,8 @@ impl Codec<'_> for Message {
     }
 }
 
-/// Encodes a message as [`MAGIC`], the query's id, and the message. An answer has the id of its
-/// query, and an owner's answer the id of the question.
+/// Encodes a message as [`MAGIC`], the query's id, and the message. An `Answer` has the id of the
+/// `Query`, and an `Owner` the id of the `WhoHas`.
 pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     id.put(&mut out);

@@ -53,7 +53,7 @@ const MAX_RECEIVED: usize = 256;
 /// The queue pairs 1 of all rails, the queries that peers have sent, and the queries of this end.
 pub(super) struct Rendezvous {
     gsi_qps: Vec<Mutex<GsiQp>>,
-    /// The GID of this device, which is that of rail 0.
+    /// The present and former GIDs of this device's rail 0.
     device: Mutex<DeviceGid>,
     /// The queries of peers that wait for an answer.
     received: Mutex<VecDeque<ReceivedQuery>>,
@@ -73,14 +73,13 @@ struct OutstandingQuery {
     search: Option<OwnerSearch>,
     /// The first answer that has arrived.
     answer: Option<Answer>,
-    /// The time of the peer's last message that the connection of its queue pair has ended and that
-    /// the queue pair is not reset yet.
+    /// The time of the peer's last `Message::Ended`.
     ended: Option<Instant>,
 }
 
 impl OutstandingQuery {
     /// Returns whether an answer comes from an address of the peer. `data` are the connection data
-    /// in it.
+    /// in the answer.
     fn accepts(&self, rail: usize, from: Gid, data: Option<&[u8]>) -> bool {
         self.peer.contains(&from)
             || self.search.as_ref().is_some_and(|search| search.accepts(rail, from, data))
@@ -90,7 +89,7 @@ impl OutstandingQuery {
 pub(super) enum PeerConnection {
     Data(ConnectInfo),
     /// The peer has not reset its queue pair since the last connection ended. The query continues,
-    /// and is answered once the peer has reset it.
+    /// and is answered once the peer has reset the queue pair.
     AwaitsReset(Query),
 }
 
@@ -130,13 +129,14 @@ impl Rendezvous {
         }))
     }
 
-    /// Records the present GID of this device. Queries for the former ones are still answered.
+    /// Records the present GID of this device. Queries for former GIDs are still answered.
     pub(super) fn set_device_gid(&self, gid: Gid) {
         lock(&self.device).set(gid);
     }
 
-    /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not
-    /// until the peer resets its queue pair. Both ids must be unpredictable (see [`Query::new`]).
+    /// Queries a peer for the connection data of its queue pair, and waits for the answer. Does not
+    /// wait for the peer to reset the queue pair. Both ids must be unpredictable (see
+    /// [`Query::new`]).
     ///
     /// # Errors
     /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of
@@ -168,8 +168,9 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
     }
 
-    /// Answers a query of a peer about a queue pair whose connection has ended and that is not
-    /// reset yet. `info` are the data of that connection, by which the peer recognizes the device.
+    /// Answers a query about a queue pair that the program has not reset since its connection
+    /// ended. `info` are the data of the ended connection, by which the peer recognizes this
+    /// device.
     pub(super) fn answer_ended(&self, query: &ReceivedQuery, info: &ConnectInfo) {
         let message = Message::Ended(info.encode());
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
@@ -180,8 +181,8 @@ impl Rendezvous {
         std::mem::take(&mut lock(&self.reach))
     }
 
-    /// Sends a message about a UD queue pair on a rail, to an address, or without one to the
-    /// devices in the group of the rendezvous.
+    /// Sends a message about a UD queue pair on a rail. `to` is the destination, or `None` for the
+    /// multicast group of the rendezvous.
     pub(super) fn send_reach(&self, rail: usize, to: Option<Gid>, reach: Reach) {
         let Some(gsi_qp) = self.gsi_qps.get(rail) else { return };
         let bytes = encode(0, &Message::Reach(reach));
@@ -258,8 +259,8 @@ pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
     ))?)
 }
 
-/// Returns the limits of a NIC of a further rail. There, UD queue pairs can be attached to as many
-/// multicast groups as `limits` permits, beside the group of the rendezvous.
+/// Returns the limits of the NIC of a rail other than rail 0. UD queue pairs can be attached to as
+/// many multicast groups as `limits` permits, in addition to the group of the rendezvous.
 pub(super) fn limits_of_further_rail(limits: Limits) -> Limits {
     let Limits { mcast_groups, mcast_attached, .. } = limits;
     Limits { mcast_groups: mcast_groups + 1, mcast_attached: mcast_attached + 1, ..limits }
@@ -271,7 +272,7 @@ pub(super) struct Query {
     id: u64,
     subject: Subject,
     started: Instant,
-    /// The number of transmissions so far, including those on rails without a known GID. Determines
+    /// The number of transmissions so far, including turns of rails without a known GID. Determines
     /// the rail of the next transmission.
     transmissions: u32,
     next_transmission: Instant,
@@ -280,8 +281,8 @@ pub(super) struct Query {
 impl Query {
     /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id`
     /// must be unpredictable, because an attacker who forges an answer has to guess it. `peer`
-    /// contains the peer's GIDs by rail, as far as they are known. If the peer does not answer
-    /// there, the query searches its other addresses by `search`.
+    /// contains the peer's GIDs by rail, as far as they are known. If the peer does not answer at
+    /// these GIDs, `search` finds its other addresses.
     pub(super) fn new(
         rendezvous: &Arc<Rendezvous>,
         id: u64,
@@ -309,15 +310,15 @@ impl Query {
     }
 
     /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last
-    /// transmission. Successive transmissions use the rails in turn, and all addresses that the
-    /// search has found.
+    /// transmission. Successive transmissions use the rails in turn. Each transmission also goes to
+    /// all addresses that the search has found.
     fn transmit_if_due(&mut self) {
         let now = Instant::now();
         if now < self.next_transmission {
             return;
         }
-        // Copies, because `Rendezvous::poll` locks the queries while it holds the lock of a queue
-        // pair.
+        // The fields are copied, because `Rendezvous::poll` locks the queries while it holds the
+        // lock of a queue pair.
         let Some((peer, search)) = self.read(|query| Some((query.peer.clone(), query.search.clone()))) else {
             return;
         };
@@ -357,8 +358,8 @@ impl Query {
     /// again if that is due. Never blocks.
     ///
     /// # Errors
-    /// `Invalid` if within [`Rendezvous::timeout`] no answer has arrived, nor a message that the
-    /// peer awaits a reset.
+    /// `Invalid` if neither an answer nor a `Message::Ended` has arrived within
+    /// [`Rendezvous::timeout`].
     pub(super) fn poll(&mut self) -> Poll<Result<Answer>> {
         if let Some(answer) = self.read(|query| query.answer.clone()) {
             return Poll::Ready(Ok(answer));

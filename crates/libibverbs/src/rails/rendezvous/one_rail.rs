@@ -1,7 +1,7 @@
 //! The answer of a device with one rail to peers with several.
 //!
 //! A peer with several rails queries queue pair 1 for connection data. A device with one rail has
-//! none. Its answer says so at once, and the device explains the mismatch, because the program at
+//! no such data, and answers so at once. The device also logs the mismatch, because the program at
 //! this end may wait for its peer without an error. UD queue pairs need no such data: the device
 //! answers that they can be reached on its rail.
 
@@ -29,7 +29,7 @@ pub(in crate::rails) struct OneRail {
 }
 
 /// Returns the limits of a NIC on which the program can create as many objects as `limits` permits,
-/// beside those of queue pair 1.
+/// in addition to the objects of queue pair 1.
 pub(in crate::rails) fn limits_of_nic(limits: Limits) -> Limits {
     let Limits { pds, mrs, cqs, qps, srqs, .. } = limits;
     Limits { pds: pds + 1, mrs: mrs + 1, cqs: cqs + 2, qps: qps + 1, srqs: srqs + 1, ..limits }
@@ -56,8 +56,8 @@ impl OneRail {
         Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
     }
 
-    /// Changes the address of the device. Former GIDs are not kept, because no question for them
-    /// can arrive.
+    /// Changes the address of the device. Former GIDs are not kept, because the device is not in
+    /// the multicast group that is asked for them.
     pub(in crate::rails) fn set_gid(&self, gid: Gid) {
         *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
@@ -91,7 +91,7 @@ impl OneRail {
             replies.push((from, reply));
         });
         replies.iter().for_each(|(to, reply)| gsi_qp.send(*to, reply));
-        // A dead NIC receives nothing.
+        // Only a dead NIC refuses, and a dead NIC receives nothing.
         let _ = gsi_qp.arm();
         true
     }

@@ -1,4 +1,4 @@
-//! The search for the device that has a GID on the rails other than rail 0.
+//! The search, on all rails but rail 0, for the device that has a GID.
 //!
 //! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either
 //! end is down. The queue pairs 1 of all rails but rail 0 are members of a multicast group. A query
@@ -8,15 +8,15 @@
 //!
 //! Any host on the rail can claim the GID, as any host can send from the address of rail 0
 //! (docs/security.md). A false claim does not displace the owner: the query goes to several
-//! addresses, and only connection data that agree with the GID and the address end it.
+//! addresses, and only connection data that agree with the GID and the address end the query.
 
 use mitra_failover::ConnectInfo;
 use mitra_verbs::Gid;
 
 /// The maximum number of addresses that a search finds. Further claims are dropped.
 const MAX_OWNERS: usize = 8;
-/// The number of transmissions of a query on rail 0 before the group is asked. It is 0 if rail 0 is
-/// down at this end.
+/// The number of transmissions of a query on rail 0 before the group is asked. If rail 0 is down at
+/// this end, the group is asked with the first transmission.
 const FIRST_QUESTION: u32 = 3;
 /// The number of transmissions from one question to the next. It bounds the load on a rail's
 /// members.
@@ -25,12 +25,12 @@ const QUESTION_INTERVAL: u32 = 4;
 /// A search of this end.
 #[derive(Clone)]
 pub(in crate::rails) struct OwnerSearch {
-    /// The id of the questions. It must be unpredictable, and another one than the id of the query,
-    /// because all members of the multicast group see it.
+    /// The id of the questions. It must be unpredictable. It differs from the id of the query,
+    /// because all members of the multicast group see the id of a question.
     pub(super) id: u64,
     pub(super) gid: Gid,
-    /// The rails and addresses from which an answer has come, with the GIDs that the devices have
-    /// now.
+    /// The answers: the rail and the address from which each came, and the present GID of the
+    /// device.
     owners: Vec<(usize, Gid, Gid)>,
 }
 
@@ -53,8 +53,8 @@ impl OwnerSearch {
     }
 
     /// Returns whether an answer comes from an address that the search has found, and contains
-    /// connection data in which rail 0 has the GID of the claim and the rail of the answer has that
-    /// address. The answer that there is no such queue pair is not accepted, because it contains
+    /// connection data that agree with the claim. In these data, rail 0 has the claimed GID, and
+    /// `rail` has the address `from`. A negative answer is not accepted, because it contains
     /// nothing that could be checked.
     pub(super) fn accepts(&self, rail: usize, from: Gid, answer: Option<&[u8]>) -> bool {
         let agrees = |info: &ConnectInfo| {

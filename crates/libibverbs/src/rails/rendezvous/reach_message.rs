@@ -19,12 +19,12 @@ pub(in crate::rails) struct DeviceAddress {
     pub(in crate::rails) gids: Vec<Gid>,
     /// The rails whose ports are up at this device.
     pub(in crate::rails) up: RailMask,
-    /// The first GID, and the former ones. Programs may know the device by any of these.
+    /// The GID of rail 0, and its former GIDs. Programs may know the device by any of them.
     pub(in crate::rails) device: DeviceGid,
 }
 
 impl DeviceAddress {
-    /// Returns the address of a device that has these GIDs by rail, and no former ones.
+    /// Returns the address of a device that has these GIDs by rail, and no former GIDs.
     pub(in crate::rails) fn new(gids: Vec<Gid>, up: RailMask) -> DeviceAddress {
         let device = DeviceGid::new(gids[0]);
         DeviceAddress { gids, up, device }
@@ -55,20 +55,20 @@ pub(in crate::rails) struct QpNumbers {
 pub(in crate::rails) struct Reach {
     pub(in crate::rails) kind: ReachKind,
     pub(in crate::rails) device: DeviceAddress,
-    /// A queue pair of the sender: the one that sends, or the one that was asked for.
+    /// The sender's queue pair that sends datagrams, or that was asked for.
     pub(in crate::rails) qp: Option<QpNumbers>,
 }
 
 /// The purpose of a [`Reach`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::rails) enum ReachKind {
-    /// Asks the device with this GID for the queue pair with this number, or only whether it can be
-    /// reached if the number is 0.
+    /// Asks the device with this GID for the queue pair with this number. If the number is 0, asks
+    /// only whether the device can be reached.
     Ask { device: Gid, qpn: Qpn },
     /// Answers [`ReachKind::Ask`] for this number. The device has no such queue pair if
     /// [`Reach::qp`] is `None`.
     Answer { qpn: Qpn },
-    /// Asks nothing.
+    /// States the sender's data, and needs no answer.
     Tell,
 }
 

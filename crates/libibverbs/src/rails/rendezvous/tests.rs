@@ -1,4 +1,4 @@
-//! Queries between devices of two rails, some of which lie about the GID that they have.
+//! Queries between devices with two rails. Some devices lie about their GID.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -42,7 +42,7 @@ impl Device {
         self.info().gids().next().expect("a device has rails")
     }
 
-    /// Answers all queries that have arrived with these connection data, and returns their number.
+    /// Sends `answer` to all queries that have arrived, and returns the number of queries.
     fn answer_all(&self, answer: Option<&ConnectInfo>) -> usize {
         let received = self.rendezvous.take_received();
         received.iter().for_each(|query| self.rendezvous.answer(query, answer.map(ConnectInfo::encode)));
@@ -54,7 +54,7 @@ fn random_id() -> u64 {
     random().expect("the system has a random source")
 }
 
-/// Queries `to` from `from`, and calls `answer` until the answer is there.
+/// Sends a query from `from` to `to`, and calls `answer` until the query ends.
 fn query(from: &Device, to: &Device, mut answer: impl FnMut()) -> ConnectInfo {
     thread::scope(|scope| {
         let query = scope
@@ -95,7 +95,8 @@ fn queries_that_wait_for_an_answer_are_bounded() {
     let query = Message::Query(Subject::Connection(local.qp.qpn()), DeviceGid::new(peer.gid()));
     for id in 0..2 * MAX_RECEIVED as u64 {
         lock(&peer.rendezvous.gsi_qps[0]).send(local.gid(), &encode(id, &query));
-        // The queue pair has fewer receives than there are queries.
+        // The queue pair has fewer receives than there are queries, so each query is received
+        // before the next is sent.
         let started = Instant::now();
         while lock(&local.rendezvous.received).len() as u64 <= id.min(MAX_RECEIVED as u64 - 1)
             && started.elapsed() < Duration::from_secs(20)
@@ -112,8 +113,8 @@ fn false_owner_neither_ends_nor_wins_the_query() {
     let (local, peer) = (Device::new(None), Device::new(None));
     let impostor = Device::new(Some(peer.gid()));
     local.nics[0].faults().fail(Failure::LinkDown);
-    // Its own connection data, and that there is no such queue pair. The owner answers only after
-    // that.
+    // The impostor answers in turn with its own connection data and that there is no such queue
+    // pair. The owner answers only after four of these lies.
     let mut lies = 0;
     let answer = query(&local, &peer, || {
         let forged = impostor.info();

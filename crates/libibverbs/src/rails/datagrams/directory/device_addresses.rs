@@ -9,14 +9,14 @@ use super::{Directory, MAX_DESTINATIONS, MAX_PEERS, Peer, QpTable};
 use crate::rails::rendezvous::DeviceAddress;
 
 impl Directory {
-    /// Records the address of a device, which has sent a message on `rail`. Returns false if other
-    /// addresses of the device are known, and the device is alive there.
+    /// Records the address that a device has stated in a message on `rail`. Returns false if the
+    /// device is alive at other addresses, and the message does not come from one of them.
     pub(super) fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
         let gid = address.gids[0];
         let from = (rail, address.gids[rail]);
         let former = address.device.former.clone();
-        // A message from a changed address does not prove that the device is the same. Messages
-        // from its unchanged addresses on other rails do.
+        // A message from a changed address does not prove that the device is the same. A message
+        // from an unchanged address on another rail does.
         let is_unproven = |old: &Peer| old.is_alive(now) && !old.is_at(from) && old.shares_rail(&address);
         if former.iter().filter_map(|gid| self.peers.get(gid)).any(is_unproven) {
             return false;
@@ -24,8 +24,8 @@ impl Directory {
         let mut is_same = false;
         if let Some(peer) = self.peers.get_mut(&gid) {
             is_same = peer.address.gids == address.gids;
-            // While the device is alive, only a message from one of its addresses changes the
-            // others.
+            // While the device is alive, only a message from a known address changes its other
+            // addresses.
             if !is_same && !peer.is_at(from) && peer.is_alive(now) {
                 return false;
             }
@@ -43,8 +43,8 @@ impl Directory {
     }
 
     /// Records a new device, or new addresses of a known device. `from` is the rail and the address
-    /// of its message. The other data of a known device stay if `from` is one of its earlier
-    /// addresses.
+    /// of the device's message. If a known device already had the address `from`, its other data
+    /// stay.
     fn replace_peer(&mut self, now: Duration, from: (usize, Gid), address: DeviceAddress) {
         let gid = address.gids[0];
         let mut peer = Peer {
@@ -80,11 +80,11 @@ impl Directory {
         }
         let misses = vec![0; address.gids.len()];
         self.peers.insert(gid, Peer { misses, address, heard: now, ..peer });
-        // A program that uses this GID means this device.
+        // From now on, a program that uses this GID means this device.
         self.renamed.remove(&gid);
     }
 
-    /// Records a former GID of a device if a program uses it, and no other live device has it or
+    /// Records a former GID of a device, if a program uses this GID and no other live device has or
     /// had it.
     fn rename(&mut self, now: Duration, former: Gid, gid: Gid) {
         let is_used = self.destinations_at(former).next().is_some();

@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{ANY_QPN, Answer, Destination, Directory, IN_USE, Outgoing, contains};
 use crate::rails::rendezvous::{Reach, ReachKind};
 
-/// The time between two questions without an answer.
+/// The time between two questions while the answer is awaited.
 pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(20);
 /// The time between two questions to a device that has answered, or that does not answer.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two probes of the rails to a device.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// The group on the other rails is asked with every n-th question on rail 0.
+/// The number of questions on rail 0 for each question to the multicast group on the other rails.
 const QUESTIONS_PER_GROUP: u32 = 4;
 /// The time between two announcements of a queue pair that sends to multicast groups.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);
@@ -46,7 +46,8 @@ impl Directory {
                     Some(peer) => peer.address.gids.get(rail).copied(),
                     None => (rail == 0).then_some(gid),
                 };
-                // A device that is no longer heard may have other addresses.
+                // A device that is no longer heard may have other addresses, so the group is asked
+                // too.
                 let ask_group = peer.is_none_or(|peer| !peer.is_alive(now))
                     && if contains(own.up, 0) {
                         resolution.questions % QUESTIONS_PER_GROUP == QUESTIONS_PER_GROUP - 1
@@ -68,8 +69,8 @@ impl Directory {
         }
     }
 
-    /// Asks the devices to which datagrams are sent on all rails whether they can be reached, and
-    /// tells devices of changed ports.
+    /// Asks, on all rails, the devices to which datagrams are sent whether they can be reached.
+    /// Tells devices of changed ports.
     fn probe(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
         let Directory { own, peers, next_transmit, .. } = self;
         for (gid, peer) in peers.iter_mut() {

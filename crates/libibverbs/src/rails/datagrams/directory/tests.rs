@@ -18,7 +18,7 @@ fn gid(end: usize, rail: usize) -> Gid {
     IpAddr::from([10, rail as u8, 0, end as u8]).into()
 }
 
-/// The number of a queue pair on a rail. Ends may have equal numbers for different queue pairs.
+/// The number of a queue pair on a rail. Queue pairs of different ends may have equal numbers.
 fn number(qpn: Qpn, rail: usize) -> Qpn {
     Qpn::new(qpn.value() + 0x100 * rail as u32)
 }
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Returns the messages that an end sends by itself in a time, and does not deliver them.
+    /// Returns the messages that an end sends by itself within `time`, and does not deliver them.
     fn sent_by(&mut self, end: usize, time: Duration) -> Vec<(Duration, Outgoing)> {
         let (began, until) = (self.now, self.now + time);
         let mut sent = Vec::new();
@@ -204,7 +204,8 @@ fn second_queue_pair_of_a_foreign_device_is_not_awaited() {
     let third = Qpn::new(0x33);
     assert_eq!(world.ends[0].route(world.now, QPN, foreign, third), as_addressed(third));
     assert_eq!(world.ends[0].route(world.now, QPN, gid(8, 0), QPN), Route::Wait, "another device");
-    // A device that answers has no silent queue pairs, only unknown ones.
+    // A device that answers for one queue pair is not silent, so a datagram to another queue pair
+    // waits for an answer.
     world.ends[0].route(world.now, QPN, gid(1, 0), third);
     world.run(2 * MS);
     assert_eq!(world.ends[0].route(world.now, QPN, gid(1, 0), QPN), Route::Wait);
@@ -296,11 +297,11 @@ fn false_addresses_do_not_displace_a_device_that_is_alive() {
     end.handle(now, 1, liar, claim(vec![gid(0, 0), liar]));
     end.handle(now, 1, liar, claim(vec![liar]));
     assert_eq!(*end, before, "the claims are ignored");
-    // The device's own address on rail 0 may change the others.
+    // A message from the device's own address on rail 0 may change its other addresses.
     end.handle(now, 0, gid(1, 0), claim(vec![gid(1, 0), gid(8, 1)]));
     assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(8, 1));
-    // So may the device after its NIC of rail 1 came back with another address, once it is silent
-    // at the old one.
+    // Once the device is silent at its old addresses, a message from a new address on rail 1 may do
+    // so too.
     end.handle(now + ADDRESS_LIFETIME, 1, gid(9, 1), claim(vec![gid(1, 0), gid(9, 1)]));
     assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(9, 1));
 }
@@ -348,8 +349,8 @@ fn queue_pairs_that_a_device_has_asked_for_are_bounded() {
     assert_eq!(world.ends[0].peers[&gid(1, 0)].told.len(), MAX_QPS);
 }
 
-/// A device that states this device's GID as its own would get the datagrams of this device to
-/// itself.
+/// If this device accepted a device that states the same GID, the impostor would get the datagrams
+/// that this device sends to itself.
 #[test]
 fn device_with_the_gid_of_this_one_is_ignored() {
     let mut end = device(0, 2);

@@ -52,7 +52,7 @@ fn successes(wr_ids: impl IntoIterator<Item = u64>) -> Vec<(u64, WcStatus)> {
     wr_ids.into_iter().map(|wr_id| (wr_id, WcStatus::Success)).collect()
 }
 
-/// As on a NIC: the requests are sent, so they complete in order, those that are invalid with their
+/// As on a NIC, the requests are sent and complete in order. Invalid requests complete with their
 /// errors.
 #[test]
 fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
@@ -70,7 +70,7 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     assert_eq!(found, [(60, WcStatus::LocalQpOperation), (61, WcStatus::Flushed)]);
     assert_eq!(a.qp.query().state, QpState::Sqe);
     a.qp.modify(&QpAttr::to(QpState::Rts)).expect("SQE leads to RTS");
-    // The peer connects. Nothing of what was lost arrives, and what is posted now does.
+    // The peer connects. No lost message arrives. A message that is posted now arrives.
     enter_rts(&b, &a);
     a.qp.post_send(&[a.send(70)]).expect("the queue has room");
     assert_eq!(completions(&a, &b, 1, || b.answer_peers()), successes([70]));
@@ -78,8 +78,8 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     assert_eq!(b.memory.load(0), 0, "no WRITE was executed");
 }
 
-/// Returns a function from `wr_id` and key to a bind of a window in the memory of an end, and the
-/// window's first key.
+/// Returns a function that makes a bind with a `wr_id` and a key, for a window in the memory of an
+/// end. Also returns the window's first key.
 fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::WINDOW_BIND;
     let mr = end.pd.register(&end.memory, access).expect("memory can be registered");
@@ -94,8 +94,8 @@ fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
     (bind, mw.rkey)
 }
 
-/// Has the device of `b` answer the first question of `a`: the peer is not connected. Returns the
-/// next completions of `a`.
+/// Lets the device of `b` answer the first question of `a`. The answer is that the peer is not
+/// connected. Returns the next completions of `a`.
 fn answer_first_question(a: &End, b: &End) -> Vec<(u64, WcStatus)> {
     let rendezvous = &b.device.domain().rendezvous;
     let started = Instant::now();
@@ -115,8 +115,8 @@ fn answer_first_question(a: &End, b: &End) -> Vec<(u64, WcStatus)> {
     found
 }
 
-/// The peer has connected and was not driven since, so it was not heard. Later messages are not
-/// lost.
+/// The peer has connected, but was not driven since, so it was not heard. Messages to it wait and
+/// are not lost.
 #[test]
 fn messages_to_a_connected_peer_wait_until_it_is_heard() {
     let (a, b) = unheard();
@@ -131,8 +131,8 @@ fn messages_to_a_connected_peer_wait_until_it_is_heard() {
     assert_eq!(completions(&b, &a, 3, || {}), successes(50..53));
 }
 
-/// Of the messages that wait, only those are lost that were posted before the question to which the
-/// answer belongs.
+/// An answer concerns only the messages that were posted before its question. Later messages wait
+/// for the next answer.
 #[test]
 fn messages_after_the_question_are_not_lost_by_its_answer() {
     let (a, b) = unheard();
@@ -147,7 +147,8 @@ fn messages_after_the_question_are_not_lost_by_its_answer() {
     assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
 }
 
-/// A bind before the message is executed before the answer, so the answer does not concern it.
+/// A bind that precedes the message completes before the answer arrives. The answer then concerns
+/// only the message.
 #[test]
 fn messages_after_the_question_are_not_lost_for_a_bind_before_it() {
     let (a, b) = unheard();
@@ -177,13 +178,13 @@ fn messages_to_a_silent_device_wait_once_only() {
     };
     a.qp.post_send(&[a.send(1), a.write(2, b.remote())]).expect("the queue has room");
     assert_eq!(wait(), successes([1, 2]));
-    // No other question is asked, not even for the keys of the region.
+    // No further question is asked, not even for the keys of the region.
     let rendezvous = &b.device.domain().rendezvous;
     drop(rendezvous.take_received());
     a.qp.post_send(&[a.send(3), a.write(4, b.remote())]).expect("the queue has room");
     assert_eq!(a.poll(), successes([3, 4]));
     assert_eq!(a.qp.query().state, QpState::Rts);
-    // The peer connects all the same, and is heard.
+    // The peer connects later, and is heard.
     b.post_recv(50);
     enter_rts(&b, &a);
     let started = Instant::now();
@@ -213,7 +214,8 @@ fn peer_that_is_being_connected_is_waited_for() {
     assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
 }
 
-/// A bind needs nothing of the peer. A bind behind a message is executed behind the message.
+/// A bind needs nothing of the peer. A bind that is posted after a message is executed after the
+/// message.
 #[test]
 fn binds_do_not_wait_for_the_peer() {
     let (a, b) = unheard();
@@ -233,7 +235,7 @@ fn binds_do_not_wait_for_the_peer() {
     assert_eq!(completions_of_unheard(&a, &b, 4), successes(2..6));
 }
 
-/// A queue pair is connected to one queue pair of its peer's device, and tells no other device so.
+/// A queue pair confirms its connection only to the queue pair to which it is connected.
 #[test]
 fn others_than_the_peer_learn_of_no_connection() {
     let (a, b) = unheard();

@@ -39,8 +39,8 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
 }
 
 /// The requester learns of the refusal first and closes its end. At the responder, the message that
-/// permits the move and the message about the end arrive together, so the end is seen before the
-/// move. The responder learns of the refusal by the event of its NIC.
+/// permits the move and the message that the connection has ended arrive together, so the responder
+/// handles the end before the move. An event of its NIC tells the responder of the refusal.
 #[test]
 fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_not_moved() {
     let nics = [nic(), nic()];

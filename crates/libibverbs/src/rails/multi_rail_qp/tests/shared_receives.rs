@@ -39,8 +39,8 @@ fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     (End { device, pd, cq, qp, memory, mr }, srq, events)
 }
 
-/// The sender has seen success, so the messages outlast ERR at the receiver: they take the receives
-/// that are posted then.
+/// The sender has seen success, so the receiver keeps the messages in ERR. They take the receives
+/// that are posted in ERR.
 #[test]
 fn waiting_messages_take_receives_posted_in_err() {
     let (b, srq, events) = end_with_srq();

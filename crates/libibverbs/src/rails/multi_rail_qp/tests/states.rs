@@ -36,7 +36,8 @@ fn end_with_events() -> (End, Arc<Mutex<Vec<AsyncEvent>>>) {
     (End { device, pd, cq, qp, memory, mr }, events)
 }
 
-/// Requests that have begun end, even unsignalled ones. Requests that are posted in SQD wait.
+/// In SQD, requests that have begun are completed, even unsignalled requests. Requests that are
+/// posted in SQD wait.
 #[test]
 fn send_queue_drains_and_restarts() {
     let (a, events) = end_with_events();
@@ -98,7 +99,8 @@ fn first_packet_in_rtr_is_reported_once() {
     assert_eq!(*lock(&events), [AsyncEvent::CommunicationEstablished(b.qp.qpn())]);
 }
 
-/// Receives that wait for the connection are flushed without one (IBTA volume 1, 10.3.1.5).
+/// In ERR, receives are flushed even if the queue pair was never connected (IBTA volume 1,
+/// 10.3.1.5).
 #[test]
 fn receives_of_an_unconnected_queue_pair_are_flushed_in_err() {
     let end = End::new();

@@ -1,5 +1,5 @@
-//! XRC connections whose receiver is driven by polls of the completion queues of its domain's
-//! shared receive queues.
+//! XRC connections. Polls of the completion queues in which the domain's shared receive queues
+//! complete drive the receiver.
 
 use mitra_verbs::{Srqn, XrcdId};
 
@@ -61,7 +61,7 @@ impl Receiver {
         self.device.create_qp(params).expect("the capacities are within the limits")
     }
 
-    /// Creates a queue pair that is connected to the sender that is returned.
+    /// Creates a sender and a receive queue pair, and connects them.
     fn connect(&self) -> (End, Arc<MultiRailQp>) {
         let (a, qp) = (End::of_type(QpType::XrcSend, DEPTH, true), self.create_qp());
         assert_eq!(qp.enter_pd_of_xrc_domain(), Ok(true));
@@ -121,7 +121,8 @@ fn poll_of_a_completion_queue_drives_the_receivers_of_the_domain() {
     }
 }
 
-/// A message that has arrived before its receive takes it when it is posted.
+/// A message that has arrived before its receive takes the receive as soon as the receive is
+/// posted.
 #[test]
 fn posted_receive_is_taken_at_once_by_a_message_that_waits() {
     let b = Receiver::new();
@@ -165,7 +166,7 @@ fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     assert_eq!(next_receive(&shared, &a, &b), 10);
 }
 
-/// As on a NIC: the completion queue has lost a completion.
+/// As on a NIC, because the completion queue has lost a completion.
 #[test]
 fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     let b = Receiver::new();
@@ -186,8 +187,8 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     assert_eq!(b.memory.load(0), 0);
 }
 
-/// All queues and queue pairs of an XRC domain are in one protection domain: that of the first
-/// queue, until the XRC domain is empty.
+/// All queues and queue pairs of an XRC domain are in the protection domain of the first queue,
+/// until the XRC domain is empty.
 #[test]
 fn domain_keeps_its_protection_domain_until_it_is_empty() {
     for qp_goes_first in [false, true] {

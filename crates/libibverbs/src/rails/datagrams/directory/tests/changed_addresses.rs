@@ -1,4 +1,4 @@
-//! Devices whose addresses change. Programs go on to use the GIDs that they know.
+//! Devices whose addresses change. Programs continue to use the GIDs that they know.
 
 use super::*;
 
@@ -15,8 +15,8 @@ impl World {
         self.ends[end].set_gids(self.now, &gids);
     }
 
-    /// Sends datagrams from both ends, which may be lost, until a device that is not heard at its
-    /// addresses is looked for.
+    /// Sends datagrams from both ends until an end that is silent at its known addresses is
+    /// searched for. The datagrams may be lost.
     fn send_until_silent(&mut self) {
         let until = self.now + 3 * ADDRESS_LIFETIME;
         while self.now < until {
@@ -47,7 +47,7 @@ fn address_of_any_rail_is_followed_whichever_rail_is_used() {
                 world.change(end, &[rail], change);
                 match down == Some(1 - rail) {
                     false => world.run(2 * MS),
-                    true => world.send_until_silent(), // no other rail tells the change
+                    true => world.send_until_silent(), // no other rail can report the change
                 }
                 world.talk(30);
                 assert_eq!(world.rail(0), usize::from(down == Some(0)));
@@ -63,7 +63,7 @@ fn device_whose_addresses_all_change_at_once_is_found_when_it_is_silent() {
         world.change(end, &[0, 1], 1);
         world.send_until_silent();
         world.talk(30);
-        // Again, when the peer knows it by the former GID only.
+        // The address changes again. The peer knows the end only by the former GID.
         world.change(end, &[0], 2);
         world.run(2 * MS);
         world.talk(30);
@@ -104,13 +104,13 @@ fn gid_of_a_device_that_is_alive_cannot_be_claimed_as_a_former_one() {
     let claim = Reach { kind: ReachKind::Tell, device, qp: None };
     world.ends[0].handle(now, 1, liar, claim.clone());
     assert_eq!(world.route(0), before);
-    // Nor after the device has another GID.
+    // The claim is also refused after the device has another GID.
     world.change(1, &[0], 1);
     world.run(2 * MS);
     let followed = world.route(0);
     world.ends[0].handle(world.now, 1, liar, claim.clone());
     assert_eq!(world.route(0), followed);
-    // A device that is silent may be the one.
+    // Once the device is silent, the claim may be true.
     world.ends[0].handle(now + 3 * ADDRESS_LIFETIME, 1, liar, claim);
     assert_eq!(world.ends[0].present(gid(1, 0)), gid(7, 0));
 }
