@@ -69,8 +69,8 @@ impl Refusal for Error {
     }
 
     /// Programs post until a queue is full, and destroy objects in any order at their end (qperf).
-    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until a refusal.
-    /// More than twice the granted capacity is a mistake.
+    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until a refusal. A
+    /// request for more than twice the granted capacity is a mistake.
     fn is_expected(&self) -> bool {
         match self {
             Error::QueueFull { .. } | Error::SrqFull { .. } | Error::Busy { .. } => true,
@@ -90,7 +90,8 @@ pub(crate) fn note_granted_inline(bytes: u32) {
 
 /// Explains a refusal: by a warning if the kind is new and not expected, otherwise at debug level.
 pub(crate) fn explain(call: &str, refusal: &impl Refusal) {
-    // A call can be refused before the device is opened, which installs the subscriber, too.
+    // A call can be refused before the device is opened. The opening of the device also installs
+    // the subscriber.
     logging::install();
     count();
     if !refusal.is_expected() && is_new(kind(call, refusal.rule())) {
