@@ -109,19 +109,19 @@ pub(crate) fn explain_if_verbose(call: &str, refusal: &dyn Display) {
 }
 
 fn count() {
-    // A thread that ends may have no variables any more.
+    // In a thread that ends, the variable may already be destroyed.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-/// Returns the number of refusals in this thread so far. The number tells a call whether a verb in
-/// the call has explained the refusal.
+/// Returns the number of refusals in this thread so far. A call compares two results to find out
+/// whether a verb in the call has explained the refusal.
 pub(crate) fn count_of_thread() -> u64 {
     COUNT.try_with(Cell::get).unwrap_or_default()
 }
 
 /// Returns the hash of a kind (FNV-1a), never 0.
 fn kind(call: &str, rule: [&str; 3]) -> u64 {
-    // A dead NIC refuses all calls for one reason.
+    // A dead NIC refuses all calls for the same reason, which is explained once.
     let call = if rule[0] == "device fatal" { "" } else { call };
     let parts = [call, rule[0], rule[1], rule[2]];
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
