@@ -100,9 +100,9 @@ unsafe fn is_refused(path: *const c_char, intent: Intent) -> bool {
 macro_rules! path_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, by $by:ident
         $(, for $intent:expr)? $(, then $then:expr)?;)*) => {
-        // On 64-bit machines, `open` and `open64` have the same types, and so have the other such
-        // pairs. A variadic argument of integer type is passed like a named one (System V ABI of
-        // x86-64, AAPCS64).
+        // On 64-bit machines, a function with 64 in its name has the same types as the function
+        // without 64. A variadic argument of integer type is passed like a named one (System V ABI
+        // of x86-64, AAPCS64).
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;)* }
         $(
             /// # Safety
