@@ -127,8 +127,8 @@ unsafe extern "C" {
 /// Installs the handler of SIGSEGV and SIGBUS if it is not installed yet.
 pub(crate) fn install_handler() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // A second thread may install the handler again, without an effect. No thread waits for another
-    // thread, which would not exist in the child of a fork.
+    // Two threads may both install the handler, and the second installation has no effect. A lock
+    // would be wrong: in the child of a fork, the thread that holds the lock does not exist.
     if !INSTALLED.load(Ordering::Acquire) {
         signal_actions::install_library_handler(on_fault);
         INSTALLED.store(true, Ordering::Release);

@@ -7,8 +7,8 @@ use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Defines a module with the C library's functions of the given names and types, which must be
-/// right.
+/// Defines a module with the C library's functions of these names. Each type must be the type of
+/// the function.
 macro_rules! next_functions {
     ($module:ident; $($name:ident: $type:ty;)*) => {
         mod $module {
@@ -36,8 +36,8 @@ pub(crate) mod signal_actions;
 #[cfg(target_arch = "x86_64")]
 mod signal_masks;
 
-/// The next definition of an overridden function in the search order of the dynamic linker. It is
-/// looked up when this library is loaded, or by an earlier call.
+/// The next definition of an overridden function in the search order of the dynamic linker. The
+/// definition is looked up when this library is loaded, or by the first `get`.
 pub(crate) struct NextFunction<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -73,9 +73,9 @@ const fn c_name(name: &'static str) -> &'static CStr {
     }
 }
 
-/// Looks up the functions of files and sockets before a program calls them, for instance in a
-/// signal handler or between two calls of the dynamic linker: dlsym(3) takes the linker's lock, and
-/// clears the error that dlerror(3) returns next.
+/// Looks up the functions of files and sockets when this library is loaded. During a program's
+/// call, dlsym(3) could do harm: it takes the linker's lock, even in a signal handler, and clears
+/// the error that the program's next dlerror(3) would return.
 extern "C" fn look_up() {
     device_files::look_up();
     rdma_netlink::look_up();

@@ -1,9 +1,9 @@
 //! Memory that the program registers.
 //!
-//! A program may unmap, protect or truncate memory while it is registered. An access to such memory
-//! by ordinary instructions would kill the process by a signal. A software NIC accesses registered
-//! memory by functions that return an error instead, as a hardware NIC does: on x86-64 by the
-//! functions of `copy_nofault`, elsewhere by the functions of `process_vm`.
+//! A program may unmap, protect or truncate registered memory. An access to such memory by ordinary
+//! instructions would kill the process by a signal. A software NIC accesses registered memory by
+//! functions that return an error instead, as a hardware NIC does: on x86-64 by the functions of
+//! `copy_nofault`, elsewhere by the functions of `process_vm`.
 
 pub(crate) mod page_check;
 

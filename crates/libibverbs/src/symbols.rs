@@ -7,7 +7,8 @@
 /// A version node, which is a named set of symbols. A symbol name occurs at most once in a node.
 #[derive(Debug)]
 pub struct VersionNode {
-    /// The private node, for providers, has a new name in each release that changes their ABI.
+    /// The private node, for providers, has a new name in each release that changes the providers'
+    /// ABI.
     pub name: &'static str,
     /// The name of the node that this node extends, if any.
     pub parent: Option<&'static str>,

@@ -1,10 +1,11 @@
 //! System calls without cancellation points.
 //!
 //! In C, a verb other than a wait is no cancellation point: a thread that is cancelled inside the
-//! verb ends later. A cancellation in the C library's read(2) and its like would unwind the stack
-//! through frames that hold locks. The functions below therefore replace these system calls in this
-//! library, including the standard library and other crates. The assembly binds the names, and
-//! hides them from programs and other libraries, at no cost for the data path.
+//! verb ends later. A cancellation in read(2) or a similar function of the C library would unwind
+//! the stack through frames that hold locks. The functions below therefore replace the C library's
+//! functions in this library, including the standard library and other crates. The assembly binds
+//! the names inside this library, and hides the names from programs and other libraries. The
+//! binding costs the data path nothing.
 
 use std::arch::global_asm;
 use std::ffi::{c_int, c_long};
@@ -14,7 +15,7 @@ use std::ptr;
 macro_rules! system_calls {
     ($($name:literal $function:ident($($parameter:ident: $type:ty),*) = $number:ident [$($argument:expr),*];)*) => {$(
         unsafe extern "C" fn $function($($parameter: $type),*) -> Word {
-            // SAFETY: the caller passes what the C library's function of this name takes.
+            // SAFETY: the caller passes the arguments of the C library's function of this name.
             unsafe { libc::syscall(libc::$number, $($argument),*) }
         }
         bind!($name, $function);
@@ -79,7 +80,8 @@ system_calls! {
     "writev" writev(fd: c_int, parts: Word, count: c_int) = SYS_writev [fd, parts, count];
 }
 
-/// The kernel writes the time that is left to its argument. The C library does not.
+/// The kernel overwrites the timeout with the remaining time. The C library's function does not, so
+/// the kernel gets a copy.
 unsafe extern "C" fn ppoll(fds: Word, count: u64, timeout: *const libc::timespec, mask: Word) -> c_int {
     // SAFETY: the caller passes null or a valid time. `left` is a local variable.
     unsafe {
@@ -97,9 +99,9 @@ unsafe extern "C" fn poll(fds: Word, count: u64, milliseconds: c_int) -> c_int {
     unsafe { ppoll(fds, count, if ms < 0 { ptr::null() } else { &raw const timeout }, NOTHING) }
 }
 
-/// Returns the number of its error, unlike the other functions.
+/// Returns the error number, in contrast to the functions above.
 unsafe extern "C" fn clock_nanosleep(clock: c_int, flags: c_int, time: Word, left: Word) -> c_int {
-    // SAFETY: the caller passes what clock_nanosleep(2) takes.
+    // SAFETY: the caller passes the arguments of clock_nanosleep(2).
     match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) } {
         0 => 0,
         _ => nix::errno::Errno::last_raw(),

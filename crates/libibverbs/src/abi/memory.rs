@@ -111,7 +111,7 @@ mirror! {
             IBV_ACCESS_HUGETLB = 1 << 7,
             IBV_ACCESS_RELAXED_ORDERING = 0x100000,
         }
-        /// The access flags that a device may ignore. It must refuse other unknown flags.
+        /// The access flags that a device may ignore. A device must refuse all other unknown flags.
         const optional_access: u32 {
             IBV_ACCESS_OPTIONAL_FIRST = 1 << 20,
             IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,

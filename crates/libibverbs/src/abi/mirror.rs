@@ -24,8 +24,8 @@ pub struct Structure {
 pub struct Field {
     /// The name in Rust, with `r#` in front of a keyword.
     pub name: &'static str,
-    /// The names of the members of an anonymous union in C. Otherwise empty, and `name` is also the
-    /// name in C.
+    /// For an anonymous union in C, the names of its members. Otherwise empty: `name` is the name
+    /// in C.
     pub c_names: &'static [&'static str],
     /// The offset in bytes.
     pub offset: usize,

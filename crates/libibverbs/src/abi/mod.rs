@@ -68,5 +68,5 @@ modules!(
 );
 
 /// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other types have the same
-/// size on both, so only the offsets of fields after a mutex differ.
+/// size on both architectures, so only the offsets of fields after a mutex differ.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>();

@@ -95,7 +95,7 @@ mirror! {
             20 => status: c_int,
             24 => param: rdma_cm_event_param,
         }
-        /// The hints for `rdma_getaddrinfo`, and also an element of the list that it returns.
+        /// The hints for `rdma_getaddrinfo`, and also an element of the list that the call returns.
         #[derive(Clone, Copy)]
         struct rdma_addrinfo: 96 => {
             0 => ai_flags: c_int,

@@ -67,8 +67,8 @@ mirror! {
             8 => hdr_sz: u16,
             10 => mss: u16,
         }
-        /// A send request. Programs set only the members that the opcode names, and the others have
-        /// arbitrary values.
+        /// A send request. Programs set only the members that the opcode uses. The other members
+        /// have arbitrary values.
         #[derive(Clone, Copy)]
         struct ibv_send_wr: 128 => {
             0 => wr_id: u64,
@@ -82,7 +82,7 @@ mirror! {
             40 => wr: ibv_send_wr_wr,
             72 => qp_type: ibv_send_wr_qp_type,
             // In C this is a union of `bind_mw` and `tso` ([`ibv_send_wr_tso`]), which is not
-            // larger.
+            // larger than `bind_mw`.
             80 => bind_mw [bind_mw, tso]: ibv_send_wr_bind_mw,
         }
         #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
-//! Cancellation of threads. `pthread_cancel(3)` ends a thread in a call that waits for an event. On
-//! a kernel's device, such a call is a read(2).
+//! Cancellation of threads. `pthread_cancel(3)` ends a thread in a call that waits for an event.
+//! With an RDMA device of the kernel, such a call is a read(2).
 //!
 //! glibc ends a thread by unwinding its stack. No frame on the stack may then hold a value to drop.
 //! The functions on the way from the program to this module are `extern "C-unwind"`, because Rust
@@ -33,7 +33,7 @@ pub(crate) fn held_off<T>(function: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A futex, and the value with which a thread sleeps on it.
+/// A futex and a value. A thread sleeps on the futex while the futex has the value.
 pub(crate) type Futex = (*const AtomicU32, u32);
 
 /// A futex for a sleep that never ends, like a read(2) of a descriptor that another thread has
@@ -53,8 +53,8 @@ pub(crate) fn test() {
 /// # Errors
 /// `EINTR` after a signal handler without `SA_RESTART`. As in a read(2), the sleep goes on after
 /// other signals.
-// The sleep unwinds only by cancellation. An unwinding through landing pads, which an inlining
-// caller may have, would end the process.
+// Not inlined, because an inlining caller may have landing pads. A cancellation that unwinds
+// through landing pads ends the process.
 #[inline(never)]
 pub(crate) fn sleep(futex: *const AtomicU32, value: u32) -> Result<(), Errno> {
     let mut before = 0;

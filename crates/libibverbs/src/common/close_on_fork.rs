@@ -2,7 +2,8 @@
 //!
 //! If a child kept its parent's sockets open, the peers of the parent would not detect the parent's
 //! death. A handler therefore closes the descriptors in the child before `fork` returns there. The
-//! table consists of atomics: another thread of the parent may have held a lock at the `fork`.
+//! table of descriptors has no lock, because another thread of the parent may hold the lock at the
+//! `fork`.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,8 +47,9 @@ fn register_fork_handler() {
     // another thread would wait forever in the child of a fork.
     if !REGISTERED.load(Ordering::Acquire) {
         // A failure, which only a lack of memory causes, is ignored: children then share the
-        // parent's sockets and identifiers, and a peer detects the parent's death after the
-        // child's. SAFETY: the handler has the required signature and is async-signal-safe.
+        // parent's sockets and identifiers, and a peer detects the parent's death only when the
+        // children have ended, too.
+        // SAFETY: the handler has the required signature and is async-signal-safe.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         REGISTERED.store(true, Ordering::Release);
     }

@@ -22,11 +22,11 @@ pub(crate) fn new_event_queue<T>() -> Result<EventQueue<T>> {
     EventQueue::with_blocking_fd(CAPACITY).map_err(|e| Error::system("creating an eventfd", &e))
 }
 
-/// Calls `next` until `next` returns an event, and sleeps on the futex that `next` returns instead.
-/// A cancellation point, like a read(2) of a kernel's device.
+/// Calls `next` until the result is an event. If the result is a futex, sleeps on the futex. A
+/// cancellation point, like a read(2) on a device of the kernel.
 ///
-/// Another thread may destroy the object at which the thread sleeps, so each call of `next` looks
-/// for the object again.
+/// During the sleep, another thread may destroy the object that contains the futex, so each call of
+/// `next` looks for the object again.
 ///
 /// # Errors
 /// The error of `next`; `EINTR` after a signal whose handler has no `SA_RESTART`.

@@ -39,8 +39,8 @@ pub(crate) fn destination(grh: &[u8; GRH_LEN]) -> Gid {
     IpAddr::from(Ipv4Addr::new(grh[36], grh[37], grh[38], grh[39])).into()
 }
 
-/// Replaces the addresses of a header, and the IP version with the addresses. The fields that both
-/// versions have keep their values.
+/// Replaces the addresses of a header. The new addresses determine the IP version. The fields that
+/// both versions have keep their values.
 pub(crate) fn replace_addresses(grh: &mut [u8; GRH_LEN], source: Gid, destination: Gid) {
     const UDP: u8 = 17;
     const IPV4_LEN: u16 = 20;

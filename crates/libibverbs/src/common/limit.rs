@@ -3,7 +3,7 @@
 use mitra_verbs::{Error, Result};
 
 /// # Errors
-/// `Limit` if it exceeds the limit.
+/// `Limit` if `requested` exceeds `limit`.
 pub(crate) fn check_limit(attribute: &'static str, requested: u32, limit: u32) -> Result<()> {
     if requested > limit {
         return Err(Error::Limit { attribute, requested: requested.into(), limit: limit.into() });

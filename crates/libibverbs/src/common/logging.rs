@@ -45,7 +45,7 @@ struct StderrSubscriber {
 }
 
 impl StderrSubscriber {
-    /// Whether the event is a step of a failover to be written.
+    /// Whether the event is a step of a failover, and such steps are to be written.
     fn traces(&self, metadata: &Metadata<'_>) -> bool {
         self.traces_failovers && metadata.target() == FAILOVER_STEPS
     }

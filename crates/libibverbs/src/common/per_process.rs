@@ -19,7 +19,7 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
         PerProcess(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Returns the value of this process after the first [`get`](Self::get).
+    /// Returns the value of this process, or `None` before the first [`get`](Self::get).
     pub(crate) fn existing(&'static self) -> Option<&'static T> {
         // SAFETY: a pointer in the field came from `Box::into_raw` in `get`, and is never freed.
         let known = unsafe { self.0.load(Ordering::Acquire).as_ref() };

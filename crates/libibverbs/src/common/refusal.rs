@@ -69,8 +69,8 @@ impl Refusal for Error {
     }
 
     /// Programs post until a queue is full, and destroy objects in any order at their end (qperf).
-    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until a refusal.
-    /// More than twice the granted capacity is a mistake.
+    /// libfabric's `vrb_find_max_inline` doubles a queue pair's inline capacity until a refusal. A
+    /// request for more than twice the granted capacity is a mistake.
     fn is_expected(&self) -> bool {
         match self {
             Error::QueueFull { .. } | Error::SrqFull { .. } | Error::Busy { .. } => true,
@@ -90,7 +90,8 @@ pub(crate) fn note_granted_inline(bytes: u32) {
 
 /// Explains a refusal: by a warning if the kind is new and not expected, otherwise at debug level.
 pub(crate) fn explain(call: &str, refusal: &impl Refusal) {
-    // A call can be refused before the device is opened, which installs the subscriber, too.
+    // A call can be refused before the device is opened. The opening of the device also installs
+    // the subscriber.
     logging::install();
     count();
     if !refusal.is_expected() && is_new(kind(call, refusal.rule())) {
@@ -108,19 +109,19 @@ pub(crate) fn explain_if_verbose(call: &str, refusal: &dyn Display) {
 }
 
 fn count() {
-    // A thread that ends may have no variables any more.
+    // In a thread that ends, the variable may already be destroyed.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-/// Returns the number of refusals in this thread so far. The number tells a call whether a verb in
-/// the call has explained the refusal.
+/// Returns the number of refusals in this thread so far. A call compares two results to find out
+/// whether a verb in the call has explained the refusal.
 pub(crate) fn count_of_thread() -> u64 {
     COUNT.try_with(Cell::get).unwrap_or_default()
 }
 
 /// Returns the hash of a kind (FNV-1a), never 0.
 fn kind(call: &str, rule: [&str; 3]) -> u64 {
-    // A dead NIC refuses all calls for one reason.
+    // A dead NIC refuses all calls for the same reason, which is explained once.
     let call = if rule[0] == "device fatal" { "" } else { call };
     let parts = [call, rule[0], rule[1], rule[2]];
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));

@@ -22,7 +22,7 @@ mod place;
 mod tree;
 mod walks;
 
-/// The result of a function after an error.
+/// The value that a C function returns after an error.
 trait Failure {
     const FAILURE: Self;
 }
@@ -31,7 +31,7 @@ impl Failure for c_int {
     const FAILURE: c_int = -1;
 }
 
-// `ssize_t` is the same type on 64-bit machines.
+// On 64-bit machines `ssize_t` is `c_long`.
 impl Failure for c_long {
     const FAILURE: c_long = -1;
 }
@@ -49,9 +49,9 @@ fn fail<R: Failure>(errno: c_int) -> R {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Intent {
     Read,
-    /// Write a file that exists.
+    /// Write a file, which must exist.
     Write,
-    /// Write a file that may not exist.
+    /// Write a file, and create a missing file.
     Create,
 }
 
@@ -93,14 +93,16 @@ unsafe fn is_refused(path: *const c_char, intent: Intent) -> bool {
     }
 }
 
-/// Defines overrides that pass a path on by a function of [`place`], and apply `then` to the
-/// result. The arguments before a semicolon come before the path. With an [`Intent`] other than to
-/// read, an override may fail with EACCES. `$next` is the module of the C library's functions.
+/// Defines overrides that call the C library with the path that a function of [`place`] provides
+/// (`by`), and apply `then` to the result. The arguments before the semicolon precede the path. An
+/// override with an [`Intent`] fails with EACCES if `is_refused` says so. `$next` is the module of
+/// the C library's functions.
 macro_rules! path_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, by $by:ident
         $(, for $intent:expr)? $(, then $then:expr)?;)*) => {
-        // On 64-bit machines the names with 64 stand for the same types, and a variadic argument of
-        // integer type is passed like a named one (System V ABI of x86-64, AAPCS64).
+        // On 64-bit machines, a function with 64 in its name has the same types as the function
+        // without 64. A variadic argument of integer type is passed like a named one (System V ABI
+        // of x86-64, AAPCS64).
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;)* }
         $(
             /// # Safety
@@ -183,8 +185,9 @@ path_functions! {
     canonicalize_file_name(;) -> *mut c_char, by at_name, then renamed;
 }
 
-/// Defines overrides that write the target of a symbolic link to a buffer. `$room` is the size of
-/// the buffer that the compiler knows.
+/// Defines overrides that write the target of a symbolic link to a buffer. `$room` is the
+/// additional argument of the functions for `_FORTIFY_SOURCE`: the size of the buffer, as known to
+/// the compiler.
 macro_rules! link_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),* $(; $room:ident)?);)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char, *mut c_char, size_t $(, link_functions!(@type $room))?) -> c_long;)* }

@@ -85,8 +85,8 @@ fn open(kind: c_int) -> io::Result<OwnedFd> {
     }
     name_as_kernel(&own)?;
     let own = moved_up(own);
-    // The child of a fork has no thread that answers. Without a copy of the thread's socket in the
-    // child, the program's socket ends when the parent ends.
+    // The child of a fork has no thread that answers. The child gets no copy of the thread's
+    // socket, so the program's socket ends when the parent ends.
     let own = Answering { _close_on_fork: CloseOnFork::new(own.as_raw_fd())?, socket: own.into() };
     thread::spawn("mitra-netlink", move || answer(own))?;
     Ok(programs)
@@ -142,7 +142,8 @@ fn is_of_a_pair(fd: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let Some(next) = next::bind.get() else { return minus_one(libc::ENOSYS) };
-    // SAFETY: the caller upholds the rules. The kernel has read an address that it finds invalid.
+    // SAFETY: the caller upholds the rules. The address was readable, because the kernel read it
+    // before the failure with EINVAL.
     unsafe {
         let result = next(fd, address, len);
         let is_invalid = result < 0 && *libc::__errno_location() == libc::EINVAL;

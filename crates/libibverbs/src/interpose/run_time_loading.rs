@@ -1,14 +1,15 @@
 //! `dlopen`, `dlmopen` and `dlvsym`: a program that loads libibverbs or librdmacm while it runs
 //! gets this library.
 //!
-//! A preloaded library precedes libibverbs in the search order for linked programs only: `dlsym`
-//! searches the library that `dlopen` returned. `dlopen` and `dlmopen` therefore replace the file
-//! name by the name of this library. This library's symbols have no versions, so `dlvsym` answers
-//! requests for the versions that libibverbs and librdmacm define.
+//! In a program that is linked with libibverbs, a preloaded library comes first in the search
+//! order. In a program that calls `dlopen`, `dlsym` searches only the library that `dlopen`
+//! returned. `dlopen` and `dlmopen` therefore replace the file name by the name of this library.
+//! This library's symbols have no versions, so `dlvsym` answers requests for the versions that
+//! libibverbs and librdmacm define.
 //!
-//! The C library's functions depend on their caller: `dlopen` searches its RUNPATH, and `dlsym`
-//! continues behind it for `RTLD_NEXT`. The overrides therefore jump to the C library's functions,
-//! which preserves the return address.
+//! The C library's functions depend on their caller: `dlopen` searches the caller's RUNPATH, and
+//! for `RTLD_NEXT`, `dlvsym` continues behind the caller's library. The overrides therefore jump to
+//! the C library's functions, which preserves the return address.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -24,8 +25,8 @@ static SERVED: [&[u8]; 2] = [b"libibverbs.so", b"librdmacm.so"];
 /// The beginning of the names of librdmacm's version nodes.
 const RDMACM_NODE: &[u8] = b"RDMACM_";
 
-/// The first argument registers of a call. A call with fewer arguments leaves some undefined, and
-/// the jump restores them unchanged.
+/// The first three argument registers of a call. A call with fewer arguments leaves some registers
+/// undefined. The jump restores these unchanged.
 #[repr(C)]
 struct Arguments([usize; 3]);
 
@@ -189,8 +190,8 @@ unsafe fn served_symbol(handle: *mut c_void, name: &CStr, version: &CStr) -> Opt
     if !version.to_bytes().starts_with(RDMACM_NODE) && !is_default() {
         return None;
     }
-    // The handle may refer to this library's copy in another namespace. A definition of any other
-    // library does not work.
+    // The handle may refer to the copy of this library in another namespace, which has the same
+    // file. A definition in another file is not used.
     if handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
@@ -225,10 +226,12 @@ fn own_handle() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// Returns the name under which the dynamic linker has loaded this library, or null. The file may
-/// have been removed, because the dynamic linker compares names before it looks for a file.
+/// Returns the name under which the dynamic linker has loaded this library, or null. The name
+/// serves even after the file was removed, because the dynamic linker compares names before it
+/// looks for a file.
 fn own_file() -> *const c_char {
-    // The address of an exported function might be in the program's procedure linkage table.
+    // The address of a static, because the address of an exported function might be in the
+    // program's procedure linkage table.
     file_of((&raw const SERVED).cast())
 }
 

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn sigaction(
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         return unsafe { next_sigaction(signal, new, old) };
     };
-    // A fault of this read must not interrupt a change.
+    // The read may fault, so it comes before the change, which a fault must not interrupt.
     // SAFETY: the caller passes null or a valid action.
     let new = unsafe { new.as_ref() }.copied();
     let mut before = MaybeUninit::zeroed();

@@ -1,10 +1,10 @@
-//! The check at registration that memory is mapped with the rights that the registration needs.
+//! Checks at registration that the memory is mapped with the rights that the registration needs.
 //!
 //! A NIC that pins pages finds a missing mapping when it pins them (`ib_umem_get` in the kernel's
 //! `drivers/infiniband/core/umem.c`). This device pins nothing. The check touches each page of a
 //! short range. In a long range, the check touches the first and the last page, and the beginning
-//! of each part for which `/proc/self/maps` does not show the rights. Its cost depends on the
-//! number of mappings.
+//! of each part for which `/proc/self/maps` does not show the rights. The cost for a long range
+//! depends on the number of mappings.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,18 +18,18 @@ use crate::common::cancellation;
 
 /// On machines with larger pages, some pages are touched more than once.
 const PAGE: u64 = 4096;
-/// The maximum number of pages of a range of which each page is touched.
+/// The maximum length of a short range, in pages.
 const TOUCHED: u64 = 64;
-/// The user part of the address space in bytes, with four-level page tables on x86-64
-/// (`Documentation/arch/x86/x86_64/mm.rst`), and by default at most on aarch64.
+/// The size in bytes of the user part of the address space with four-level page tables on x86-64
+/// (`Documentation/arch/x86/x86_64/mm.rst`). On aarch64 the size is by default at most this value.
 const ADDRESS_SPACE: u64 = 1 << 48;
 
 /// # Errors
 /// `TooLarge` if the machine's memory, or with on-demand paging the address space, has fewer than
 /// `len` bytes.
 pub(crate) fn check_size(len: u64, on_demand: bool) -> Result<()> {
-    /// The machine's memory in bytes, or 0 until it is known. Threads do not wait for each other,
-    /// because a thread that determines the size would not exist in the child of a fork.
+    /// The machine's memory in bytes, or 0 until it is known. Each thread that finds 0 determines
+    /// the size itself. A thread to wait for might not exist in the child of a fork.
     static MACHINE: AtomicU64 = AtomicU64::new(0);
     let limit = match MACHINE.load(Ordering::Relaxed) {
         _ if on_demand => ADDRESS_SPACE,
@@ -55,12 +55,12 @@ fn machine_memory() -> u64 {
 /// Checks that all pages of the range are mapped, readable, and writable if `write` is set.
 ///
 /// # Errors
-/// `Inaccessible` with the first address that does not have the right.
+/// `Inaccessible` with an address that lacks the right.
 ///
 /// # Safety
 /// The requirement of [`super::program_buffer`] for the pages of the range.
 pub(crate) unsafe fn check(start: u64, len: u64, write: bool) -> Result<()> {
-    // The last byte. A region without bytes still has the page that it points into.
+    // The last byte. For an empty region, `start`, so that the page at `start` is checked.
     let last = start.saturating_add(len.saturating_sub(1));
     let touch = |addr: u64| {
         // SAFETY: `addr` is in the range, and the caller upholds the requirement.
@@ -80,7 +80,7 @@ pub(crate) unsafe fn check(start: u64, len: u64, write: bool) -> Result<()> {
     let mut mappings = Mappings::open();
     while let Some(mapping) = mappings.covering_or_next(at) {
         if mapping.start > at {
-            touch(at)?; // A gap, unless it was mapped after it was read.
+            touch(at)?; // A gap, or a mapping that was added after the list was read.
             at = mapping.start;
             if at > last {
                 break;
@@ -98,7 +98,7 @@ pub(crate) unsafe fn check(start: u64, len: u64, write: bool) -> Result<()> {
             break;
         }
     }
-    // Without /proc, `at` is `start`, and only the first and the last page are checked.
+    // Without /proc, the loop ends at once, so only the first and the last page are checked.
     Ok(())
 }
 
@@ -146,7 +146,7 @@ struct Mapping {
 /// The mappings of the process, from /proc/self/maps.
 struct Mappings {
     file: Option<File>,
-    /// The mappings in ascending order, if the kernel cannot look up a single one.
+    /// All mappings in ascending order, if the kernel cannot look up a single mapping.
     all: Option<Vec<Mapping>>,
 }
 
@@ -189,7 +189,8 @@ impl Mappings {
         all.get(all.partition_point(|mapping| mapping.end <= addr)).copied()
     }
 
-    /// Returns `None` if the kernel cannot look up a single mapping.
+    /// Returns `None` if the kernel cannot look up a single mapping, and `Some(None)` if no mapping
+    /// covers or follows `addr`.
     fn query(&self, addr: u64) -> Option<Option<Mapping>> {
         let mut query = ProcmapQuery {
             size: size_of::<ProcmapQuery>() as u64,
@@ -214,7 +215,7 @@ impl Mappings {
 
     fn read(&mut self) -> Vec<Mapping> {
         let mut text = String::new();
-        // After an error, the mappings that were read are used.
+        // After an error, the mappings that were read before the error are used.
         let _ = self.file.as_mut().map(|file| file.read_to_string(&mut text));
         text.lines().filter_map(parse).collect()
     }

@@ -45,8 +45,8 @@ impl Pages {
     }
 
     fn unmap(&self, index: usize) {
-        // Tests run in parallel in one process. A page without access keeps the address range from
-        // the mappings of other tests, and the copies fail on it as on an unmapped page.
+        // Tests run in parallel in one process, so another test could map memory in a gap. The
+        // copies fail on a page without access as on an unmapped page.
         let page = self.at(index * PAGE).cast();
         let flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS;
         // SAFETY: MAP_FIXED replaces only the page, which belongs to the test and into which no

@@ -14,12 +14,13 @@ pub type IdHandle = u64;
 pub type CmEventQueue = EventQueue<(IdHandle, CmEvent)>;
 
 pub struct CmChannel {
-    /// Tells the channel from a later channel at the same address. Numbers are never reused.
+    /// Distinguishes the channel from a later channel at the same address. Numbers are never
+    /// reused.
     pub number: u64,
     pub events: CmEventQueue,
 }
 
-/// What `rdma_get_cm_event` turns into an `rdma_cm_event`.
+/// An event in a queue, from which `rdma_get_cm_event` makes an `rdma_cm_event`.
 pub enum CmEvent {
     /// An event of this type without parameters.
     Plain(rdma_cm_event_type),

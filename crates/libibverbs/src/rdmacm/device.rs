@@ -16,7 +16,7 @@ use crate::calls::query_port::ibv_query_port;
 pub const PORT_NUM: u8 = 1;
 /// The index in the port's GID table that connections use.
 pub const GID_INDEX: u8 = 0;
-/// The default partition key with full membership, the same in network order.
+/// The default partition key with full membership. The value is the same in host and network order.
 pub const PKEY: u16 = 0xffff;
 
 /// The device stays open until the process ends, because `rdma_get_devices` returns its context.

@@ -16,7 +16,7 @@ use crate::abi::*;
 use crate::common::event_queue::is_nonblocking;
 
 /// # Errors
-/// The error of creating its descriptor.
+/// The error of creating the channel's descriptor.
 pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
     let channel = CmEventQueue::with_blocking_fd(usize::MAX).map_err(errno_of)?;
     let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.as_fd().as_raw_fd() }));
@@ -27,8 +27,8 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
 /// Does nothing if the channel is unknown.
 ///
 /// Some programs, such as rping, destroy a channel while a thread waits on the channel. With the
-/// kernel's connection manager, the thread waits forever, or its call fails if the wait begins
-/// after the close. With Mitra, the thread waits forever in both cases.
+/// kernel's connection manager, the thread waits forever if the wait begins before the close, and
+/// otherwise the thread's call fails. With Mitra, the thread waits forever in both cases.
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {

@@ -127,18 +127,19 @@ pub struct Identifier {
     pub options: Options,
     /// The queue pair that `rdma_get_request` creates for each connection of this listener.
     pub qp_for_requests: Option<(CallerPtr<ibv_pd>, QpInitAttr)>,
-    /// Private data that precedes the program's in a request (`rdma_addrinfo.ai_connect`).
+    /// Private data that precedes the program's private data in a request
+    /// (`rdma_addrinfo.ai_connect`).
     pub connect_data: Vec<u8>,
     /// The multicast groups that the identifier has joined and not left.
     pub memberships: Vec<Membership>,
-    /// The number of joins so far, from which the numbers of memberships come.
+    /// The number of joins so far. Each membership gets its number from this count.
     pub joins: u64,
     /// The events that the program has read and not acknowledged.
     pub unacknowledged: Arc<UnacknowledgedEvents>,
 }
 
 impl Identifier {
-    /// Creates the identifier of a request, which inherits from this listener.
+    /// Creates the identifier of a request. The new identifier inherits from this listener.
     pub fn child(&self, listener: IdHandle) -> Self {
         let Self { channel, is_synchronous, context, space, program_space, qp_type, options, .. } = *self;
         Self {
@@ -190,8 +191,8 @@ impl Identifier {
     }
 
     /// Sets the addresses of the route to `destination` and returns the source address. An unbound
-    /// identifier is bound to `source`, and without a `source` to `route_source`. `route_source`
-    /// also replaces an unspecified source address.
+    /// identifier is bound to `source`, or to `route_source` if `source` is `None`. An unspecified
+    /// source address is replaced by `route_source`.
     ///
     /// # Errors
     /// The error of [`bind`](Self::bind).

@@ -30,7 +30,8 @@ static CURRENT: PerProcess<OnceLock<Manager>> = PerProcess::new();
 const WAKER: u64 = 0;
 
 pub struct Manager {
-    /// Dropped before the descriptors, because a closed number can be reused at once.
+    /// Dropped before the descriptors, because the number of a closed descriptor can be reused at
+    /// once.
     _close_on_fork: [CloseOnFork; 2],
     state: Mutex<ManagerState>,
     epoll: Arc<Epoll>,
@@ -142,13 +143,13 @@ impl Manager {
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // The thread blocks all signals, so the wait does not fail with EINTR. After another
+            // The thread blocks all signals, so the wait does not fail with EINTR. After any other
             // failure, no socket counts as ready.
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {
                 match event.data() {
-                    // The read makes the eventfd unreadable.
+                    // The read resets the eventfd.
                     WAKER => drop(self.waker.read()),
                     handle => state.on_ready(handle, now),
                 }

@@ -1,9 +1,9 @@
 //! The state of the connection manager: all identifiers, channels and delivered events.
 //!
 //! The manager refers to an identifier by a handle, because a request has an identifier before the
-//! program gets its `rdma_cm_id`. A map translates the address of the `rdma_cm_id` in a call to the
-//! handle. A call with a destroyed `rdma_cm_id`, or with an `rdma_cm_id` of the parent process,
-//! therefore fails with `EINVAL`.
+//! program gets an `rdma_cm_id` for the request. A map translates the address of the `rdma_cm_id`
+//! in a call to the handle. A call with a destroyed `rdma_cm_id`, or with an `rdma_cm_id` of the
+//! parent process, therefore fails with `EINVAL`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::common::unacknowledged_events::UnacknowledgedEvents;
 
 /// An event that the program has read and not acknowledged.
 pub struct DeliveredEvent {
-    /// The count of the event's identifier.
+    /// The count of unacknowledged events of the event's identifier.
     pub unacknowledged: Arc<UnacknowledgedEvents>,
     /// The event points to this data.
     pub _private_data: Vec<u8>,
@@ -33,8 +33,7 @@ pub struct ManagerState {
     identifiers: HashMap<IdHandle, Identifier>,
     handles: HashMap<CallerPtr<rdma_cm_id>, IdHandle>,
     last_channel: u64,
-    /// Threads sleep on a futex in a channel, and the box keeps the futex in place when the map
-    /// grows.
+    /// Threads sleep on a futex in a channel. The box keeps the futex in place when the map grows.
     pub channels: HashMap<CallerPtr<rdma_event_channel>, Box<CmChannel>>,
     /// Destroyed channels on which a thread of the program may still wait (see
     /// `id_memory::destroy_channel`).
@@ -57,7 +56,8 @@ impl ManagerState {
         }
     }
 
-    /// Adds a channel. The C library may have allocated the memory of a destroyed channel again.
+    /// Adds a channel. `memory` may be an address in `destroyed_channels`, because the C library
+    /// reuses freed memory.
     pub fn add_channel(&mut self, memory: CallerPtr<rdma_event_channel>, events: CmEventQueue) {
         self.destroyed_channels.remove(&memory);
         self.last_channel += 1;
@@ -87,7 +87,7 @@ impl ManagerState {
         }
     }
 
-    /// Returns `None` if the identifier was removed before.
+    /// Returns `None` if the identifier was already removed.
     pub fn remove(&mut self, handle: IdHandle) -> Option<Identifier> {
         let identifier = self.identifiers.remove(&handle)?;
         if let Some(memory) = identifier.memory {
@@ -154,8 +154,8 @@ impl ManagerState {
         Some(self.channel_of(handle)?.events.count(|(owner, _)| *owner == handle))
     }
 
-    /// Moves an identifier to another channel, with the events and requests that the program has
-    /// not read.
+    /// Moves an identifier to another channel, together with the identifier's events and requests
+    /// that the program has not read.
     pub fn migrate(
         &mut self,
         handle: IdHandle,
@@ -205,8 +205,8 @@ impl ManagerState {
         }
     }
 
-    /// Stops to wait for streams of a listener until `until`. The socket of the listener stays
-    /// readable, so the thread would spin otherwise.
+    /// The thread does not wait for streams of the listener before `until`. Otherwise the thread
+    /// would spin, because the listener's socket stays readable.
     pub fn pause_listener(&mut self, handle: IdHandle, until: Instant) {
         if let Some(Identifier { network: NetworkState::Listening(listener), .. }) =
             self.identifiers.get_mut(&handle)

@@ -22,7 +22,8 @@ pub struct Membership {
     pub address: SocketAddr,
     /// The program's context pointer for the group, returned in the event.
     pub context: CallerPtr<c_void>,
-    /// Whether the program only sends to the group. Its queue pair is then not attached.
+    /// Whether the program only sends to the group. The identifier's queue pair is then not
+    /// attached.
     pub is_send_only: bool,
 }
 
@@ -58,8 +59,8 @@ impl Membership {
         // SAFETY: as in `attach`.
         unsafe {
             if !(*id).qp.is_null() && !self.is_send_only {
-                // Fails if the program left the group before it read the event of the join, which
-                // attaches the queue pair.
+                // Fails if the queue pair is not attached, because the program left the group
+                // before reading the event of the join.
                 let _ = ibv_detach_mcast((*id).qp, &self.gid(), 0);
             }
         }

@@ -21,10 +21,10 @@ use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_addr
 use crate::abi::RDMA_CM_EVENT_UNREACHABLE;
 
 /// The maximum number of streams or datagrams that one run of a listener's handler takes. The limit
-/// keeps a busy port from delaying the others.
+/// keeps a busy port from delaying the other ports.
 const MAX_PER_RUN: usize = 64;
 /// The number of streams of one listener that may wait for a REQ. Further streams wait in the
-/// kernel's queue of the socket.
+/// socket's queue in the kernel.
 const MAX_PENDING_STREAMS: usize = 256;
 /// How long a listener pauses because too many streams wait for a REQ, or because the process has
 /// no descriptors or memory left.
@@ -69,7 +69,7 @@ impl ManagerState {
                     }
                 }
                 NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
-                    // After a failure the request is repeated, and the next `recv` returns a
+                    // A failure is ignored: the request is repeated, and the next `recv` returns a
                     // lasting error.
                     LookupAction::Send => drop(port.send(lookup.request())),
                     LookupAction::Wait => {}
@@ -83,8 +83,8 @@ impl ManagerState {
         self.identifiers().filter_map(Identifier::deadline).min()
     }
 
-    /// Sends a connection's outgoing messages and queues its events for the program. Removes the
-    /// identifier of a listener's stream that closed before a REQ arrived.
+    /// Sends a connection's outgoing messages and queues its events for the program. If a
+    /// listener's stream closed before a REQ arrived, removes the stream's identifier.
     pub fn flush(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         let NetworkState::Connected(stream) = &mut identifier.network else { return };
@@ -130,8 +130,8 @@ impl ManagerState {
         Ok(result)
     }
 
-    /// Closes an identifier's connection, listener, lookup or request, and informs the peer. The
-    /// requests of a listener that the program has not read are closed and removed.
+    /// Closes an identifier's connection, listener, lookup or request, and informs the peer. With a
+    /// listener, closes and removes the requests that the program has not read.
     pub fn close(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         match std::mem::replace(&mut identifier.network, NetworkState::Closed) {
@@ -227,7 +227,8 @@ impl ManagerState {
             let NetworkState::Listening(Listener { port, requests, .. }) = &mut identifier.network else {
                 return;
             };
-            // With one byte more than a message, a datagram that is too long does not decode.
+            // The buffer has one byte more than the longest message, so a datagram that is too long
+            // does not decode.
             let mut datagram = [0; MAX_MESSAGE + 1];
             let Ok((length, from)) = receive_datagram(port, &mut datagram) else { return };
             match requests.receive(from, &datagram[..length], now) {
@@ -241,19 +242,19 @@ impl ManagerState {
                         let child = self.insert(child);
                         self.push_event(listener, CmEvent::Requested { child });
                     } else if let Some(Listener { requests, .. }) = self.listener(listener) {
-                        // The next repetition is then a new request.
+                        // Forgets the request, so that the next repetition counts as a new request.
                         requests.remove(key);
                     }
                 }
-                // After a failure, the requester repeats its request.
+                // A failure is ignored, because the requester repeats its request.
                 ReceivedDatagram::Duplicate(reply) => drop(port.send_to(reply, &from.into())),
                 ReceivedDatagram::Ignored => {}
             }
         }
     }
 
-    /// Closes the service request of an identifier. Sends the reply through the listener's port and
-    /// stores the reply for repetitions of the request, if the listener is open.
+    /// Closes the service request of an identifier. If the listener is open, sends the reply
+    /// through the listener's port, and stores the reply for repetitions of the request.
     pub fn answer_service_request(&mut self, handle: IdHandle, key: RequestKey, reply: SidrReply) {
         let Ok(identifier) = self.get(handle) else { return };
         identifier.network = NetworkState::Closed;
@@ -261,7 +262,8 @@ impl ManagerState {
             identifier.listener.and_then(|listener| self.listener(listener))
         {
             let datagram = requests.reply(key, reply, Instant::now());
-            // After a failure, the requester repeats its request and gets the stored reply.
+            // A failure is ignored, because the requester repeats its request and gets the stored
+            // reply.
             let _ = port.send_to(&datagram, &key.0.into());
         }
     }
@@ -339,7 +341,8 @@ impl ConnectionStream {
         }
     }
 
-    /// Passes the failure of an attempt to the connection, which may retry a refused attempt.
+    /// Passes the failure of an attempt to connect to the connection, which may retry a refused
+    /// attempt.
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),

@@ -79,7 +79,7 @@ impl Port {
 
     /// Allows another socket to bind the port while this socket does not listen.
     pub fn share(&self) {
-        // After a failure, a restarted program cannot bind the port for a minute.
+        // A failure is ignored. A restarted program then cannot bind the port for a minute.
         let _ = self.set_reuse_address(true);
     }
 

@@ -1,4 +1,4 @@
-/* What a NIC acknowledges does not depend on what its program does next, and a program sees it in the order in which it happens. */
+/* A request that a NIC has acknowledged succeeds, whatever the NIC's program does next. A program sees completions in the order of the events. */
 #include "peer_process.h"
 
 #include <poll.h>
@@ -139,7 +139,7 @@ static void give_qp(struct rdma_cm_id *id)
 	post_receive(0);
 }
 
-/* The receiver disconnects after the message, and the sender after a word of the receiver. */
+/* The receiver disconnects after the message. The sender disconnects when the receiver says so. */
 static void last_send_flushed_disconnected(void)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };

@@ -44,7 +44,7 @@ static void windows_of_type_1(void)
 	disconnect_pair();
 }
 
-/* A bind of a type 2 window takes the low 8 bits of the requested key, and ignores the others. */
+/* A bind of a type 2 window takes the low 8 bits of the requested key, and ignores the other bits. */
 static void keys_of_windows(void)
 {
 	struct ibv_mw *mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2);
@@ -58,7 +58,7 @@ static void keys_of_windows(void)
 		.bind_mw = { mw, 0x12345677, { mr, addr, 64, IBV_ACCESS_REMOTE_WRITE } } }, *bad;
 	CHECK(ibv_post_send(other, &wr, &bad) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(status_of_write(addr, bound) == IBV_WC_SUCCESS);
-	/* A local invalidation of another key fails. */
+	/* A local invalidation of a key that is not bound fails. */
 	wr = (struct ibv_send_wr){ .wr_id = 2, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = bound ^ 1 };
 	CHECK(ibv_post_send(other, &wr, &bad) == 0 && next(end.cq).status == IBV_WC_LOC_QP_OP_ERR);
 	CHECK(ibv_dealloc_mw(mw) == 0 && ibv_dereg_mr(mr) == 0);

@@ -1,4 +1,4 @@
-/* Two processes connect while rail 0 of one or both is down or its NIC is dead, also with objects that are made after that. */
+/* Two processes connect while rail 0 of one process or of both is down or has a dead NIC. The objects are made before or after the failure. */
 #include "peer_process.h"
 #include "rail_faults.h"
 
@@ -91,7 +91,7 @@ static void *connect_in_thread(void *qp)
 	return NULL;
 }
 
-/* The rails of the parent fail while it connects and the child, which is stopped, does not answer. */
+/* The rails of the parent fail while the parent connects. The child is stopped, and does not answer. */
 static void goes_down_while_connecting(void)
 {
 	struct ibv_qp *qp = prepare();
@@ -165,7 +165,7 @@ static void recovers_on_last(void) { recover(kill_nic, all_but_last(), 0); }
 static void recovers_on_last_of_both(void) { recover(kill_nic, all_but_last(), all_but_last()); }
 static void recovers_on_first(void) { recover(kill_nic, 0, all_but_first()); }
 static void recovers_on_last_after_hangs(void) { recover(hang_nic, all_but_last(), 0); }
-/* Each end has lost another rail. */
+/* Each end has lost a different rail. */
 static void recovers_on_third(void) { recover(kill_nic, 1, 2); }
 
 int main(int argc, char **argv)

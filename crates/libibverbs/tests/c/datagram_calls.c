@@ -1,4 +1,4 @@
-/* What calls on a UD queue pair do, on one rail as on several. A queue pair sends to another one of the same device. */
+/* What calls on a UD queue pair do, on one rail as on several. A queue pair sends to another queue pair of the same device. */
 #include "datagram_pair.h"
 
 #include <poll.h>
@@ -60,7 +60,7 @@ static void unsignalled(void)
 	CHECK(is_empty(end.cq));
 }
 
-/* Sends that are posted in SQD wait, until the queue is full. */
+/* Sends that are posted in SQD wait in the queue, which becomes full. */
 static void full_while_drained(void)
 {
 	enum { MANY = 4096 };

@@ -1,6 +1,6 @@
 /* The descriptors of channels, and the limit of descriptors.
  * Expected (kernel and rdma-core): the descriptor of a channel is closed when the call that destroys the channel returns, even if a thread waits at it; a call that needs a
- * descriptor at the limit fails with EMFILE; a receive that a full shared receive queue refuses is ENOMEM. Exit code 0; 1 if one does not hold.
+ * descriptor at the limit fails with EMFILE; a receive that a full shared receive queue refuses is ENOMEM. Exit code 0; 1 if a rule does not hold.
  */
 #include "report.h"
 #include <rdma/rdma_cma.h>

@@ -1,6 +1,6 @@
 /* A thread waits for an event while another thread destroys the channel or closes the device, and a signal with SA_RESTART arrives after that.
  * Expected: the thread takes no event of a later channel at the same address. A wait for verbs' events ends with EBADF, as a restarted read(2) of a closed descriptor
- * does. One for an event of rdma_cm goes on, because stock programs end when it fails.
+ * does. A wait for an event of rdma_cm goes on, because stock programs end when the wait fails.
  */
 #include "report.h"
 #include <arpa/inet.h>

@@ -240,8 +240,8 @@ static void write_and_leave(struct ibv_qp *qp, uint64_t wr_id)
 	ibv_ack_cq_events(cq, 1);
 }
 
-/* A completion queue is in use until its last queue pair is destroyed, and keeps the completions of the others. Those of a queue pair that was
- * destroyed stay on one rail, as on soft-RoCE, and vanish with several. */
+/* A completion queue is in use until its last queue pair is destroyed, and keeps the completions of the remaining queue pairs. The completions of
+ * a destroyed queue pair stay with one rail, as on soft-RoCE, and vanish with several rails. */
 static void shared_by_queue_pairs(void)
 {
 	struct ibv_qp *first = make_qp(&end), *second = make_qp(&end);

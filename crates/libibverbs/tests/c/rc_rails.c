@@ -154,8 +154,8 @@ static void exchange(uint64_t round)
 	finish_round(round);
 }
 
-/* Calls `at_round` at one end in each round, while operations of half the queue pairs are in flight. A NIC that fails takes its memory of WRITEs and
- * atomics with it, so there are only SENDs in the round in which `is_nic_lost` loses one. */
+/* Calls `at_round` at one end in each round, while operations of half the queue pairs are in flight. A NIC that fails loses its record of WRITEs and
+ * atomics, so the round in which `is_nic_lost` loses a NIC has only SENDs. */
 static void run(void (*at_round)(uint32_t), bool at_peer, bool is_nic_lost)
 {
 	fork_peer();

@@ -3,7 +3,7 @@
  * refusals entry_points ENTRY...: calls exported functions (NAME) and slots of the context (NAME@OFFSET).
  * refusals arguments: calls with arguments that the device refuses.
  * refusals expected: calls that programs make although they are refused.
- * refusals rails N: connects to a process that has N rails. Each end that has several refuses. */
+ * refusals rails N: connects to a process that has N rails. Each end that has several rails refuses. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sys/wait.h>

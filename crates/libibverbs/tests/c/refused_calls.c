@@ -266,7 +266,7 @@ static void built_requests(void)
 	WRITE(5);
 	WRITE(6);
 	CHECK(ibv_wr_complete(qpx) == 0 && next(end.cq).wr_id == 5 && next(end.cq).wr_id == 6);
-	/* All or none: with one request too many, or an invalid one in the middle, nothing is posted. */
+	/* All or none: with one request too many, or an invalid request in the middle, nothing is posted. */
 	ibv_wr_start(qpx);
 	for (int i = 0; i <= DEPTH; i++) {
 		WRITE(100 + i);

@@ -71,7 +71,7 @@ static void add_up(int client, struct ibv_qp *qp, struct connection_data peer, i
 	}
 }
 
-/* A client. The first one loses rail 0: before it has added anything if the server registers later, otherwise between its adds. */
+/* A client. The first client loses rail 0. If the server registers later, the loss precedes the client's first add, otherwise it is between adds. */
 static void run_client(int client, const char *script, bool registers_later)
 {
 	int server = sockets[client][1];

@@ -249,7 +249,7 @@ static void *keep_polling(void *unused)
 		CHECK(ibv_poll_cq(end.cq, 1, &wc) == 0);
 }
 
-/* A queue pair is destroyed while another thread polls its queue: none of its completions appear afterwards. */
+/* A queue pair is destroyed while another thread polls its queue: no completion of the queue pair appears afterwards. */
 static void destroyed_while_polled(void)
 {
 	pthread_t thread;
@@ -349,7 +349,7 @@ static void sleepers(void)
 	}
 }
 
-/* Messages wait for shared receives; one of the two queue pairs is destroyed meanwhile and takes none of the other's. */
+/* Messages wait for shared receives; one of the two queue pairs is destroyed meanwhile and takes no message of the other queue pair. */
 static void shared_receives(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
@@ -375,7 +375,7 @@ static void shared_receives(void)
 		meet();
 	}
 	if (!child) {
-		/* Two messages find receives, the others do not. */
+		/* Two messages find receives. The other messages do not. */
 		for (int i = 0; i < 2; i++) {
 			qp = qps[i];
 			send_one(i);

@@ -1,5 +1,5 @@
-/* UC queue pairs: memory windows, peers that are not connected, and shared receive queues, on every rail. A NIC drops what it does not permit, and
- * says nothing. So a message is sent behind it, and the memory is looked at when that has arrived. */
+/* UC queue pairs: memory windows, peers that are not connected, and shared receive queues, on every rail. A NIC drops an operation without permission, and
+ * says nothing. The test therefore sends a message behind the operation, and checks the memory when the message has arrived. */
 #include "requester_and_responder.h"
 
 static struct ibv_mr *bindable;
@@ -189,8 +189,8 @@ static void refused_operations(void)
 	}
 }
 
-/* Messages to a peer that is not connected are lost, and their sender does not wait for the peer. Nor does it wait for one that is connected to another
- * queue pair of the same device. That one accepts them if it has a receive, as on a NIC, because UC packets do not name their sender. */
+/* Messages to a peer that is not connected are lost, and the sender does not wait for the peer. The sender also does not wait for a peer that is connected to another
+ * queue pair of the same device. Such a peer accepts a message if it has a receive, as on a NIC, because UC packets do not name their sender. */
 static void unconnected_peer(void)
 {
 	for (int state = 0; state < 2; state++) {

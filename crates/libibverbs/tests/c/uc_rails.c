@@ -1,5 +1,5 @@
-/* Unreliable connections between two processes with several rails, of which some fail. A message may be lost. Those that arrive are in order,
- * complete, and none arrives twice. With "shared_" before a scenario's name, the receives are those of a shared receive queue. */
+/* Unreliable connections between two processes with several rails, of which some fail. A message may be lost. The messages that arrive are in order
+ * and complete, and none arrives twice. With "shared_" before a scenario's name, the receives are those of a shared receive queue. */
 #include "peer_process.h"
 #include "rail_faults.h"
 
@@ -15,9 +15,9 @@ static struct ibv_srq *srq;
 static struct connection_data peer;
 static char *memory;
 static struct ibv_mr *mr;
-/* The work requests that were posted, and completed. They complete in order, so a completion has the number of those before it. */
+/* The work requests that were posted, and completed. They complete in order, so a completion's wr_id is the number of earlier completions. */
 static uint64_t posted_receives, received, posted_sends, sent;
-/* The sequence number of the last message that was sent, and received, and the round of the latter. */
+/* The sequence numbers of the last message sent and of the last message received, and the round of the message received. */
 static uint32_t sequence, last_sequence, last_round;
 /* The number of messages of each kind that were received. */
 static uint64_t by_kind[KINDS];
@@ -131,7 +131,7 @@ static bool poll_message(void)
 		}
 	}
 	CHECK(!(wc.wc_flags & IBV_WC_WITH_IMM) || wc.imm_data == message.sequence);
-	/* No message arrives twice, or after a later one. */
+	/* No message arrives twice, or after a later message. */
 	CHECK(message.sequence > last_sequence && message.round >= last_round);
 	by_kind[message.sequence % KINDS]++;
 	last_sequence = message.sequence, last_round = message.round;

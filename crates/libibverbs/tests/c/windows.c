@@ -37,7 +37,7 @@ static void window_rights(void)
 		refused(operation, key);
 		unpair();
 		CHECK(ibv_dealloc_mw(mw) == 0);
-		/* The bytes after the window, and another queue pair than that of the window. */
+		/* The bytes after the window, and a queue pair to which the window does not belong. */
 		CHECK(mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
 		pair(ALL);
 		bind_window(mw, key = ibv_inc_rkey(mw->rkey), needed[operation], IBV_WC_SUCCESS);
@@ -134,7 +134,7 @@ static void invalidations(void)
 	end.mr = region;
 }
 
-/* What is no key of a bound type 2 window cannot be invalidated, and the request ends the queue pair that executes it. */
+/* Only the key of a bound type 2 window can be invalidated. A request with any other key ends the queue pair that executes the request. */
 static void refused_invalidations(void)
 {
 	struct ibv_mw *mw;
@@ -217,7 +217,7 @@ static void window_bound_for_all(void)
 	end.mr = region;
 }
 
-/* Waits for the event of a completion of the requester, which then is there. */
+/* Waits for the event of a completion of the requester. The completion is then in the queue. */
 static void sleep_until_complete(uint64_t wr_id)
 {
 	struct ibv_cq *cq;

@@ -160,7 +160,7 @@ static void operations(void)
 	destroy_connection(x);
 }
 
-/* A number that is not that of a queue of the domain is an error at both ends. */
+/* A number that no queue of the domain has is an error at both ends. */
 static void wrong_number(void)
 {
 	struct xrc x = make_connection();
@@ -266,7 +266,7 @@ static void domains(void)
 	CHECK(ibv_close_xrcd(apart) == 0 && close(fd) == 0 && close(again) == 0);
 }
 
-/* A shared receive queue that one context creates gets the messages of a queue pair that another one creates, if a file leads both to the domain.
+/* A shared receive queue that one context creates gets the messages of a queue pair that another context creates, if a file leads both to the domain.
  * After its destruction, messages that name it end the connection. */
 static void two_contexts(void)
 {
@@ -329,7 +329,7 @@ static void queue_pair_first(void)
 }
 
 /* Two queues of a domain, each with a completion queue. A request is checked against the protection domain of the queue that it names; over several
- * rails all queues have the same. */
+ * rails all queues have the same protection domain. */
 static void two_queues(void)
 {
 	struct xrc x = make_connection();
@@ -391,7 +391,7 @@ static void refused(void)
 	CHECK(ibv_post_recv(x.receiver, &recv, &bad_recv) == EINVAL && ibv_post_recv(x.sender, &recv, &bad_recv) == EINVAL);
 	send.opcode = IBV_WR_RDMA_WRITE, send.wr.rdma.rkey = 0x12345;
 	CHECK(ibv_post_send(x.receiver, &send, &bad_send) == EINVAL && bad_send == &send);
-	/* Nor in an error state, in which a queue pair with queues flushes what is posted. */
+	/* Receives are also refused in an error state, in which a queue pair with a receive queue flushes them. */
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
 	CHECK(ibv_modify_qp(x.receiver, &error, IBV_QP_STATE) == 0 && ibv_modify_qp(x.sender, &error, IBV_QP_STATE) == 0);
 	CHECK(ibv_post_recv(x.receiver, &recv, &bad_recv) == EINVAL && ibv_post_recv(x.sender, &recv, &bad_recv) == EINVAL);

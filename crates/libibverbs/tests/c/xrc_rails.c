@@ -1,5 +1,5 @@
 /* XRC connections between two processes with several rails, of which some fail. Each process sends messages of all kinds to two shared receive
- * queues of the other. Each message arrives once, in its queue, behind those before it. Each atomic is executed once, with its value. */
+ * queues of the other. Each message arrives once, in its queue and in order. Each atomic is executed once, with its value. */
 #include "peer_process.h"
 #include "rail_faults.h"
 
@@ -196,7 +196,7 @@ static void exchange(void (*faults)(uint32_t))
 	CHECK(ibv_destroy_qp(sender) == 0 && ibv_destroy_qp(receiver) == 0);
 }
 
-/* Whether the NIC of rail 0 of this process dies before anything is made but the device. */
+/* Whether the NIC of rail 0 of this process dies before any object but the device is made. */
 static bool without_rail_0;
 
 /* Runs the exchange with these faults in the two processes. */

@@ -54,7 +54,8 @@ pub fn error_of(returned: c_int) -> Option<i32> {
     }
 }
 
-/// Returns the private data at the receiver of `data` in a message with room for `length` bytes.
+/// Returns the private data that the receiver gets if the sender puts `data` into a message with
+/// room for `length` bytes.
 pub fn padded(data: &[u8], length: usize) -> Vec<u8> {
     let mut padded = data.to_vec();
     padded.resize(length, 0);
@@ -154,7 +155,7 @@ impl Event {
 }
 
 impl Id {
-    /// Creates an identifier, a synchronous one if `channel` is `None`.
+    /// Creates an identifier, which is synchronous if `channel` is `None`.
     pub fn new(channel: Option<&Channel>, ps: rdma_port_space) -> Self {
         let mut id = ptr::null_mut();
         let channel = channel.map_or(ptr::null_mut(), |channel| channel.0);

@@ -104,7 +104,7 @@ fn program() -> (String, Vec<String>) {
                     format!("__builtin_types_compatible_p(__typeof__((({c} *)0)->{}), {slot})", names[0]);
                 compare(format!("signature of {name}.{}", names[0]), same, 1);
             }
-            // The size of an anonymous union is that of its largest member.
+            // The size of an anonymous union is the size of the largest member.
             let size = names.iter().fold("(size_t)0".to_owned(), |largest, member| {
                 let size = format!("sizeof((({c} *)0)->{member})");
                 format!("({largest} > {size} ? {largest} : {size})")

@@ -75,8 +75,8 @@ fn on_three_rails(program: &Path, scenario: &str) {
     run(program, &[scenario], "3", &[]);
 }
 
-/// Defines a module for each scenario of a program, with a test for each of the functions above
-/// that the list in parentheses names.
+/// Defines a module for each scenario of a program. The list in parentheses names the functions
+/// above for which the module has a test.
 macro_rules! scenarios {
     ($program:ident $devices:tt: $($name:ident)*) => {
         $(mod $name { scenarios! { @tests $program $name $devices } })*
@@ -147,8 +147,8 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 
 scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_rails on_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 
-/// Programs made from reports of users. A program prints its expectations, and exits with 1 if one
-/// fails.
+/// Programs made from reports of users. A program prints its expectations, and exits with 1 if an
+/// expectation fails.
 pub mod reports {
     use super::*;
 
@@ -297,8 +297,7 @@ mod refused_calls {
     }
 }
 
-/// Calls with arbitrary arguments, from seeds. The arguments of the program to repeat a run are the
-/// seed and 1.
+/// Calls with arbitrary arguments, from seeds. The arguments `SEED 1` repeat a run.
 mod arbitrary_calls {
     #[test]
     fn on_one_rail() {

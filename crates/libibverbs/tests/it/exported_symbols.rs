@@ -55,14 +55,14 @@ fn expected_nodes() -> Vec<(String, Option<String>)> {
     NODES.iter().map(|node| (node.name.to_owned(), node.parent.map(str::to_owned))).collect()
 }
 
-/// The library calls functions of the C library that are cancellation points only with cancellation
-/// held off.
+/// The library calls cancellation points of the C library only while cancellation is held off.
 #[test]
 fn no_cancellation_point_is_imported() {
     let output = crate::rdma_core::output_of(
         command("nm").args(["--dynamic", "--undefined-only"]).arg(crate::c_program::preload()),
     );
-    // The cancellation points of pthreads(7) in glibc. `held_off` is around calls of the last.
+    // The cancellation points of pthreads(7) in glibc, without the functions that the library calls
+    // in `held_off`, such as `getaddrinfo`.
     let points = "accept accept4 clock_nanosleep close connect creat creat64 epoll_pwait epoll_wait fdatasync fsync getrandom \
         msgrcv msgsnd msync nanosleep open_by_handle_at openat openat64 poll ppoll pread pread64 preadv preadv2 preadv64 pselect \
         pwrite pwrite64 pwritev pwritev2 pwritev64 read readv recv recvfrom recvmmsg recvmsg select send sendmmsg sendmsg sendto sleep splice \

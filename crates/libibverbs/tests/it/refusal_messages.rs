@@ -96,7 +96,7 @@ fn calls_of_programs_that_work_are_not_explained() {
     }
 }
 
-/// Two ends with different numbers of rails do not connect, and each end explains that once.
+/// Two ends with different numbers of rails do not connect, and each end explains the refusal once.
 #[test]
 fn another_number_of_rails_is_explained_at_both_ends() {
     const OWN: &str = "ibv_modify_qp";

@@ -34,7 +34,7 @@ const REFUSE_NOTHING: &[&str] = &[
     "ibv_query_qp_data_in_order",
     "ibv_rate_to_mbps",
     "ibv_rate_to_mult",
-    // Whether an optional file exists.
+    // Reports whether an optional file exists.
     "ibv_read_sysfs_file",
     "ibv_resolve_eth_l2_from_gid",
     "ibv_unimport_dm",

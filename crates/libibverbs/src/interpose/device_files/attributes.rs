@@ -1,4 +1,4 @@
-//! The contents of the files. They have the values that the verbs return.
+//! The contents of the device's files: the values that the verbs return.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
@@ -54,7 +54,7 @@ const COUNTERS: [(&str, &str); 10] = [
 impl Attributes {
     /// Returns the present values. Before the process opens its device, the values follow from the
     /// settings. Returns `None` if the settings are malformed, so that there is no device. `before`
-    /// has earlier values.
+    /// contains the values of an earlier call.
     pub(in crate::interpose) fn now(before: Option<&Attributes>) -> Option<Attributes> {
         let name_of = |address: IpAddr| Some(interface_of(address).ok()??.name);
         if let Some(rails) = open::opened() {
@@ -143,7 +143,7 @@ impl Attributes {
         open::guid_of(self.first_gid).to_ne_bytes()
     }
 
-    /// Leaves out the attributes that depend on the rails.
+    /// Contains the port's state, and the attributes that do not depend on the rails.
     pub(in crate::interpose) fn port(&self) -> ibv_port_attr {
         port_attr_when(self.up)
     }

@@ -1,4 +1,4 @@
-//! The conversion of the paths that programs know to paths in the tree, and back.
+//! Converts the paths that programs know to paths in the tree of device files, and back.
 
 use core::ffi::{CStr, c_char, c_long};
 use core::ptr;
@@ -6,8 +6,8 @@ use core::ptr;
 use super::tree::{self, DIGITS, NAME_BEGINS};
 use crate::common::cancellation;
 
-/// The beginnings of the paths of the device's directories. `_verbs` may follow, and then a slash
-/// or the end.
+/// A path of a device file begins with one of these. Then comes `_verbs` or nothing, and then a
+/// slash or the end of the path.
 const PLACES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband", b"/dev/infiniband"];
 /// The character devices. Programs get the null device, because the verbs need no character device.
 const DEVICES: [&CStr; 2] = [c"/dev/infiniband/rdma_cm", c"/dev/infiniband/uverbs0"];
@@ -73,8 +73,7 @@ pub(super) unsafe fn at_file<R>(path: *const c_char, call: impl FnOnce(*const c_
     }
 }
 
-/// Does the same as [`at_file`] for a function that returns names, which needs the names of the
-/// character devices.
+/// As [`at_file`], but keeps the names of the character devices, because `call` returns names.
 ///
 /// # Safety
 /// The requirement of [`is_device_file`].
@@ -112,7 +111,8 @@ unsafe fn in_tree<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R)
 
 const COUNTERS: &[u8] = b"hw_counters";
 
-/// Returns the path that programs know for a path in a tree, or `None` for another path.
+/// Returns the path that programs know for a path in a tree, or `None` for a path outside every
+/// tree.
 pub(super) fn outside_of_tree(path: &[u8]) -> Option<&[u8]> {
     let name = NAME_BEGINS.as_bytes();
     let at = path.windows(name.len()).position(|window| window == name)?;
@@ -139,8 +139,8 @@ pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
     path
 }
 
-/// Writes the target of a symbolic link to a buffer, and returns its length. A longer target is
-/// cut, as by readlink(2). `call` is the C library's function.
+/// Writes the target of a symbolic link to a buffer, and returns its length. A target longer than
+/// the buffer is cut, as by readlink(2). `call` is the C library's function.
 ///
 /// # Safety
 /// `to` has `size` bytes that the caller may write, and `call` writes at most the number of bytes
@@ -161,7 +161,7 @@ pub(super) unsafe fn read_link(
 }
 
 /// Does the same as [`read_link`] for a target that may be longer than the buffer. The path that
-/// programs know may be short enough. The local buffer is too long for the stacks of signal
+/// programs know is shorter, and may fit. The local buffer is too long for the stacks of signal
 /// handlers, so the function is not inlined.
 ///
 /// # Safety

@@ -1,9 +1,9 @@
 //! The directory that holds the device's files.
 //!
-//! The tree is in the directory of the control sockets. Its name is a digest of its content, so
-//! processes that see the same device share the tree. A process that uses a tree holds a shared
-//! lock on it until the process ends (`flock(2)`). A process that makes a tree removes the trees
-//! that no process uses.
+//! The tree is in the directory of the control sockets. The name of the tree is a digest of the
+//! content, so processes that see the same device share the tree. A process that uses a tree holds
+//! a shared lock on it until the process ends (`flock(2)`). A process that makes a tree removes the
+//! trees that no process uses.
 
 use core::ffi::CStr;
 use core::iter::successors;
@@ -28,15 +28,15 @@ use crate::common::{cancellation, logging};
 pub(super) const NAME_BEGINS: &str = "device-files-";
 pub(super) const DIGITS: usize = 16;
 
-/// A tree that this process has used. Trees are never freed. Each has a different content, so there
-/// are few of them.
+/// A tree that this process has used. Trees are never freed. There are few trees, because each has
+/// a different content.
 struct Tree {
     attributes: Attributes,
     root: CString,
     next: *const Tree,
 }
 
-/// How often this process makes a tree that another process removes again.
+/// The maximum number of attempts to make a tree while other processes remove the tree again.
 const ATTEMPTS: u32 = 8;
 /// Whether this process, or its parent before the fork, has logged why there is no tree.
 static EXPLAINED: AtomicBool = AtomicBool::new(false);
@@ -85,8 +85,8 @@ fn add(attributes: Attributes, root: CString) -> &'static Tree {
     tree
 }
 
-/// Makes the tree with a content if it does not exist, and locks the tree for the life of this
-/// process. Returns the root.
+/// Makes the tree for `attributes` if the tree does not exist, and locks the tree for the life of
+/// this process. Returns the root.
 fn make(attributes: &Attributes) -> io::Result<CString> {
     let files = attributes.files();
     let mut digest = DefaultHasher::new();
@@ -102,7 +102,8 @@ fn make(attributes: &Attributes) -> io::Result<CString> {
             keep(lock);
             return CString::new(root.into_os_string().into_vec()).map_err(io::Error::other);
         }
-        // Another process may make the same tree, or remove the tree before this process locks it.
+        // Another process may make the same tree, or may remove the new tree before the next
+        // `lock`.
         let _being_made = write(&dir, &root, &files)?;
     }
     Err(io::Error::other("other processes remove the directory again and again"))
@@ -117,7 +118,8 @@ fn lock(root: &Path) -> io::Result<Option<File>> {
     Ok((file.try_lock_shared().is_ok() && is_at(&file, root)).then_some(file))
 }
 
-/// Returns whether an open directory still has a path. Another process may have replaced it.
+/// Returns whether `dir` is still the directory at `path`. Another process may have replaced the
+/// directory.
 fn is_at(dir: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     dir.metadata()

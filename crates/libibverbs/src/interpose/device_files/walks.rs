@@ -19,9 +19,9 @@ pub struct Position {
     level: c_int,
 }
 
-/// The function for each file of `nftw`.
+/// The function that `nftw` calls for each file.
 type Visit = unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int, *mut Position) -> c_int;
-/// The function for each file of `ftw`.
+/// The function that `ftw` calls for each file.
 type ShortVisit = unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int) -> c_int;
 
 thread_local! {
@@ -47,7 +47,7 @@ unsafe extern "C-unwind" fn visit(
     at: *mut Position,
 ) -> c_int {
     let Some(visit) = VISIT.get() else { return -1 };
-    // SAFETY: the C library passes what the function of nftw(3) gets.
+    // SAFETY: the C library passes the arguments that nftw(3) describes.
     unsafe {
         let root = root_len(path);
         let mut outside = Position { base: (*at).base - root as c_int, ..*at };
@@ -57,7 +57,7 @@ unsafe extern "C-unwind" fn visit(
 
 unsafe extern "C-unwind" fn short_visit(path: *const c_char, stat: *const c_void, kind: c_int) -> c_int {
     let Some(visit) = SHORT_VISIT.get() else { return -1 };
-    // SAFETY: the C library passes what the function of ftw(3) gets.
+    // SAFETY: the C library passes the arguments that ftw(3) describes.
     unsafe { visit(path.add(root_len(path)), stat, kind) }
 }
 
@@ -77,7 +77,7 @@ macro_rules! visiting_functions {
             if !unsafe { is_device_file(path) } {
                 return unsafe { next(path, function, $descriptors $(, $flags)?) };
             }
-            // The program's function may walk, too.
+            // The program's function may itself start a walk.
             let outer = $current.replace(Some(function));
             let result = unsafe { at_name(path, |path| next(path, $through, $descriptors $(, $flags)?)) };
             $current.set(outer);
@@ -115,7 +115,7 @@ pub struct Matches {
 const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 
 /// Defines overrides that return the paths that match a pattern. For a pattern of the device's
-/// files, the C library looks for files by this library's functions.
+/// files, the C library calls this library's functions to find files.
 macro_rules! matching_functions {
     ($next:ident; $($name:ident;)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const c_char, c_int, *mut c_void, *mut Matches) -> c_int;)* }
@@ -151,7 +151,8 @@ matching_functions! {
     glob64;
 }
 
-/// Defines overrides that open a walk. The entries have their paths in the tree.
+/// Defines overrides that open a walk. The program sees the paths that the entries have in the
+/// tree.
 macro_rules! hierarchy_functions {
     ($next:ident; $($name:ident;)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void;)* }

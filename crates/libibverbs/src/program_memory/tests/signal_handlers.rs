@@ -17,8 +17,8 @@ const CHILD: &str = "MITRA_TEST_CHILD";
 /// The exit code of a child that passed all its checks.
 const SUCCESS: i32 = 42;
 
-/// A line that the child writes before the access that is expected to end it, to show that nothing
-/// before did.
+/// The child writes this line directly before the access that is expected to end the child. The
+/// line shows that no earlier check ended the child.
 const CHECKS_PASSED: &str = "checks passed";
 
 /// Runs the named test of this module again in a child process, where [`is_child`] is true.

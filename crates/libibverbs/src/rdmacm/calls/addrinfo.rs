@@ -100,8 +100,8 @@ unsafe fn fill(
     0
 }
 
-/// Copies an address to memory of `malloc`. Returns null for a null or empty address, and without
-/// memory.
+/// Copies an address to memory of `malloc`. Returns null for a null or empty address, or if
+/// `malloc` fails.
 ///
 /// # Safety
 /// `address` is null or points to `length` bytes.

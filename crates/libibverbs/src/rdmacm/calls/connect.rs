@@ -156,7 +156,7 @@ unsafe fn accept(
         return Err(Errno::EINVAL);
     }
     let params = &mut identifier.params;
-    // The default is the peer's value, limited to the device's.
+    // The default is the peer's value, limited to the device's maximum.
     let (resources, depth) = (params.responder_resources, params.initiator_depth);
     params.responder_resources =
         param.responder_resources.unwrap_or(resources.min(device.max_responder_resources));
@@ -167,8 +167,8 @@ unsafe fn accept(
     let connected =
         unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
     let mut state = manager.lock();
-    // If the peer has given up meanwhile, its queue pair cannot be reached, and `accept` below
-    // returns the error.
+    // If the peer has given up meanwhile, an error in `connected` only says that the peer's queue
+    // pair is gone. The call of `accept` below then returns the error.
     if state.get(handle)?.awaits_answer() {
         connected?;
     }
@@ -284,8 +284,8 @@ unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(
 /// The program's `rdma_conn_param`, checked.
 struct CallerParams {
     private_data: Vec<u8>,
-    /// `None` (RDMA_MAX_RESP_RES) stands for the maximum that the device supports and, in `accept`,
-    /// that the peer requests.
+    /// `None` (RDMA_MAX_RESP_RES) stands for the device's maximum and, in `accept`, for the peer's
+    /// value limited to that maximum.
     responder_resources: Option<u8>,
     /// As `responder_resources` (RDMA_MAX_INIT_DEPTH).
     initiator_depth: Option<u8>,
@@ -301,7 +301,7 @@ impl CallerParams {
     /// Null parameters stand for the defaults.
     ///
     /// # Errors
-    /// `EINVAL` if a value exceeds the device's limit, and if there are neither parameters nor a
+    /// `EINVAL` if a value exceeds the device's limit, or if there are neither parameters nor a
     /// queue pair.
     ///
     /// # Safety

@@ -103,8 +103,8 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     let _ = manager().and_then(|manager| destroy(manager, id));
 }
 
-/// Waits for the next request to a synchronous identifier. The request's identifier holds the event
-/// in its `event` field.
+/// Waits for the next request to a synchronous identifier. The field `event` of the request's
+/// identifier holds the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other

@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
 ///
 /// # Errors
 /// `EINVAL` if `id` is not a live identifier, `ECONNREFUSED` if the peer rejected the connection,
-/// the status of another failure, or the errors of [`next_event`].
+/// the event's status for any other failure, or the errors of [`next_event`].
 ///
 /// # Safety
 /// `id` points to the `rdma_cm_id` of a live identifier, and no other thread accesses its `event`
@@ -112,8 +112,8 @@ fn wait(manager: &Manager, channel: CallerPtr<rdma_event_channel>, number: Optio
     wait_for_event(|| {
         let state = manager.lock();
         match state.events_of(channel, number) {
-            // If another thread destroys the channel, the futex is freed. This thread then sleeps
-            // on, or looks for the channel again.
+            // If another thread destroys the channel, the futex is freed. This thread then keeps
+            // sleeping or looks for the channel again.
             Some(events) => take_or_sleep(events, || Ok((!events.is_empty()).then_some(()))),
             None if number.is_some() || state.destroyed_channels.contains(&channel) => {
                 Ok(ControlFlow::Continue(cancellation::NEVER_WOKEN))
@@ -130,8 +130,8 @@ struct EventBuilder {
 }
 
 impl EventBuilder {
-    /// Applies the effects of `event` and creates an `rdma_cm_event`. The caller keeps the
-    /// identifier with this `memory` from being destroyed.
+    /// Applies the effects of `event` and creates an `rdma_cm_event`. The caller ensures that the
+    /// identifier with this `memory` is not destroyed.
     ///
     /// # Errors
     /// An error for an obsolete event, for example after the program left the multicast group.
@@ -143,7 +143,7 @@ impl EventBuilder {
     ) -> Result<Self, Errno> {
         let new = |kind, status| Self::new(memory.0, kind, status);
         let failed = |kind, errno: Errno| new(kind, -(errno as i32));
-        // Although the queue pair was never connected, the program may have posted work requests.
+        // The program may have posted work requests, even if the queue pair was never connected.
         // SAFETY: `next_event` keeps the identifier from being destroyed.
         let flush = || unsafe { queue_pair::flush(memory.0) };
         Ok(match event {
@@ -223,7 +223,7 @@ impl EventBuilder {
     fn with_private_data(mut self, private_data: Vec<u8>, limit: usize) -> Self {
         self.private_data = private_data;
         self.private_data.resize(limit, 0);
-        // `ud` begins with the same fields.
+        // `ud` begins with the same fields as `conn`.
         self.event.param.conn.private_data = self.private_data.as_ptr().cast();
         self.event.param.conn.private_data_len = limit as u8;
         self
@@ -256,15 +256,16 @@ impl EventBuilder {
     /// Allocates the event for the program and enters the event in `delivered`.
     fn deliver(self, manager: &Manager, unacknowledged: Arc<UnacknowledgedEvents>) -> *mut rdma_cm_event {
         let event = Box::into_raw(Box::new(self.event));
-        // A move of the vector leaves its heap buffer in place, to which the event points.
+        // The event points to the vector's heap buffer, which stays in place when the vector is
+        // moved.
         let delivered = DeliveredEvent { unacknowledged, _private_data: self.private_data };
         manager.lock().delivered.insert(CallerPtr(event), delivered);
         event
     }
 }
 
-/// Connects the identifier's queue pair and establishes the connection. A program whose identifier
-/// has no queue pair does both. Returns the event type and the status.
+/// Connects the identifier's queue pair and establishes the connection. If the identifier has no
+/// queue pair, the program does both. Returns the event type and the status.
 fn apply_reply(
     manager: &Manager,
     handle: IdHandle,

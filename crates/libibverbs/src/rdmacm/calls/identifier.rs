@@ -74,7 +74,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     with_manager("rdma_destroy_id", |manager| destroy(manager, id))
 }
 
-/// Waits until the program has acknowledged all events of the identifier that it has read.
+/// Waits until the program has acknowledged each event of the identifier that was read.
 ///
 /// # Errors
 /// `EINVAL` if the identifier is unknown.
@@ -99,8 +99,8 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     if identifier.is_synchronous {
         destroy_channel(manager, identifier.channel.0);
     }
-    // SAFETY: `handle` found the memory, so `allocate_id` made the memory. `remove` has removed the
-    // identifier in this call only.
+    // SAFETY: `handle` found the memory, so `allocate_id` made the memory. Only one call gets the
+    // identifier from `remove`, so no other call frees the memory.
     unsafe { free_id(id) };
     Ok(())
 }

@@ -53,8 +53,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     })
 }
 
-/// Creates a queue pair. As with librdmacm, an XRC receive queue pair without an XRC domain of the
-/// program gets the domain of the device.
+/// Creates a queue pair. If the program gives an XRC receive queue pair no XRC domain, the queue
+/// pair gets the device's domain, as with librdmacm.
 ///
 /// # Safety
 /// `pd` is live, and `attr` is valid.
@@ -160,8 +160,8 @@ unsafe fn own_cq(
     }
 }
 
-/// Destroys the completion queues of [`own_cq`], except for a completion queue of a shared receive
-/// queue.
+/// Destroys the completion queues of [`own_cq`], except a completion queue that a shared receive
+/// queue uses.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier.
@@ -182,8 +182,8 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// The states on the way to RTS. A connected queue pair needs the peer's parameters after the
-/// first.
+/// The states on the way to RTS. A connected queue pair needs the peer's parameters for RTR and
+/// RTS.
 const TO_RTS: [ibv_qp_state; 3] = [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS];
 
 /// Brings an identifier's queue pair to RTS with the negotiated parameters.
@@ -302,8 +302,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     with_manager("rdma_create_srq_ex", |manager| unsafe { create_srq(manager, id, &mut *attr) })
 }
 
-/// Creates an identifier's shared receive queue. A shared receive queue for XRC gets the XRC domain
-/// of the device and a completion queue of the identifier where the program provides none.
+/// Creates an identifier's shared receive queue. Where the program provides none, a shared receive
+/// queue for XRC gets the device's XRC domain and a completion queue of the identifier.
 ///
 /// # Safety
 /// `attr` is valid, its protection domain is null or live, and no other thread uses the identifier.
@@ -338,7 +338,8 @@ unsafe fn create_srq(
         let created = check_pointer(create_srq_ex((*pd).context, attr));
         if created.is_err() && (*id).qp.is_null() {
             if attr.cq == (*id).recv_cq {
-                // The program may call again with these attributes.
+                // The program may call again with these attributes, which must not name a destroyed
+                // queue.
                 attr.cq = ptr::null_mut();
             }
             destroy_cqs(id);
@@ -360,7 +361,8 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
             ibv_destroy_srq((*id).srq);
             (*id).srq = ptr::null_mut();
         }
-        // `rdma_destroy_qp` has left the completion queue that the shared receive queue used.
+        // If the queue pair was destroyed first, `rdma_destroy_qp` kept the completion queue that
+        // the shared receive queue used.
         if (*id).qp.is_null() {
             destroy_cqs(id);
         }

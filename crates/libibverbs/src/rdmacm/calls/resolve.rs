@@ -93,7 +93,8 @@ pub unsafe fn resolve_addr(
         return Err(Errno::EINVAL);
     }
     let destination = unspecified_to_loopback(destination);
-    // The NIC ignores the routing table and sends to a multicast group through its own interface.
+    // The NIC sends to a multicast group through the NIC's interface, and ignores the routing
+    // table.
     let route_source = match destination.ip().is_multicast() {
         true => Ok(Ipv6Addr::from(device.gid).to_canonical()),
         false => source_towards(destination),
@@ -104,7 +105,7 @@ pub unsafe fn resolve_addr(
             unsafe {
                 set_addresses(id, (Some(source), Some(destination)));
                 device.bind(id);
-                // A later message of the peer contains the GID of the peer's NIC.
+                // A guess, until a message of the peer brings the GID of the peer's NIC.
                 (*id).route.addr.addr.ibaddr.dgid.raw = Gid::from(destination.ip()).0;
             }
             state.push_event(handle, CmEvent::Plain(RDMA_CM_EVENT_ADDR_RESOLVED));
@@ -121,7 +122,7 @@ pub unsafe fn resolve_addr(
     unsafe { wait_if_synchronous(manager, id) }
 }
 
-/// `connect` replaces an unspecified destination address by the loopback address, too.
+/// Replaces an unspecified destination address by the loopback address, as connect(2) does.
 fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
     let ip = match destination.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

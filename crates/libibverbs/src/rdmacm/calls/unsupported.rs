@@ -22,10 +22,10 @@ pub unsafe extern "C" fn rdma_get_remote_ece(_id: *mut rdma_cm_id, _ece: *mut ib
     return_code("rdma_get_remote_ece", || Err(Errno::EOPNOTSUPP))
 }
 
-/// The other calls of `rsocket.h` need a socket of `rsocket`. librdmacm's own `rsocket` cannot use
-/// Mitra's identifiers, because librdmacm reads fields that rdma-core keeps behind
-/// `struct rdma_cm_id` in memory (`ucma_complete`, `ucma_max_qpsize` and `ucma_shutdown` of
-/// rdma-core 44).
+/// Mitra defines no other call of `rsocket.h`, because each needs a socket of `rsocket`.
+/// librdmacm's own `rsocket` cannot use Mitra's identifiers, because librdmacm reads fields that
+/// rdma-core keeps behind `struct rdma_cm_id` in memory (`ucma_complete`, `ucma_max_qpsize` and
+/// `ucma_shutdown` of rdma-core 44).
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(_domain: c_int, _type: c_int, _protocol: c_int) -> c_int {
     return_code("rsocket", || Err(Errno::EOPNOTSUPP))

@@ -6,15 +6,16 @@
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ leads to `Closed`. Before `Established`, a timeout or the end of the stream does the same.
-//! In `ReqReceived` the program gets no event: the identifier still has the listener's context, so
-//! a program would take the event for an event of the listener. As with the kernel
-//! (`ucma_event_handler`), the program's `rdma_accept` fails later.
+//! A REJ leads to `Closed`. Before `Established`, a timeout or the end of the stream also leads to
+//! `Closed`. A connection that is closed in `ReqReceived` gives the program no event: the
+//! identifier still has the listener's context, so a program would take the event for an event of
+//! the listener. As with the kernel (`ucma_event_handler`), the program's `rdma_accept` fails
+//! later.
 //!
 //! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's
 //! disconnect then leads to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the
-//! sender to `TimeWait`. `TimeWait` ends with an event. The stream stays open while the connection
-//! is established, because the end of the stream reports a peer that was killed.
+//! sender of the DREQ to `TimeWait`. `TimeWait` ends with an event. The stream stays open while the
+//! connection is established, because the end of the stream reports a peer that was killed.
 
 #[cfg(test)]
 mod tests;
@@ -72,7 +73,8 @@ enum State {
     Closed,
 }
 
-/// When the stream connects again to a port at which no program listens.
+/// While no program listens at the peer's port, the stream is connected again: at `next`, and no
+/// later than `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConnectRetry {
     until: Instant,
@@ -84,7 +86,7 @@ pub struct Connection {
     state: State,
     deadline: Option<Instant>,
     connect_retry: ConnectRetry,
-    /// The REQ, and when it is repeated, until the peer answers.
+    /// The REQ and the time of its next repetition. `None` after the peer's answer.
     repetition: Option<(Message, Instant)>,
     /// [`notify`](Self::notify) established the connection, and the RTU has not arrived.
     rtu_outstanding: bool,
@@ -136,7 +138,7 @@ impl Connection {
         self.deadline.into_iter().chain(self.connect_retry.next).chain(repetition).min()
     }
 
-    /// Whether the connection needs no stream after the outbox is sent.
+    /// Whether the stream may be closed once the outbox is sent.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
     }
@@ -172,7 +174,7 @@ impl Connection {
                 self.enter(State::ReqReceived, None);
                 self.events.push_back(ConnectionEvent::Requested(params));
             }
-            // A repetition that was sent before the answer arrived.
+            // The peer repeated the REQ before the answer arrived.
             (State::ReqReceived | State::RepSent, Message::Req(_)) => {}
             (State::Established | State::DreqSent, Message::Req(_)) if self.rtu_outstanding => {}
             (State::ReqSent, Message::Rep(params)) => {
@@ -305,8 +307,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection for the program. The peer, or an earlier call, may have ended the
-    /// connection already.
+    /// Ends the connection for the program. The call succeeds even if the peer or an earlier call
+    /// has ended the connection.
     ///
     /// # Errors
     /// `EINVAL` before the connection was accepted.
@@ -358,7 +360,8 @@ impl Connection {
         (self.connect_retry.next, self.repetition) = (None, None);
     }
 
-    /// Ends an established connection that the peer has ended, or whose peer is gone.
+    /// Reports the end of an established connection, because the peer ended the connection or is
+    /// gone.
     fn end(&mut self, now: Instant) {
         self.events.push_back(ConnectionEvent::Disconnected);
         match self.state {

@@ -66,7 +66,7 @@ pub struct ConnectionParams {
     pub initiator_depth: u8,
     /// The number of retransmissions after a timeout, at most 7.
     pub retry_count: u8,
-    /// The number of retries after RNR NAKs that the receiver's queue pair makes, at most 7.
+    /// How often the queue pair of the message's receiver retries after an RNR NAK, at most 7.
     pub rnr_retry_count: u8,
     pub flags: ConnectionFlags,
     pub private_data: Vec<u8>,

@@ -68,7 +68,7 @@ impl ServiceLookup {
         }
     }
 
-    /// Whether an ICMP "port unreachable" ends the lookup, which is so after the retry period.
+    /// Whether the retry period is over, so that an ICMP "port unreachable" ends the lookup.
     pub fn is_refusal_final(&self, now: Instant) -> bool {
         now >= self.retry_refused_until
     }
@@ -97,7 +97,8 @@ pub enum ReceivedDatagram<'a> {
 /// The requests of the last [`STORE_PERIOD`] at a responder.
 #[derive(Debug, Default)]
 pub struct ServiceRequests {
-    /// The encoded reply after the program's answer, and the time at which the entry expires.
+    /// The encoded reply (`None` until the program answers), and the time at which the entry
+    /// expires.
     replies: HashMap<RequestKey, (Option<Vec<u8>>, Instant)>,
 }
 
@@ -122,7 +123,7 @@ impl ServiceRequests {
         }
     }
 
-    /// Removes a request. The next repetition is then a new request.
+    /// Removes a request. The next repetition then counts as a new request.
     pub fn remove(&mut self, key: RequestKey) {
         self.replies.remove(&key);
     }

@@ -388,8 +388,8 @@ fn requests_beyond_the_backlog_are_dropped_and_repeated() {
     for _ in 0..3 {
         assert_eq!(Id::routed(&active_channel, RDMA_PS_TCP, port).connect(1, b""), None);
     }
-    // Time for the requests to arrive, and for a repetition of the third. The test also succeeds
-    // with less time.
+    // Time for the requests to arrive, and for a repetition of the third request. The test also
+    // succeeds with less time.
     thread::sleep(Duration::from_millis(700));
     for qpn in 2..5 {
         let request = listener_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;

@@ -1,5 +1,5 @@
-//! Programs made from reports of users. A program prints its expectations, and exits with 1 if one
-//! fails.
+//! Programs made from reports of users. A program prints its expectations, and exits with 1 if an
+//! expectation fails.
 
 use crate::c_program::build_with;
 use crate::c_programs::reports::on_all_rails;

@@ -85,7 +85,7 @@ fn connection_is_established_and_ended() {
         assert_eq!(events(end), [ConnectionEvent::Disconnected]);
         assert!(end.is_closed() && !end.is_over());
     }
-    // The passive program uses its queue pair until it disconnects, too.
+    // No timer runs, because the passive program uses its queue pair until the program disconnects.
     assert_eq!(pair.passive.deadline(), None);
     for end in [&mut pair.active, &mut pair.passive] {
         assert_eq!(end.disconnect(pair.now), Ok(()));
@@ -195,12 +195,13 @@ fn retry_reaches_server_that_starts_late() {
     assert_eq!(events(&mut pair.passive), [ConnectionEvent::Requested(params(1, b"hello"))]);
 }
 
-/// A listener with a full backlog drops the request, and reports a repetition when it has room.
+/// A listener with a full backlog drops the request, and reports a repetition when the backlog has
+/// room.
 #[test]
 fn dropped_request_is_repeated() {
     let mut pair = ConnectionPair::requested();
     pair.passive.drop_request(pair.now);
-    // The second repetition arrives while the program has not answered the first one.
+    // The second repetition arrives while the program has not answered the first repetition.
     for expected in [&[ConnectionEvent::Requested(params(1, b"hello"))][..], &[]] {
         pair.now = pair.active.deadline().expect("a repetition is due");
         pair.active.on_timeout(pair.now);
