@@ -20,7 +20,7 @@ struct Line {
     word: LifeWord,
     beat: u64,
     /// The time of the last READ that found a change: of the word, or of a beat that counts
-    /// ([`Line::update`]). `None` before the first READ.
+    /// (`Line::update`). `None` before the first READ.
     changed: Option<Duration>,
 }
 

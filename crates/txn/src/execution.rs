@@ -149,7 +149,7 @@ impl Execution {
         }
     }
 
-    /// Reads records. Their values come in the next [`Progress::Values`].
+    /// Reads records. Their values come in the next `Progress::Values`.
     pub(crate) fn get_all(&mut self, store: &mut Store<'_>, items: &[(RecordKey, Access)]) -> Progress {
         for &(key, access) in items {
             let locks = access == Access::Update;

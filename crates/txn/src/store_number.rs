@@ -36,8 +36,8 @@ pub(crate) fn reads(layout: &Layout) -> Vec<Request> {
     layout.nodes().map(|node| Request::read(Location { node, at }, BYTES)).collect()
 }
 
-/// Checks the store numbers of the nodes that are not declared dead, from the outcomes of
-/// [`reads`]. Returns the errors, or `None` if the numbers must be read again.
+/// Checks the store numbers of the nodes that are not declared dead, from the outcomes of `reads`.
+/// Returns the errors, or `None` if the numbers must be read again.
 pub(crate) fn check(layout: &Layout, outcomes: &[Outcome]) -> Option<Vec<StoreError>> {
     let mut outcomes = outcomes.iter();
     let (mut first, mut errors) = (None, Vec::new());
