@@ -122,7 +122,8 @@ impl Detector {
 
     /// Returns whether another life has claimed or recovered this life. This life should then end,
     /// because it is going to be fenced. If the recoverer has ended and there is no third
-    /// coordinator, only the next life can replace the claim: a life does not suspect itself.
+    /// coordinator, only the next life of this coordinator can replace the claim: a life does not
+    /// suspect itself.
     pub fn is_taken_over(&self) -> bool {
         let word = self.line(self.me).map(|line| line.word);
         let is_claimed = |word: LifeWord| {

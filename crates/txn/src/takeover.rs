@@ -105,7 +105,8 @@ enum Stage {
     Ended(TakeoverStep),
 }
 
-/// A takeover of a life. A takeover may be abandoned only when the life that performs it ends.
+/// A takeover of a life. The caller may abandon a takeover only when the life that performs the
+/// takeover ends.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Takeover {
     /// The life that is taken over. In a start, its incarnation is 0 until the word on the first
