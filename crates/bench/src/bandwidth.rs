@@ -86,7 +86,7 @@ impl Block {
         u64::from(self.number) << 32 | i
     }
 
-    /// Returns the messages whose bytes remain in memory at the end: the last one of each slot.
+    /// Returns the messages whose bytes remain in memory at the end: the last message of each slot.
     fn last_messages(&self) -> std::ops::Range<u64> {
         self.messages.saturating_sub(self.window.into())..self.messages
     }
@@ -159,8 +159,8 @@ impl Measurement {
         Measurement { window, mtu, number: 0 }
     }
 
-    /// Measures one block of `messages` between this process and a second one that runs [`peer`].
-    /// Returns the rate of the payload in GB/s.
+    /// Measures one block of `messages` between this process and a second process that runs
+    /// [`peer`]. Returns the rate of the payload in GB/s.
     pub(crate) fn measure(
         &mut self,
         endpoint: &mut Endpoint,

@@ -36,7 +36,8 @@ pub(crate) fn end_blocks(peer: &mut PeerProcess) -> anyhow::Result<()> {
     Ok(peer.connection.send(&None::<()>)?)
 }
 
-/// Runs the second process: `serve` for each block, until the first process ends it.
+/// Runs the second process: calls `serve` for each block, until the first process calls
+/// `end_blocks`.
 pub(crate) fn serve_blocks<B: DeserializeOwned>(
     setup: &Setup,
     connection: &mut PeerConnection,

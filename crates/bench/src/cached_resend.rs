@@ -20,7 +20,7 @@ use super::failover_trial::{
 };
 use super::stopwatch::Deadline;
 
-/// The word by which the responder tells the requester that its link is down.
+/// The word by which the responder tells the requester that the responder's link is down.
 const LINK_DOWN: u64 = 1;
 
 /// An end of a trial: a queue pair on each rail, all with the same memory.
@@ -132,8 +132,8 @@ impl CachedRun<'_> {
         }
     }
 
-    /// Returns the offset of the copy of an operation's payload. The slot is free, because
-    /// operations complete in order.
+    /// Returns the offset of the copy of an operation's payload. The earlier operation with the
+    /// same slot has completed, because operations complete in order.
     fn cached_payload(&self, seq: u64) -> usize {
         let slot = (seq % u64::from(self.plan.in_flight)) as usize;
         self.end.layout.len() + slot * self.plan.size

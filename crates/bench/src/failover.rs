@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut blanket = PolicyTrials::new("blanket", TrialPolicy::Blanket);
     let mut silent = PolicyTrials::new("exact/silent", TrialPolicy::Exact);
     let mut random = Prng::new(args.seed);
-    // Stage 4 lies between two packets of one message.
+    // Stage 4 lies between two packets of one message, so only messages of several packets pass it.
     let packets = args.size.div_ceil(args.common.mtu.unwrap_or(4096)) as u64;
     for _ in 0..args.trials {
         // Both policies get the same failure, one after the other.

@@ -71,7 +71,7 @@ pub(crate) struct Observed {
     pub(crate) completions: Vec<Completion>,
 }
 
-/// One side of a trial, connected to the other.
+/// One side of a trial, connected to the other side.
 pub(crate) struct TrialEndpoint {
     pub(crate) nics: [Arc<SoftNic>; 2],
     pub(crate) qp: VirtualBenchQp,
@@ -372,8 +372,8 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
             psn_at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
         }
         polls = polls.wrapping_add(1);
-        // The requester has seen all completions, so every receive has arrived; some may not have
-        // been polled yet.
+        // The requester has seen all completions, so every SEND has arrived. Some receives may not
+        // have been polled yet.
         if over && received_now == 0 {
             break;
         }

@@ -135,7 +135,7 @@ impl Measurement {
         Measurement { iters, signal_every, number: 0 }
     }
 
-    /// Measures one block between this process and a second one that runs [`peer`]. Returns the
+    /// Measures one block between this process and a second process that runs [`peer`]. Returns the
     /// median and the 99th percentile of the one-way latency, in microseconds.
     pub(crate) fn measure(
         &mut self,
@@ -216,8 +216,8 @@ impl<L: BenchQp> PingPong<'_, L> {
         Ok(())
     }
 
-    /// Posts a receive in place of the one that a SEND consumed. The caller sends the next message
-    /// first, so that this post adds no latency.
+    /// Posts a receive in place of the receive that a SEND consumed. The caller sends the next
+    /// message first, so that this post adds no latency.
     #[inline]
     fn repost_receive(&mut self) -> anyhow::Result<()> {
         if self.block.op == Op::Send { post_recv(self.qp, self.layout) } else { Ok(()) }

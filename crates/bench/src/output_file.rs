@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 /// A file that a command writes when its work is done. The path is checked before the work begins.
-/// Until the file is written, an existing file keeps its content, and no empty one appears.
+/// Until the file is written, an existing file keeps its content, and no empty file appears.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,

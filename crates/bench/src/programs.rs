@@ -67,7 +67,8 @@ const CASES: [Case; 8] = [
         program: Measure::Latency("ib_send_lat", 1.0),
         baseline: Measure::Bench("latency", "send", "8"),
     },
-    // perftest reports a full round trip for READ and atomics, and half of one for SEND and WRITE.
+    // perftest reports a full round trip for READ and atomics, and half of a round trip for SEND
+    // and WRITE.
     Case {
         name: "ib_read_lat/8",
         unit: "us",

@@ -19,8 +19,8 @@ pub(crate) fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
     Ok(Duration::from(clock.now()?).as_secs_f64())
 }
 
-/// Measures the laps of a loop. The laps of the warm-up, one tenth more than the counted laps, are
-/// not in the histogram.
+/// Measures the laps of a loop. The first laps warm up and are not in the histogram. They are a
+/// tenth as many as the counted laps.
 pub(crate) struct Stopwatch {
     laps: Histogram<u64>,
     warm_up: u64,

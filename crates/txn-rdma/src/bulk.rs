@@ -62,7 +62,7 @@ pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
 }
 
 /// Executes WRITEs in any order, and repeats each until it is executed. Calls `written` with the
-/// length of each.
+/// length of each executed WRITE.
 fn write_all(
     links: &mut Links,
     requests: impl IntoIterator<Item = Request>,

@@ -1,4 +1,4 @@
-//! One question to one memory node, over TCP.
+//! One request to one memory node, over TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub enum CallError {
         /// The last error.
         error: io::Error,
     },
-    /// The answer does not match the question.
+    /// The answer does not match the request.
     #[error("the answer is none to the question; run the same version of Mitra everywhere")]
     Answer,
     /// The NIC refused the connection that the node has made.
@@ -36,19 +36,19 @@ pub enum CallError {
     Connect(mitra_verbs::Error),
 }
 
-/// A question, which is repeated while the node is unreachable, until the deadline.
+/// A request, which is repeated while the node is unreachable, until the deadline.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) node: NodeId,
     address: SocketAddr,
     hello: Hello,
     answer: Receiver<io::Result<Answer>>,
-    /// No attempt begins after this time, if there is one.
+    /// No attempt begins after this time. With `None`, attempts go on until the node answers.
     deadline: Option<Instant>,
 }
 
 impl Call {
-    /// Asks now. A question whose deadline is over is asked once.
+    /// Sends the request. If the deadline is over, the request is sent once.
     pub(crate) fn new(address: SocketAddr, hello: Hello, deadline: Option<Instant>) -> Call {
         let answer = dial(address, hello.clone(), Duration::ZERO);
         Call { node: NodeId(hello.node), address, hello, answer, deadline }

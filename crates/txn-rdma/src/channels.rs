@@ -154,9 +154,9 @@ impl Channels {
     /// outcomes together when all have ended. The caller chooses the ticket's number, which no
     /// unfinished ticket may have.
     ///
-    /// A node executes the requests of a ticket in their order. After a request that is not
-    /// executed or in doubt, the node executes only requests that are already in flight. Requests
-    /// to different nodes, and requests of different tickets, have no order.
+    /// A node executes the requests of a ticket in their order. After a request that is in doubt or
+    /// was not executed, the node executes only requests that are already in flight. Requests to
+    /// different nodes, and requests of different tickets, have no order.
     ///
     /// # Errors
     /// A [`PostError`]. No request is posted then.
@@ -180,8 +180,8 @@ impl Channels {
         Ok(())
     }
 
-    /// Posts what waits, drives all connections, and appends the tickets whose requests have all
-    /// ended to `done`, with the outcomes in the order of the requests.
+    /// Posts the waiting requests, and drives all connections. Appends to `done` the tickets whose
+    /// requests have all ended, with the outcomes in the order of the requests.
     ///
     /// # Errors
     /// [`LostNode`], now and in every later call: the life is over. Unfinished tickets never end.
@@ -189,7 +189,7 @@ impl Channels {
         if let Some(lost) = &self.lost {
             return Err(lost.clone());
         }
-        // All nodes get their requests before the first one is polled.
+        // All nodes get their requests before the first node is polled.
         let posted = self.for_each(|link, tickets, counters| link.post_waiting(tickets, counters));
         let polled = posted.and_then(|()| self.for_each(|link, tickets, _| link.poll(tickets)));
         self.tickets.take_finished(done);

@@ -18,7 +18,7 @@ use crate::channels::{Channels, Counters, LostNode, PostError};
 /// The connections of one life of a coordinator to all memory nodes.
 ///
 /// They make progress only inside [`Links::poll`] and [`Links::wait`]. The caller must call one of
-/// the two about every millisecond, even if nothing is posted. Otherwise a node considers the
+/// these methods about every millisecond, even if nothing is posted. Otherwise a node considers the
 /// coordinator silent.
 #[derive(Debug)]
 pub struct Links {
@@ -51,9 +51,9 @@ impl Links {
     /// outcomes together when all have ended. The caller chooses the ticket's number, which no
     /// unfinished ticket may have.
     ///
-    /// A node executes the requests of a ticket in their order. After a request that is not
-    /// executed or in doubt, the node executes only requests that are already in flight. Requests
-    /// to different nodes, and requests of different tickets, have no order.
+    /// A node executes the requests of a ticket in their order. After a request that is in doubt or
+    /// was not executed, the node executes only requests that are already in flight. Requests to
+    /// different nodes, and requests of different tickets, have no order.
     ///
     /// # Errors
     /// A [`PostError`]. No request is posted then.
@@ -61,8 +61,8 @@ impl Links {
         self.channels.post(ticket, requests)
     }
 
-    /// Posts what waits, drives all connections and fences, and appends the tickets whose requests
-    /// have all ended to `done`, with the outcomes in the order of the requests.
+    /// Posts the waiting requests, and drives all connections and fences. Appends to `done` the
+    /// tickets whose requests have all ended, with the outcomes in the order of the requests.
     ///
     /// # Errors
     /// [`LostNode`], now and in every later call: the life is over. Unfinished tickets never end.
@@ -74,7 +74,7 @@ impl Links {
     }
 
     /// Polls. If no ticket has ended, blocks until a completion arrives, for at most `max`. The
-    /// caller then polls. `max` should be about a millisecond.
+    /// caller then polls again. `max` should be about a millisecond.
     ///
     /// # Errors
     /// As [`Links::poll`].

@@ -71,7 +71,8 @@ impl MemoryNode {
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let answer = self.node.answer(&incoming.hello).unwrap_or_else(Answer::Refused);
-            // A coordinator that has gone is silent, so its life ends like any other.
+            // An error is ignored: the coordinator has gone, so it becomes silent, and its life
+            // ends.
             let _ = incoming.accept(&answer);
         }
         self.node.poll();

@@ -68,7 +68,7 @@ pub(crate) enum QueuePair {
 }
 
 impl QueuePair {
-    /// Creates an unconnected end, which is polled.
+    /// Creates an unconnected end for a caller that polls.
     pub(crate) fn new(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair, Error> {
         QueuePair::with_channels(domain, kind, config, false)
     }
@@ -168,7 +168,7 @@ impl QueuePair {
         vqp.into_iter().flat_map(|vqp| vqp.event_channels()).map(|channel| channel.as_fd())
     }
 
-    /// The time at which [`QueuePair::handle_events`] is due without an event.
+    /// The time at which [`QueuePair::handle_events`] is due even if no event arrives.
     pub(crate) fn event_timeout(&self) -> Option<Time> {
         match self {
             QueuePair::Virtual { vqp, .. } => vqp.event_timeout(),

@@ -97,7 +97,7 @@ impl Found {
      and {replayed} when it ran again"
 )]
 pub struct Difference {
-    /// The number of transactions before it.
+    /// The number of transactions before this one in the serial order.
     pub position: usize,
     /// The program, with its inputs.
     pub program: String,
@@ -115,7 +115,7 @@ pub struct Difference {
 /// model must have the same records.
 ///
 /// # Errors
-/// The first transaction that returns another result, or that does not commit.
+/// The first transaction that does not commit, or whose result differs from its recorded output.
 pub fn replay<'a, P: Program + 'a>(
     model: &mut Model,
     history: impl IntoIterator<Item = (&'a P, &'a P::Output)>,

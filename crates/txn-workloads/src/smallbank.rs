@@ -50,23 +50,23 @@ pub enum Input {
         /// The amount.
         amount: Cents,
     },
-    /// TransactSavings: adds to the savings balance, and rolls back if that would then be below
-    /// zero.
+    /// TransactSavings: adds to the savings balance, and rolls back if the savings balance would
+    /// become negative.
     TransactSavings {
         /// The account.
         account: u64,
         /// The amount, below zero for a withdrawal.
         amount: Cents,
     },
-    /// Amalgamate: moves both balances of an account to the checking balance of another.
+    /// Amalgamate: moves both balances of an account to the checking balance of another account.
     Amalgamate {
         /// The account that is emptied.
         from: u64,
         /// The account that gets the sum.
         to: u64,
     },
-    /// WriteCheck: takes from the checking balance, and [`OVERDRAFT_FEE`] too if both balances
-    /// together are less than the amount.
+    /// WriteCheck: takes the amount from the checking balance. If both balances together are less
+    /// than the amount, it takes [`OVERDRAFT_FEE`] in addition.
     WriteCheck {
         /// The account.
         account: u64,
@@ -74,7 +74,7 @@ pub enum Input {
         amount: Cents,
     },
     /// SendPayment: moves between the checking balances of two accounts, and rolls back if the
-    /// first has less than the amount.
+    /// paying account has less than the amount.
     SendPayment {
         /// The account that pays.
         from: u64,
@@ -189,9 +189,9 @@ pub fn load(accounts: u64, seed: u64) -> impl Iterator<Item = (RecordKey, Vec<u8
 /// How often accounts are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Hotspot {
-    /// The share of the choices, in percent, that fall on the hot accounts.
+    /// The share of the choices that fall on the hot accounts, in percent.
     pub choices: u8,
-    /// The share of the accounts, in percent, that are hot, but at least two accounts.
+    /// The share of the accounts that are hot, in percent. At least two accounts are hot.
     pub accounts: u8,
 }
 

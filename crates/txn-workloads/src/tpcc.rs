@@ -1,19 +1,19 @@
 //! TPC-C 5.11: schema, load, inputs, the five transactions, and the twelve consistency conditions.
 //!
 //! # What differs from the specification
-//! - The terminals have no keying and no think times, so new orders a minute are not a tpmC, and
-//!   nothing here is audited.
+//! - The terminals have no keying and no think times, so the number of new orders a minute is not a
+//!   tpmC, and nothing here is audited.
 //! - A Delivery is one database transaction for each district, as §2.7 allows, so it locks little
-//!   at a time. It is not put into a queue here: the caller may run its transactions later.
+//!   at a time. This crate does not queue a Delivery. The caller may run its transactions later.
 //! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It reads and locks
 //!   the same records as any other New-Order.
 //! - W_YTD, D_YTD and D_NEXT_O_ID are records of their own, and three kinds of index records exist
 //!   (§1.4 allows both).
 //!
 //! # Round trips
-//! Each transaction reads all records with known keys together. New-Order reads once. Payment and
-//! Order-Status read once and twice, and once more by last name. A Delivery of a district reads
-//! three times, a Stock-Level four times.
+//! Each transaction reads all records with known keys together. New-Order reads once. Payment reads
+//! once, and Order-Status reads twice. Both read once more if they name the customer by last name.
+//! A Delivery of a district reads three times, a Stock-Level four times.
 
 mod check;
 mod delivery;
@@ -83,7 +83,7 @@ pub enum Output {
 }
 
 impl Input {
-    /// Which of the five transactions it is, or is part of.
+    /// Which of the five transactions this input is, or is a part of.
     pub fn kind(&self) -> Kind {
         match self {
             Input::NewOrder(_) => Kind::NewOrder,

@@ -5,8 +5,8 @@ use std::fmt;
 
 /// The value of a record, or of a column of a record.
 pub trait Value: Sized {
-    /// The largest number of bytes of an encoded value. All types but lists always have this
-    /// length.
+    /// The largest number of bytes of an encoded value. A value of any type but a list has exactly
+    /// this length.
     const MAX_LEN: usize;
 
     /// Appends the bytes of the value to `out`.
@@ -41,7 +41,7 @@ pub trait Value: Sized {
 pub struct Damaged {
     /// The type of the record, or an empty text for a value that is no record.
     pub record: &'static str,
-    /// The column, or an empty text if the damage is in none of them.
+    /// The column, or an empty text if the damage is in no column.
     pub column: &'static str,
     /// What is wrong.
     pub fault: Fault,

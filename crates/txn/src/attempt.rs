@@ -3,7 +3,7 @@
 //!
 //! The caller executes the requests of each [`Step::Post`] and passes all their outcomes to
 //! [`Attempt::on_outcomes`], in the same order. Requests may fail in any way that [`Outcome`]
-//! names. The caller executes no request after its outcome is known. Therefore the attempt may
+//! names. A request is not executed any more when its outcome is known. Therefore the attempt may
 //! repeat:
 //! - a compare-and-swap that takes a free lock, because no other attempt has the same lock word;
 //! - a WRITE of a record that the attempt has locked.
@@ -98,7 +98,8 @@ enum Stage {
     Validating {
         wanted: Vec<usize>,
     },
-    /// The log entry is written at these locations; `complete` other locations have the entry.
+    /// The log entry is written at the `wanted` locations. `complete` is the number of other
+    /// locations that already have the entry.
     Logging {
         wanted: Vec<Location>,
         spare: Vec<Location>,
@@ -122,7 +123,8 @@ enum Stage {
 enum Apply {
     WriteAndUnlock,
     Unlock,
-    /// Unknown whether the record was written and unlocked. The lock word shows it.
+    /// It is unknown whether the record was written and unlocked. The lock word is read to find
+    /// out.
     Look,
 }
 
@@ -150,7 +152,7 @@ impl Attempt {
         self.lock
     }
 
-    /// Returns whether the transaction is committed, so that its caller may be told.
+    /// Returns whether the transaction is committed. From then on, its caller may be told.
     pub fn is_committed(&self) -> bool {
         self.is_committed
     }
@@ -160,8 +162,8 @@ impl Attempt {
         self.items.iter().find(|item| item.copies.place == place)?.record.as_ref()
     }
 
-    /// Returns whether the log entry is being written. Then it is unknown whether the transaction
-    /// takes effect.
+    /// Returns whether the log entry is being written. If the life ends meanwhile, it is unknown
+    /// whether the transaction takes effect.
     pub fn is_logging(&self) -> bool {
         matches!(self.stage, Stage::Logging { .. })
     }
@@ -196,7 +198,7 @@ impl Attempt {
     }
 
     /// Reads records, and locks the records with `true`. A record that the attempt has already read
-    /// is read again only to be locked.
+    /// is read again only if it is to be locked.
     pub fn fetch(&mut self, wanted: &[(Copies, bool)]) -> Step {
         let mut items = Vec::new();
         for (copies, locks) in wanted {
@@ -366,7 +368,7 @@ impl Attempt {
                     let items = self.items.iter().enumerate();
                     let wanted: Vec<usize> =
                         items.filter(|(_, item)| changes(item)).map(|(index, _)| index).collect();
-                    // One record that was read alone was valid when it was read.
+                    // A single record needs no validation: it was valid when it was read.
                     let is_valid = self.items.len() == 1 || Mutant::ValidationSkipped.is_on();
                     Stage::Validating { wanted: if is_valid { Vec::new() } else { wanted } }
                 }
@@ -481,8 +483,8 @@ impl Attempt {
         if locks && item.lock != Lock::Held {
             return Ok(false);
         }
-        // The holder may have ended in the middle of a WRITE, so a torn record counts as locked,
-        // too.
+        // The holder of the lock may have ended in the middle of a WRITE. So a torn record behind a
+        // held lock counts as locked.
         let record = found.bytes.and_then(record::decode);
         let is_used = header.lock == LockWord::FREE || (Mutant::ReadUnderLock.is_on() && record.is_some());
         if !is_used && header.lock != self.lock {

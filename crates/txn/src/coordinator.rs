@@ -45,7 +45,7 @@ pub struct Coordinator {
 /// The event that a transaction waits for.
 pub(crate) enum Reply {
     Values(Vec<Option<Vec<u8>>>),
-    /// With the number of round trips.
+    /// The footprint, and the number of round trips before the commit.
     Committed(Footprint, u32),
     NotCommitted(NotCommitted),
 }
@@ -80,7 +80,7 @@ pub(crate) struct Core {
     requests: Vec<(Ticket, Vec<Request>)>,
     /// The indexes that are read into the cache.
     scans: BTreeMap<Ticket, Scan>,
-    /// The next ticket of requests without a slot.
+    /// The next ticket for requests that belong to no slot.
     next_ticket: u64,
     now: Duration,
     timers: BTreeMap<(Duration, u64), Waker>,
@@ -166,15 +166,15 @@ impl Coordinator {
             return core.go_on_with_scan(ticket);
         }
         let slot = ticket.0 as usize;
-        // Other tickets free stale locks. A lock that was not freed is met again, so their outcomes
-        // are ignored.
+        // A ticket without a slot frees a stale lock. Its outcome is ignored, because a lock that
+        // was not freed is met again.
         if slot < core.slots.len() && core.slots[slot].is_posted && !core.is_ended {
             core.slots[slot].is_posted = false;
             core.with_execution(slot, |execution, store| execution.on_outcomes(store, outcomes));
         }
     }
 
-    /// The time at which [`Coordinator::poll`] is due without an outcome.
+    /// The time at which [`Coordinator::poll`] is due even if no outcome arrives.
     pub fn next_timer(&self) -> Option<Duration> {
         self.core.borrow().timers.keys().next().map(|(at, _)| *at)
     }
@@ -188,8 +188,8 @@ impl Coordinator {
             && core.slots.iter().all(|slot| slot.execution.is_none())
     }
 
-    /// Returns whether no transaction is in flight or still to be applied. Tasks may wait for
-    /// something else.
+    /// Returns whether every transaction has ended and is applied. Tasks may still wait for other
+    /// events.
     pub fn is_settled(&self) -> bool {
         self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
     }
@@ -202,7 +202,7 @@ impl Coordinator {
         *last = life.incarnation.max(*last);
     }
 
-    /// Reports that a node is declared dead. The driver ends all requests to the node as
+    /// Reports that a node is declared dead. The driver ends all requests to the node with
     /// [`Outcome::NodeDead`].
     pub fn set_dead(&mut self, node: NodeId) {
         self.core.borrow_mut().dead.insert(node);
@@ -286,7 +286,7 @@ impl Core {
         self.with_execution(slot, |execution, store| execution.commit(store));
     }
 
-    /// Ends a transaction whose program has refused, after a validation of the program's reads.
+    /// Validates the reads of a program that has refused to commit, and then ends the transaction.
     pub(crate) fn refuse(&mut self, slot: usize, why: Abort) {
         self.with_execution(slot, |execution, store| execution.refuse(store, why));
     }
@@ -316,8 +316,8 @@ impl Core {
         }
     }
 
-    /// Releases the slot of a transaction that has ended or was dropped. Requests in flight end
-    /// without it.
+    /// Releases the slot of a transaction that has ended or was dropped. The execution of a dropped
+    /// transaction goes on while it has requests in flight.
     pub(crate) fn release(&mut self, slot: usize) {
         self.slots[slot].is_used = false;
         if !self.slots[slot].is_posted && !self.is_ended {

@@ -19,14 +19,14 @@ pub const LIFE_LINE_BYTES: u32 = 64;
 struct Line {
     word: LifeWord,
     beat: u64,
-    /// The time of the last READ that found a change of the word, or of the beat of the life that
-    /// the word depends on. `None` before the first READ.
+    /// The time of the last READ that found a change: of the word, or of a beat that counts
+    /// (`Line::update`). `None` before the first READ.
     changed: Option<Duration>,
 }
 
 impl Line {
-    /// A beat counts only if it is from the life that the word depends on. After a claim by the
-    /// coordinator's next life, the beats of the earlier life do not count.
+    /// Normally, only beats of the life that the word names count. After a claim by the
+    /// coordinator's next life, only beats of the next life count.
     fn update(&mut self, coordinator: u16, word: LifeWord, beat: u64, now: Duration) {
         let incarnation = (beat >> 48) as u16;
         let counts = match word.state() {
@@ -54,8 +54,8 @@ pub struct Detector {
 
 impl Detector {
     /// Creates the detector of a life. `nodes` has the place of coordinator 1's line on every node,
-    /// in the order of the nodes. The lines of the other coordinators, up to `coordinators`,
-    /// follow. A life whose line has not changed for `timeout` is suspected.
+    /// in the order of the nodes. The lines of coordinators 2 to `coordinators` follow. A life
+    /// whose line has not changed for `timeout` is suspected.
     pub fn new(me: Life, mut nodes: Vec<Location>, coordinators: u16, timeout: Duration) -> Detector {
         nodes.reverse();
         let line = Line { word: LifeWord::from_bits(0), beat: 0, changed: None };
@@ -120,9 +120,10 @@ impl Detector {
         is_followed || line.word.is_recovered(life) || now.saturating_sub(changed) >= self.timeout
     }
 
-    /// Returns whether another life has claimed or recovered this life. This life should end,
-    /// because it is going to be fenced. A life does not suspect itself, so without a third
-    /// coordinator nobody replaces a recoverer that has ended.
+    /// Returns whether another life has claimed or recovered this life. This life should then end,
+    /// because it is going to be fenced. If the recoverer has ended and there is no third
+    /// coordinator, only the next life of this coordinator can replace the claim: a life does not
+    /// suspect itself.
     pub fn is_taken_over(&self) -> bool {
         let word = self.line(self.me).map(|line| line.word);
         let is_claimed = |word: LifeWord| {
@@ -131,7 +132,7 @@ impl Detector {
         word.is_some_and(|word| is_claimed(word) || word.is_recovered(self.me))
     }
 
-    /// Returns the latest life of each coordinator that had been recovered when the lines were last
+    /// Returns, for each coordinator, the latest life that was recovered when the lines were last
     /// read.
     pub fn recovered(&self) -> impl Iterator<Item = Life> {
         let read = (1..=u16::MAX).zip(&self.lines).filter(|(_, line)| line.changed.is_some());

@@ -46,7 +46,7 @@ pub(crate) struct Store<'a> {
 /// A write that waits for the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Pending {
-    /// Whether the record must exist before.
+    /// True if the record must exist before the write, false if the record must not exist.
     exists: bool,
     value: Option<Vec<u8>>,
 }
@@ -58,7 +58,7 @@ enum At {
     Record(Place),
     /// The key is looked for in this bucket.
     Bucket(Place),
-    /// The key is removed from the bucket of this place.
+    /// The key is removed from the bucket to which this place belongs.
     Removal(Place),
 }
 
@@ -79,7 +79,8 @@ enum Stage {
     Idle,
     Reading(Vec<RecordKey>),
     Preparing,
-    /// The attempt commits. `Some` is the error that the caller gets after the commit.
+    /// The attempt commits. `Some` is the error of a failed transaction: it only validates its
+    /// reads, and then its caller gets the error.
     Committing(Option<Abort>),
     RollingBack(Abort),
 }
@@ -148,7 +149,7 @@ impl Execution {
         }
     }
 
-    /// Reads records. The next [`Progress`] other than a post has their values.
+    /// Reads records. Their values come in the next `Progress::Values`.
     pub(crate) fn get_all(&mut self, store: &mut Store<'_>, items: &[(RecordKey, Access)]) -> Progress {
         for &(key, access) in items {
             let locks = access == Access::Update;
@@ -214,7 +215,7 @@ impl Execution {
             let inserts = !pending.exists && pending.value.is_some();
             searches.push(Search { key, locks: pending.exists, inserts, at, chain: Vec::new() });
         }
-        // Removed keys make place for inserted keys.
+        // Removals come first, because inserted keys can use the places of removed keys.
         searches.sort_by_key(|search| !self.removes(search.key));
         self.searches = searches;
         self.stage = Stage::Preparing;
@@ -231,7 +232,7 @@ impl Execution {
                 .any(|lock| requests.iter().any(|request| request.node == lock.node && request.at == lock.at))
     }
 
-    /// Ends the transaction without an effect, after a validation of the program's reads.
+    /// Validates the program's reads, and then ends the transaction without an effect.
     pub(crate) fn refuse(&mut self, store: &mut Store<'_>, why: Abort) -> Progress {
         self.writes.clear();
         self.failed = Some(why);
@@ -339,7 +340,7 @@ impl Execution {
                 self.searches.push(search);
             }
         }
-        // The places that led to a record do not belong to the transaction's reads.
+        // Places that were read only to find a record do not belong to the transaction's reads.
         for place in unneeded {
             let is_needed = self.needed.contains(&place)
                 || self.found.values().any(|found| *found == Some(place))
@@ -438,8 +439,8 @@ impl Execution {
         self.writes.get(&key).is_some_and(|pending| pending.value.is_none())
     }
 
-    /// Adds a key to the first locked bucket of `chain` with a free place. Returns false if all are
-    /// full.
+    /// Adds a key to the first locked bucket of `chain` with a free place. Returns false if all
+    /// these buckets are full.
     fn add(&mut self, store: &Store<'_>, key: RecordKey, chain: &[Place]) -> Result<bool, Abort> {
         for &place in chain {
             let mut bucket = self.bucket(store, place)?;
@@ -541,7 +542,7 @@ pub(crate) fn bucket_of(layout: &Layout, record: Place) -> Place {
     Place { kind: PlaceKind::Bucket, index: record.index / records, ..record }
 }
 
-/// The place of a record with this number in a bucket.
+/// The place of the record with the number `slot` in a bucket.
 pub(crate) fn record_of(layout: &Layout, bucket: Place, slot: u32) -> Place {
     let records = layout.buckets(bucket.table).map_or(1, |(_, records)| records);
     Place { kind: PlaceKind::Record, index: bucket.index * records + slot, ..bucket }

@@ -1,8 +1,8 @@
 //! A bucket of a table's index: the keys of the records in the places that belong to it.
 //!
 //! Bucket b of a partition, with K keys, has the places b K to b K + K − 1. A key that finds no
-//! place in its own bucket goes to a later bucket, and marks each full bucket before. The search
-//! for a key ends at the first bucket without a mark. Marks stay.
+//! place in its own bucket goes to a later bucket, and marks each full bucket that it passes. The
+//! search for a key ends at the first bucket without a mark. Marks are never removed.
 //!
 //! | bytes of the value | content |
 //! |---|---|

@@ -59,7 +59,7 @@ pub enum IndexError {
     NoRecord {
         /// The key.
         key: u64,
-        /// The place that it has in the bucket.
+        /// The place that the bucket gives the key.
         place: Place,
     },
     /// A record exists, and its bucket does not have the key.
@@ -75,7 +75,7 @@ pub enum IndexError {
     Unreachable {
         /// The key.
         key: u64,
-        /// The place that it has in the bucket.
+        /// The place that the bucket gives the key.
         place: Place,
     },
     /// The index of a partition has a key twice.
@@ -115,8 +115,8 @@ pub struct Inspection {
     pub lost: Findings<(TableId, u32)>,
 }
 
-/// Inspects a store, without I/O. It needs memory for the index of one partition, and for 256 KiB
-/// or one record of each copy.
+/// Inspects a store, without I/O. It needs memory for the index of one partition and, for each
+/// copy, for 256 KiB or one record.
 ///
 /// No transaction may run or wait for a recovery, because the inspector may report unfinished
 /// writes as torn or different. The caller executes [`Inspector::requests`] and passes their
@@ -261,7 +261,7 @@ impl Inspector {
     }
 
     /// Checks that the search for each key of a partition's index reaches the key, and that no key
-    /// is there twice. All buckets of the partition have been read.
+    /// is there twice. The caller has read all buckets of the partition.
     fn check_index(&mut self, Place { table, partition, .. }: Place) {
         let count = self.buckets.len();
         let mut places = Vec::new();

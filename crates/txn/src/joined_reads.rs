@@ -44,7 +44,7 @@ impl JoinedReads {
             (partition(copies), copies.primary.node, copies.primary.at)
         });
         let mut parts = vec![Part::default(); places.len()];
-        // The first place, the begin and the end of each READ.
+        // For each READ: the index of its first place, its begin and its end.
         let mut reads: Vec<(usize, u64, u64)> = Vec::new();
         for index in order {
             let (copies, bytes) = places[index];

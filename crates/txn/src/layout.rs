@@ -8,10 +8,10 @@
 //! | 0 | the line of the store: its number, nonzero, which the loader writes last |
 //! | 64 c | the line of coordinator c, from 1: its life word, and its heartbeat |
 //! | then | the log: the slots of coordinator 1, of coordinator 2, … |
-//! | then | for each table, and each copy i from 0 to f: the partitions p of which the node has copy i, since (p + i) mod M is its number |
+//! | then | for each table, and each copy i from 0 to f: the partitions p for which (p + i) mod M is the number of the node |
 //!
-//! A partition has its buckets first, and then the places of its records: as many for each bucket
-//! as the bucket has keys. Copy 0 of a partition is the primary.
+//! A partition begins with its buckets. The places of its records follow: for each bucket, as many
+//! places as the bucket has keys. Copy 0 of a partition is the primary.
 
 use std::ops::Range;
 
@@ -44,8 +44,8 @@ pub struct TableSchema {
     /// The number of records that each partition must hold.
     pub records: u32,
     /// The number of lowest key bits that do not affect the choice of the bucket, at most 4. Keys
-    /// that differ only in these bits are in one bucket, if it has place. A transaction that
-    /// inserts all of them then locks one bucket.
+    /// that differ only in these bits share a bucket while the bucket has free places. A
+    /// transaction that inserts all these keys then locks one bucket.
     pub group_bits: u8,
 }
 
@@ -82,7 +82,7 @@ pub enum InvalidSchema {
     /// A required element is missing: a node, coordinator, slot, table or partition.
     #[error("a store has at least one node, coordinator, slot and table, and a table at least one partition")]
     Empty,
-    /// A table, or all together, need more memory than can be addressed.
+    /// This table, or the tables up to it, need more memory than can be addressed.
     #[error("the table {0:?} is too large")]
     TooLarge(TableId),
     /// The slots of all coordinators need more memory than can be addressed.
@@ -109,7 +109,7 @@ struct TableLayout {
     bucket_bytes: u64,
     record_bytes: u64,
     partition_bytes: u64,
-    /// The largest number of partitions of which a node has copy i.
+    /// The largest number of partitions that have the same copy i on one node.
     partitions_of_node: u64,
 }
 
@@ -148,7 +148,7 @@ impl Layout {
         let log = (1 + u64::from(coordinators)) * LINE_BYTES;
         let log_too_large = InvalidSchema::LogTooLarge { coordinators, slots, slot_bytes };
         let slot_bytes = in_lines(slot_bytes.into());
-        // No overflow: 16, 16 and 32 bits.
+        // No overflow: the factors have 16, 16 and 32 bits.
         let mut base = log + u64::from(coordinators) * u64::from(slots) * slot_bytes;
         if base > MAX_BYTES || slot_bytes > u32::MAX.into() {
             return Err(log_too_large);
@@ -220,8 +220,8 @@ impl Layout {
         self.slot_bytes as u32
     }
 
-    /// The length of the longest request of a session, a loader or an inspection, in bytes, or
-    /// somewhat more.
+    /// An upper bound for the length of a request of a session, a loader or an inspection, in
+    /// bytes.
     pub fn longest_request(&self) -> u64 {
         let lines = u64::from(self.schema.coordinators) * LINE_BYTES;
         let piece = |table: &TableLayout| {
@@ -315,7 +315,7 @@ impl Layout {
         })
     }
 
-    /// The node that has a copy of a partition, and where it begins there.
+    /// The node that has a copy of a partition, and the offset of the copy on that node.
     pub(crate) fn partition(&self, table: TableId, partition: u32, copy: u16) -> Option<(NodeId, u64)> {
         let table = self.tables.get(usize::from(table.0))?;
         let nodes = u32::from(self.schema.nodes);
@@ -324,8 +324,8 @@ impl Layout {
         Some((NodeId(node as u16), table.base + position * table.partition_bytes))
     }
 
-    /// The number of buckets of a partition, and of the keys of a bucket; `None` if there is no
-    /// such table.
+    /// The number of buckets of a partition, and the number of keys of a bucket; `None` if there is
+    /// no such table.
     pub(crate) fn buckets(&self, table: TableId) -> Option<(u32, u32)> {
         let table = self.tables.get(usize::from(table.0))?;
         Some((table.buckets, table.bucket_records))

@@ -61,7 +61,7 @@ pub enum LoadError {
 }
 
 /// Assigns places to records, and makes the WRITEs that load them. The memory of the nodes must be
-/// zero before.
+/// zero before the load.
 ///
 /// Records of several partitions may be inserted in any order. The loader keeps records until
 /// [`Loader::take_requests`], so a caller that takes complete partitions early needs less memory.
@@ -75,8 +75,8 @@ pub struct Loader<'a> {
 
 #[derive(Clone, Debug, Default)]
 struct Partition {
-    /// Key and value of each record, by the number of its place. The records of a bucket have its
-    /// first places.
+    /// Key and value of each record, by the number of its place. The records of a bucket fill its
+    /// places from the first place on.
     records: BTreeMap<u32, (u64, Vec<u8>)>,
     /// The buckets that a key has passed.
     passed: BTreeSet<u32>,
@@ -129,10 +129,10 @@ impl<'a> Loader<'a> {
         Err(LoadError::Full { table, partition })
     }
 
-    /// Removes all partitions with records from the loader. They must be complete. Returns the
-    /// WRITEs of all their copies, each of at most 256 KiB or of one record. The WRITEs may be
-    /// executed in any order, and repeated until executed. The iterator makes the WRITEs lazily, so
-    /// that they need little memory.
+    /// Removes all partitions with records from the loader. These partitions must be complete.
+    /// Returns the WRITEs of all their copies, each of at most 256 KiB or of one record. The WRITEs
+    /// may be executed in any order, and repeated until executed. The iterator makes the WRITEs
+    /// lazily, so that they need little memory.
     pub fn take_requests(&mut self) -> impl Iterator<Item = Request> + use<'a> {
         let layout = self.layout;
         let partitions = core::mem::take(&mut self.partitions);
@@ -188,8 +188,9 @@ impl Partition {
     }
 }
 
-/// Joins contents behind the locks of places to long WRITEs, in the order of their offsets. A WRITE
-/// frees the locks of all its places but the first.
+/// Joins the contents of places to long WRITEs, in the order of their offsets. A content begins
+/// behind the lock of its place. A long WRITE sets the locks between its contents to 0, which means
+/// free.
 fn joined(contents: impl Iterator<Item = (Copies, Vec<u8>)>) -> impl Iterator<Item = (Copies, Vec<u8>)> {
     let mut contents = contents.peekable();
     iter::from_fn(move || {

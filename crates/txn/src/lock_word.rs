@@ -6,7 +6,7 @@
 pub struct Life {
     /// The number of the coordinator, from 1.
     pub coordinator: u16,
-    /// The number of its start, from 1.
+    /// The number of the process's start, from 1.
     pub incarnation: u16,
 }
 

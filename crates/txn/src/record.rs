@@ -27,7 +27,7 @@ pub(crate) const VERSION_BYTES: usize = 8;
 pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
 /// The version of a record. Each commit that writes the record increases it. A deleted record has a
-/// version too, from which a new record at its place continues.
+/// version too. A new record at the same place continues from this version.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(u64);
 

@@ -56,7 +56,7 @@ struct Change {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Slot {
     copies: Vec<Location>,
-    /// The latest complete entry, and the nodes that have it.
+    /// The latest complete entry. `having` has the locations that have it.
     entry: Option<(LockWord, Vec<Logged>)>,
     having: Vec<Location>,
     dead: Vec<Location>,
@@ -70,15 +70,16 @@ pub struct Recovery {
     slot_bytes: u32,
     slots: Vec<Slot>,
     changes: Vec<Change>,
-    /// The backups that get the value of a change, and the changes whose primaries get it.
+    /// The backups to write, each with the index of its change. `primaries` has the indexes of the
+    /// changes whose primaries are to be written.
     backups: Vec<(usize, Location)>,
     primaries: Vec<usize>,
     stage: Stage,
 }
 
 impl Recovery {
-    /// Creates the recovery of a life. `slots` are the slots of its log, each on every node, of
-    /// `slot_bytes` bytes. `copies` nodes must have an entry.
+    /// Creates the recovery of a life. `slots` has the locations of each slot of its log, one on
+    /// every node. A slot has `slot_bytes` bytes. An entry must be on `copies` nodes.
     pub fn new(life: Life, slots: Vec<Vec<Location>>, slot_bytes: u32, copies: usize) -> Recovery {
         let slot = |copies: Vec<Location>| Slot { copies, entry: None, having: Vec::new(), dead: Vec::new() };
         let slots: Vec<Slot> = slots.into_iter().map(slot).collect();

@@ -35,7 +35,8 @@ pub struct Committed<T> {
     pub footprint: Footprint,
     /// The number of times that the program ran.
     pub attempts: u32,
-    /// The number of times that its last attempt waited for memory nodes before it was committed.
+    /// The number of round trips to memory nodes for which the last attempt waited before the
+    /// commit.
     pub round_trips: u32,
 }
 

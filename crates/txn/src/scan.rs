@@ -15,7 +15,7 @@ pub(crate) const MAX_PIECE_BYTES: u64 = 256 << 10;
 pub(crate) struct Piece {
     first: Place,
     count: u32,
-    /// The distance of the places, and the length of each, in bytes.
+    /// The distance from one place to the next, in bytes. A place has `place_bytes` bytes.
     stride: usize,
     place_bytes: usize,
     copies: Vec<(Location, Copy)>,
@@ -92,8 +92,8 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Creates a scan of these kinds of places, in this order, with at most `copies` copies of each
-    /// place.
+    /// Creates a scan of the places of each table, partition and kind in `what`, in this order. The
+    /// scan reads at most `copies` copies of each place.
     pub(crate) fn new(layout: Rc<Layout>, what: Vec<(TableId, u32, PlaceKind)>, copies: usize) -> Scan {
         let begin = |(table, partition, kind)| Place { table, partition, kind, index: 0 };
         Scan { layout, begins: what.into_iter().rev().map(begin).collect(), copies, piece: None }

@@ -20,7 +20,7 @@ pub struct Event {
     pub told: u64,
 }
 
-/// Why a history is not strictly serializable. Transactions are numbers of events.
+/// Why a history is not strictly serializable. A transaction is given by the index of its event.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Violation {
     /// Two transactions have made the same version of a place, so one update is lost.
@@ -83,8 +83,8 @@ pub fn serial_order(events: &[Event]) -> Result<Vec<usize>, Violation> {
     Ok(serial)
 }
 
-/// The writer of a version comes after the writer of the version before, and before the readers of
-/// its own version. A reader comes before the writer of the next version.
+/// The writer of a version comes after the writer of the previous version, and before the readers
+/// of the version. A reader comes before the writer of the next version.
 fn order_by_versions(events: &[Event], order: &mut Order) -> Result<(), Violation> {
     let mut writers: BTreeMap<(Place, u64), usize> = BTreeMap::new();
     for (second, event) in events.iter().enumerate() {

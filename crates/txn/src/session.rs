@@ -1,10 +1,10 @@
-//! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions,
-//! beats, and takes over the lives of other coordinators that have ended.
+//! A coordinator's process in one of its lives, without I/O. A session begins the life, runs
+//! transactions and writes heartbeats. It also takes over ended lives of other coordinators.
 //!
 //! The driver executes each [`Command`] of [`Session::poll`], and passes the results to
 //! [`Session::on_outcomes`] and [`Session::on_fenced`]. The driver calls [`Session::end`] when it
-//! has lost a node that is not declared dead, or when a node refuses a fence. The process then
-//! takes its next life with a new session.
+//! has lost the connection to a node that is not declared dead, or when a node refuses a fence. The
+//! process then begins its next life with a new session.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -79,7 +79,7 @@ pub enum Ending {
     /// The life has used all its numbers of attempts.
     #[error("the life has had all its 4294967295 attempts; the process goes on as its next life")]
     NoAttempts,
-    /// Unknown whether a transaction takes effect, so a recovery must decide.
+    /// It is unknown whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
 }
@@ -95,7 +95,7 @@ struct Running {
 enum Waits {
     Outcomes,
     Fence(Life),
-    /// For a recoverer, which may itself have ended.
+    /// The takeover waits for this recoverer, which may itself have ended.
     Recoverer(Life),
 }
 
@@ -107,8 +107,8 @@ pub struct Session {
     coordinator: Coordinator,
     detector: Detector,
     timing: Timing,
-    /// The takeovers, by the number of the coordinator. The takeover of this coordinator is its
-    /// start.
+    /// The takeovers, by the number of the coordinator whose life is taken over. The entry of this
+    /// session's own coordinator is its start.
     takeovers: BTreeMap<u16, Running>,
     commands: Vec<Command>,
     /// The time of the next heartbeat; `None` while a heartbeat is in flight.
@@ -162,8 +162,8 @@ impl Session {
         self.ending.clone()
     }
 
-    /// Takes the lives that this session has recovered since the last call, its own earlier one
-    /// included.
+    /// Takes the lives that this session has recovered since the last call, including the earlier
+    /// life of its own coordinator.
     pub fn take_recovered(&mut self) -> Vec<Life> {
         core::mem::take(&mut self.recovered)
     }
@@ -198,7 +198,7 @@ impl Session {
         core::mem::take(&mut self.commands)
     }
 
-    /// The time at which [`Session::poll`] is due without a result.
+    /// The time at which [`Session::poll`] is due even if no result arrives.
     pub fn next_timer(&self) -> Option<Duration> {
         [self.next_beat, self.coordinator.next_timer()].into_iter().flatten().min()
     }
@@ -233,8 +233,8 @@ impl Session {
         }
     }
 
-    /// Ends the session, unless it has ended. The driver ends it when it has lost a node that is
-    /// not declared dead ([`Ending::Disconnected`]), or when a node refuses a fence
+    /// Ends the session, unless it has ended. The driver ends it when the connection to a node that
+    /// is not declared dead is lost ([`Ending::Disconnected`]), or when a node refuses a fence
     /// ([`Ending::FenceRefused`]).
     pub fn end(&mut self, why: Ending) {
         self.ending.get_or_insert(why);
@@ -320,8 +320,8 @@ impl Session {
             TakeoverStep::Fence(life) => {
                 running.waits = Waits::Fence(life);
                 if !(1..=self.layout.schema().coordinators).contains(&life.coordinator) {
-                    // A damaged word names this coordinator. No process has its number, so there
-                    // are no rights to revoke.
+                    // The number of this coordinator comes from a damaged word. No process has the
+                    // number, so there are no rights to revoke.
                     return self.on_fenced(life);
                 }
                 return self.commands.push(Command::Fence(life));

@@ -1,10 +1,9 @@
 //! The number of a store, which its loader writes to every memory node when all else is written.
 //!
-//! The memory of a node is zero when its process starts. So a node that has ended and was started
-//! again has neither its records and its log nor the number, and a node of another store has
-//! another number. Every life reads the number on all nodes that are not declared dead before it
-//! writes anything. Reading once is enough: a node that starts again has lost the queue pairs of
-//! the life.
+//! The memory of a node is zero when its process starts. So a node that was started again has lost
+//! the number together with its records and its log. A node of another store has a different
+//! number. Every life reads the number on all nodes that are not declared dead before it writes
+//! anything. Reading once is enough: a node that starts again has lost the queue pairs of the life.
 
 use crate::layout::Layout;
 use crate::place::Location;
@@ -37,8 +36,8 @@ pub(crate) fn reads(layout: &Layout) -> Vec<Request> {
     layout.nodes().map(|node| Request::read(Location { node, at }, BYTES)).collect()
 }
 
-/// Returns what is wrong with the store numbers of the nodes that are not declared dead, from the
-/// outcomes of these READs; `None` if they must be read again.
+/// Checks the store numbers of the nodes that are not declared dead, from the outcomes of `reads`.
+/// Returns the errors, or `None` if the numbers must be read again.
 pub(crate) fn check(layout: &Layout, outcomes: &[Outcome]) -> Option<Vec<StoreError>> {
     let mut outcomes = outcomes.iter();
     let (mut first, mut errors) = (None, Vec::new());

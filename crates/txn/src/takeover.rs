@@ -2,18 +2,18 @@
 //! coordinator.
 //!
 //! Every node has the life word of every coordinator. The word on the first node that is not
-//! declared dead counts. The start of a life, and a claim, are written to the nodes in their order,
-//! and have an effect only when all nodes have them. So the first node decides between two
-//! concurrent changes. If the first node is dead, the next node has at least the changes that have
-//! an effect. The state *recovered* is written in the opposite order, so nobody reads it on the
-//! first node before all nodes have it.
+//! declared dead counts. The start of a life and a claim are written to the nodes in the order of
+//! the nodes. Such a change takes effect when all nodes have it. So the first node decides between
+//! two concurrent changes. If the first node is dead, the next node has at least the changes that
+//! have taken effect. The state *recovered* is written in the opposite order, so nobody reads it on
+//! the first node before all nodes have it.
 //!
-//! All changes of a word are compare-and-swaps. If the outcome of a change is unknown, the word
-//! shows it, because the word names the life that has written it. No two processes may have the
-//! same life: a memory node admits each life once.
+//! All changes of a word are compare-and-swaps. If the outcome of a change is unknown, a READ of
+//! the word shows it, because the word names the life that has written it. No two processes may
+//! have the same life: a memory node admits each life once.
 //!
-//! A claim of another recoverer is replaced only after that recoverer has been fenced. So a
-//! recovery never writes while a second recovery runs, even if the first one pauses.
+//! A claim of another recoverer is replaced only after that recoverer has been fenced. So two
+//! recoveries never write at the same time, even if the first recoverer pauses and continues later.
 
 use crate::life_word::{LifeState, LifeWord};
 use crate::lock_word::Life;
@@ -37,9 +37,10 @@ pub enum TakeoverStep {
     Recovered,
     /// The coordinator that starts is live.
     Live,
-    /// The takeover has no effect any more. A coordinator that starts then ends with an error:
-    /// another process has started as the same coordinator, or another life has taken this life
-    /// over. In a takeover of another coordinator's life, the caller reads the word again.
+    /// The takeover can have no more effect. If it is a start, the process ends with an error:
+    /// another process has started as the same coordinator, or another life has taken over the new
+    /// life. If it is a takeover of another coordinator's life, the caller reads the life word
+    /// again.
     Lost,
     /// Fewer nodes live than must have a log entry, so nothing may be decided.
     TooFewNodes,
@@ -50,7 +51,7 @@ pub enum TakeoverStep {
 /// The log of a coordinator.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Log {
-    /// Its slots, each on every node.
+    /// The locations of each slot, one on every node.
     pub slots: Vec<Vec<Location>>,
     /// The length of a slot, in bytes.
     pub slot_bytes: u32,
@@ -62,7 +63,7 @@ pub struct Log {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Change {
     kind: Kind,
-    /// The nodes that do not have the change yet; the last node is next.
+    /// The locations that do not have the change yet. The last location is next.
     left: Vec<Location>,
     /// The last word that was read on the next node.
     seen: Option<LifeWord>,
@@ -95,19 +96,21 @@ enum Verdict {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     Changing(Change),
-    /// Another life has claimed.
+    /// Another life has claimed the life that is taken over.
     Waiting(Change, Life),
-    /// That life is fenced.
+    /// The life that has claimed is being fenced.
     FencingRecoverer(Change, Life),
     Fencing,
     Recovering(Recovery),
     Ended(TakeoverStep),
 }
 
-/// A takeover of a life. Only the end of the life that performs a takeover may cut it short.
+/// A takeover of a life. The caller may abandon a takeover only when the life that performs the
+/// takeover ends.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Takeover {
-    /// The life that is taken over. A start learns its incarnation from the word on the first node.
+    /// The life that is taken over. In a start, its incarnation is 0 until the word on the first
+    /// node was read.
     of: Life,
     by: Life,
     line: Vec<Location>,
@@ -118,22 +121,22 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Creates the takeover of a life by a live coordinator. `line` has the location of its
-    /// coordinator's line on every node, in their order. `log` is its coordinator's log.
+    /// Creates the takeover of the life `of` by the live life `by`. `line` has the location of the
+    /// line of `of`'s coordinator on every node, in the order of the nodes. `log` is the log of the
+    /// same coordinator.
     pub fn new(of: Life, by: Life, line: Vec<Location>, log: Log) -> Takeover {
         let stage = Stage::Changing(Change::new(Kind::Claim, &line));
         Takeover { of, by, line, log, fenced: None, stage }
     }
 
-    /// Creates the start of a coordinator as `life`, with its line and log. The start recovers the
-    /// coordinator's earlier life if nobody has. An earlier process of this number that still runs
-    /// is fenced.
+    /// Creates the start of a coordinator as `life`, with its line and log. The start fences and
+    /// recovers the coordinator's earlier life, unless that life is already recovered.
     pub fn start(life: Life, line: Vec<Location>, log: Log) -> Takeover {
         Takeover::new(Life { incarnation: 0, ..life }, life, line, log)
     }
 
-    /// Returns the life that is taken over. A start knows its incarnation when it has read the
-    /// word, before it asks for a fence.
+    /// Returns the life that is taken over. In a start, the incarnation is known when the start
+    /// asks for a fence.
     pub fn of(&self) -> Life {
         self.of
     }

@@ -19,7 +19,7 @@ use crate::endpoint::{Layout, NicPlacement, detector, random};
 use crate::{PEER_ROLE, Task};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// The interval of periodic work without an event. `mitra memory` has the same interval.
+/// The interval of periodic work while no event arrives. `mitra memory` has the same interval.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

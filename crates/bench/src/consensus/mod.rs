@@ -50,8 +50,8 @@ const LEADER: ProcessId = ProcessId(0);
 const HEARTBEAT_PERIOD: Duration = Duration::from_millis(1);
 /// The number of leader changes per block.
 const LEADER_CHANGES: usize = 20;
-/// The number of protocol blocks per block of a key-value store, because a store's block takes
-/// seconds.
+/// A key-value store has one block for this many blocks of the protocols, because a store's block
+/// takes seconds.
 const BLOCKS_OF_STORE: u32 = 3;
 
 /// Latency of decisions over memory nodes, beside raw WRITEs to a majority of them
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + redis_benchmark::steps(store_blocks));
     // The stores run before the memory processes start, because the memory processes would take CPU
-    // time from them.
+    // time from the stores.
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
     let nics = NicPlacement::default().open()?;

@@ -56,7 +56,8 @@ fn node(
     me: ProcessId,
     mut addresses: Vec<SocketAddr>,
 ) -> anyhow::Result<Paxoses> {
-    // A process dials only the processes with lower ids, so the other addresses are not used.
+    // A process dials only the processes with lower ids, so the addresses that fill the list are
+    // not used.
     addresses.resize(PROCESSES.into(), listener.local_addr()?);
     let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), &[]);
     let config = ProcessConfig {

@@ -13,7 +13,8 @@ pub(super) struct Instances<P: Process> {
     current: P,
     /// The initial state of an instance that another process starts.
     fresh: P,
-    /// The number of the active instance, and the registers per instance in each region.
+    /// The number of the active instance. `strides` has the number of registers of one instance in
+    /// each region.
     number: u32,
     strides: Vec<u16>,
 }
@@ -25,7 +26,7 @@ impl<P: Process> Instances<P> {
         Instances { fresh: first.clone(), current: first, number: 0, strides }
     }
 
-    /// Returns the regions of a protocol, enlarged to the registers of this number of instances.
+    /// Returns the regions of a protocol, enlarged to the registers of `instances` instances.
     pub(super) fn regions(of_one: Vec<Region>, instances: u16) -> Vec<Region> {
         of_one
             .into_iter()

@@ -17,8 +17,8 @@ use crate::stopwatch::cpu_seconds;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of processes of a replicated store, and of memory nodes of `mitra kv`.
 const PROCESSES: u16 = 3;
-/// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval; both detect a
-/// failed leader after slightly more than a second.
+/// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval. Both stores
+/// detect a failed leader after slightly more than a second.
 const HEARTBEAT: &str = "100";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

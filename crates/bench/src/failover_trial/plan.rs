@@ -134,7 +134,8 @@ pub(crate) struct TrialPlan {
     pub(crate) size: usize,
     pub(crate) heartbeat: Duration,
     pub(crate) misses: u32,
-    /// The fault, or in a run without a fault the number of round trips to measure on the rail.
+    /// The fault. In a run without a fault, `Err` has the number of round trips to measure on the
+    /// rail.
     pub(crate) fault: Result<Fault, u64>,
 }
 

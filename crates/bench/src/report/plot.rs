@@ -40,7 +40,7 @@ pub(crate) struct Polyline {
     pub(crate) points: String,
 }
 
-/// A text, whose position is the middle of its baseline or its end.
+/// A text. Its position is the middle or the end of its baseline.
 pub(crate) struct Label {
     pub(crate) x: Px,
     pub(crate) y: Px,
@@ -210,7 +210,7 @@ impl Scale {
         Scale { low, high: if high > low { high } else { low + 1.0 }, is_logarithmic: false }
     }
 
-    /// From a power of ten below `low`, which is above zero, to one above `high`.
+    /// Returns a scale from a power of ten below `low` to a power of ten above `high`.
     fn logarithmic(low: f64, high: f64) -> Scale {
         let low = if low > 0.0 { low.log10().floor() } else { 0.0 };
         let high = if high > 0.0 { high.log10().ceil() } else { 0.0 };

@@ -225,8 +225,8 @@ impl Cluster {
         self.coordinators.iter_mut().try_for_each(|process| answer(process).map(|_| ()))
     }
 
-    /// Takes a link of a process down, or brings the link back. `process` counts the memories
-    /// first.
+    /// Takes a link of a process down, or brings the link back. `process` counts the memory
+    /// processes first, and then the coordinator processes.
     fn set_link(&mut self, process: usize, link: SetLink) -> anyhow::Result<()> {
         match process.checked_sub(self.memories.len()) {
             None => self.memories[process].connection.send(&link)?,

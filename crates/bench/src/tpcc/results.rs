@@ -59,8 +59,8 @@ pub(super) struct Outcome {
     /// The number of attempts without an effect.
     pub(super) aborted: u64,
     pub(super) aborts: BTreeMap<String, u64>,
-    /// The number of aborted attempts that neither another transaction nor the program caused, plus
-    /// `unknown`.
+    /// The number of attempts that were aborted for other reasons than another transaction or the
+    /// program, plus `unknown`.
     pub(super) aborted_by_failures: u64,
     pub(super) unknown: u64,
     pub(super) new_orders_per_minute: f64,
@@ -71,7 +71,7 @@ pub(super) struct Outcome {
     pub(super) consistency: BTreeMap<String, bool>,
     pub(super) cycles: u64,
     pub(super) stuck_locks: u64,
-    /// Whether all copies and the index were correct in the middle and at the end.
+    /// Whether all copies and the index were correct in the middle and at the end of the run.
     pub(super) is_clean: bool,
     pub(super) corrupt: u64,
 }

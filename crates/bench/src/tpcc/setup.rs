@@ -77,7 +77,7 @@ pub(crate) struct Setup {
     pub(crate) variant: Variant,
     pub(crate) warehouses: u16,
     pub(crate) memories: u16,
-    /// The coordinators that run transactions. One more loads and checks the store.
+    /// The coordinators that run transactions. One more coordinator loads and checks the store.
     pub(crate) coordinators: u16,
     /// The transactions that a coordinator runs at once.
     pub(crate) terminals: u16,

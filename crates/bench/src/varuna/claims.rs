@@ -52,7 +52,7 @@ pub(super) fn of(rows: &[Row]) -> Vec<Claim> {
         let total = find(name).and_then(|row| row.ratio);
         add(name.to_owned(), "µs", "≤ 20 round trips", total, "rtt", &|value| value <= 20.0);
     }
-    // The paper's backups are shared.
+    // The paper's backups are shared, so its claims concern only the rows of shared backups.
     let is_shared = |row: &&Row| row.name.starts_with("vqps/") && !row.name.contains("/own/");
     for row in rows.iter().filter(is_shared) {
         if row.name.ends_with("/last") {

@@ -23,7 +23,8 @@ use crate::resident_memory::resident;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
 /// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail. A software
-/// NIC has 32,768 of each, and the measurement of a standby rail creates twice as many.
+/// NIC has 32,768 of each, and the measurement of a standby rail creates twice as many as there are
+/// vQPs.
 const MAX_VQPS: usize = 16_000;
 /// The time after which a vQP that has not recovered counts as lost.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,7 +49,7 @@ enum Backup {
     Own,
 }
 
-/// The process that posts, or the one whose memory it writes.
+/// The process that posts, or the process whose memory is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Requester,
@@ -132,9 +133,9 @@ impl Qps {
         }
     }
 
-    /// Returns whether every queue pair sends over the active rail directly. After it is connected,
-    /// a `BackedQp` creates its own queue pair on the active rail. Until then its WRITEs use the
-    /// backup.
+    /// Returns whether every queue pair sends over the active rail directly. A connected `BackedQp`
+    /// does so when it has created its own queue pair on the active rail. Until then, its WRITEs
+    /// use the backup.
     fn have_rails(&self) -> bool {
         match self {
             Qps::Shared(_, qps) => qps.iter().all(BackedQp::has_rail),
@@ -329,15 +330,14 @@ fn measure(args: &Args, backup: Backup, rails: usize) -> anyhow::Result<Measured
     Ok(Measured { connected, memory: bytes as f64 / args.vqps as f64, round, recovered })
 }
 
-/// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of
-/// WRITEs without a failure, and the time from the failure to the completion of each vQP, in
-/// microseconds.
+/// Fails the first rail while each vQP has a WRITE in flight. Returns the time of a round of WRITEs
+/// without a failure, and the time from the failure to the completion of each vQP, in microseconds.
 fn fail_over(group: &mut Group) -> anyhow::Result<(f64, Vec<f64>)> {
     let begin = Instant::now();
     group.post_writes(1)?;
     let direct = complete_writes(group, begin)?;
-    // The packets of the next WRITEs are lost, so every vQP has one in flight when the ports report
-    // the failure.
+    // The packets of the next WRITEs are lost, so every vQP has a WRITE in flight when the ports
+    // report the failure.
     let lost = Noise { drop_ppm: 1_000_000, ..Noise::default() };
     group.nics[0].faults().set_noise(lost, lost);
     group.post_writes(2)?;

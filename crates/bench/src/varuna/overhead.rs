@@ -19,13 +19,13 @@ const VARIANTS: [(Variant, &str); 6] = [
     (Variant::VqpLog, "log"),
     (Variant::VqpLog4, "log4"),
 ];
-/// The number of WRITEs or SENDs of which one requests a completion.
+/// One of this many WRITEs or SENDs requests a completion.
 const SIGNAL_EVERY: u64 = 16;
 /// The outstanding messages of a block that measures throughput.
 const WINDOW: u32 = 16;
 /// The payload bytes of a block that measures throughput.
 const RATE_BYTES: u64 = 64 << 20;
-/// The limits of the number of messages of a block that measures throughput.
+/// The lowest and the highest number of messages of a block that measures throughput.
 const RATE_MESSAGES: (u64, u64) = (64, 8000);
 
 pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Row>> {

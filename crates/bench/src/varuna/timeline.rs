@@ -1,5 +1,5 @@
 //! `timeline/…`: the payload per millisecond while the first rail fails and comes back, and while
-//! the second rail fails, which returns the vQP to the first.
+//! the second rail fails. The second failure returns the vQP to the first rail.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use crate::{PEER_ROLE, Task, progress, run_error};
 
 const IN_FLIGHT: u32 = 32;
 const PHASE: Duration = Duration::from_millis(250);
-/// The phases: on rail 0 before the failure; on rail 1 after it; on rail 0 after the return.
+/// The phases: on rail 0 before the first failure, on rail 1 between the failures, on rail 0 after
+/// the second failure.
 const PHASES: usize = 3;
 /// The milliseconds at the start of a phase that do not count for its rate.
 const SETTLE: usize = 50;
@@ -96,7 +97,7 @@ fn record(end: &mut TrialEndpoint) -> anyhow::Result<Timeline> {
         }
         let in_phase = now - phase_begin;
         // The failed link heals in the middle of the phase, so that its rail is ready when the
-        // other one fails.
+        // other rail fails.
         if phase > 0 && !is_healed && in_phase > PHASE / 2 {
             end.nics[phase - 1].faults().heal();
             is_healed = true;

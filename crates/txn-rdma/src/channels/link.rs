@@ -15,10 +15,11 @@ use crate::queue_pair::{Ending, LinkError, QpInfo, QpKind, QueuePair};
 /// The connection to one memory node.
 #[derive(Debug)]
 pub struct Link {
-    /// Declared before `staging`, so that no queue pair uses the staging memory when it is dropped.
+    /// Declared before `staging`, because the queue pair must be closed before the staging memory
+    /// is freed.
     qp: QueuePair,
     staging: Staging,
-    /// The memory of the node, once it is connected.
+    /// The memory of the node. Its keys are unknown until the link is connected.
     region: RemoteRegion,
     /// The ranges whose WRITEs may be repeated.
     repeatable: Arc<[Range<u64>]>,
@@ -46,7 +47,8 @@ impl Link {
         staging_bytes: usize,
         repeatable: &Arc<[Range<u64>]>,
     ) -> Result<Link, Error> {
-        // Longer inline data would be allocated for each request.
+        // Inline data beyond the inline size of `InlineData` would need an allocation for each
+        // request.
         let inline = failover.inline.min(domain.limits().inline).min(InlineData::new().inline_size() as u32);
         let depth = failover.send_wrs as usize;
         Ok(Link {
@@ -181,8 +183,8 @@ impl Link {
         polled
     }
 
-    /// Ends the waiting requests of a ticket after a request that is not executed or in doubt,
-    /// because an unlock must not pass the WRITE before it.
+    /// Ends the waiting requests of a ticket after one of its requests was not executed or is in
+    /// doubt: an unlock must not be executed without the WRITE before it.
     fn drop_waiting(&mut self, ticket: u32, tickets: &mut Tickets) {
         self.waiting.retain(|&at| {
             let stays = at.ticket != ticket;

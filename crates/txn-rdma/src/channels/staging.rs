@@ -15,8 +15,8 @@ pub(super) struct Staging {
     domain: Arc<Domain>,
     buffer: Arc<Buffer>,
     mr: VirtualMr,
-    /// The bytes that were ever taken and freed, including the bytes skipped at the end of the
-    /// ring.
+    /// The number of bytes that were ever taken. `freed` is the number of bytes that were ever
+    /// freed. Both include the bytes skipped at the end of the ring.
     taken: u64,
     freed: u64,
 }
@@ -37,12 +37,12 @@ impl Staging {
         Ok(Staging { domain: Arc::clone(domain), buffer, mr, taken: 0, freed: 0 })
     }
 
-    /// The longest request for which there is ever space.
+    /// The length of the longest request that fits into the empty ring, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.buffer.len() as u64
     }
 
-    /// Takes space, which may be of no bytes. Returns `None` if too little is free now.
+    /// Takes space for `bytes` bytes, which may be 0. Returns `None` if too little is free now.
     pub(super) fn take(&mut self, bytes: u64) -> Option<Space> {
         let (len, bytes) = (self.bytes(), bytes.next_multiple_of(ALIGNMENT));
         let offset = self.taken % len;

@@ -32,7 +32,7 @@ pub struct LinksConfig {
     pub fingerprint: u64,
     /// The addresses of the memory nodes, in the order of their numbers.
     pub nodes: Vec<SocketAddr>,
-    /// The nodes that are declared dead. All coordinators agree on them.
+    /// The nodes that are declared dead. All coordinators must have the same list.
     pub dead: Vec<NodeId>,
     /// The offsets whose WRITEs may be repeated after a failure: the coordinator's log and
     /// heartbeat. No other process writes there during this life.

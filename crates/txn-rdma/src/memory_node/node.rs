@@ -132,7 +132,7 @@ impl Node {
         self.sessions().flat_map(|session| session.qp().event_fds())
     }
 
-    /// The time after which [`Node::poll`] is due without an event.
+    /// The time after which [`Node::poll`] is due even if no event arrives.
     pub(super) fn due_in(&self) -> Option<Duration> {
         let due = self.sessions().filter_map(|session| session.qp().event_timeout()).min()?;
         Some(due.saturating_since(self.domain.nics()[0].provider.now()))

@@ -18,7 +18,7 @@ pub struct RcInfo {
     psn: u32,
 }
 
-/// An RC queue pair. Its failure is final, because no evidence shows the requests that the peer has
+/// An RC queue pair. Its failure is final, because no evidence shows which requests the peer has
 /// executed.
 #[derive(Debug)]
 pub(crate) struct RcQp {

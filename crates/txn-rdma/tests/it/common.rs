@@ -13,7 +13,7 @@ use mitra_txn_rdma::{ConnectError, Links, LinksConfig, MemoryNode, NodeConfig, Q
 use mitra_verbs::{Buffer, Provider};
 
 /// The time after which a wait counts as a hang. A correct test on a busy machine takes a small
-/// part of it.
+/// part of this time.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 pub const BYTES: usize = 1 << 17;
 pub const FINGERPRINT: u64 = 0x5eed;

@@ -44,8 +44,8 @@ fn begin(driver: &mut Driver) -> Option<Ending> {
     None
 }
 
-/// Schedule 7: the process of a memory node ends, and the operator starts it again with its number.
-/// Its memory is then zero, including the log.
+/// Schedule 7: the process of a memory node ends, and the operator starts it again with the same
+/// number. The memory of the node is then zero, including the log.
 #[test]
 fn node_that_was_started_again_is_refused_by_name() {
     let layout = layout(1024, u16::from(COORDINATORS));

@@ -13,7 +13,7 @@ use crate::common::{
     ServedNode, TIMEOUT, WRITTEN, connect, execute, executed, links_config, read, start_nodes, swap, write,
 };
 
-/// The records of each node, on which the tickets of both coordinators meet.
+/// The number of records of each node. There are few, so the tickets of both coordinators contend.
 const RECORDS: usize = 4;
 /// A record: its lock, then its count in each of the other words.
 const RECORD_BYTES: usize = 512;
@@ -250,7 +250,7 @@ fn outcomes_are_true_whenever_a_rail_fails() {
 }
 
 /// A node's NIC dies with all its evidence. WRITEs to the ranges that may be repeated are executed,
-/// and another WRITE is left in doubt.
+/// and a WRITE outside these ranges stays in doubt.
 #[test]
 fn only_writes_to_the_named_ranges_are_repeated() {
     for is_repeatable in [true, false] {

@@ -45,7 +45,8 @@ fn each_connection_is_a_new_life() {
     let (second, _nics) = connect(&config, 1);
     assert_eq!(first.life(), Life { coordinator: 2, incarnation: 1 });
     assert_eq!(second.life(), Life { coordinator: 2, incarnation: 2 });
-    // One node knows no life, and the other node knows three.
+    // The third life connects to node 0 only. The fourth life must still be later, although node 1
+    // does not know of the third.
     let mut other = config.clone();
     other.nodes = vec![config.nodes[0]];
     let (third, _nics) = connect(&other, 1);
@@ -185,7 +186,7 @@ fn nothing_of_a_fenced_life_is_executed() {
     fence_under_load(QpKind::Virtual, 2, None);
 }
 
-/// A hung NIC executes requests although its host cannot reach it: the node resets it.
+/// A hung NIC executes requests although its host cannot reach the NIC. The fence resets the NIC.
 #[test]
 fn nothing_of_a_fenced_life_is_executed_by_a_hung_nic() {
     fence_under_load(QpKind::Virtual, 2, Some(Failure::NicHung));

@@ -76,7 +76,8 @@ fn requests_of_each_ticket_are_executed_in_their_order() {
     }
 }
 
-/// The list has 40 times the length of the staging memory, in requests that do not divide it.
+/// The list has 40 times the length of the staging memory, in requests whose length does not divide
+/// the length of the memory.
 #[test]
 fn list_longer_than_the_staging_memory_is_posted_in_pieces() {
     for kind in KINDS {

@@ -20,8 +20,9 @@ use crate::Value;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rule {
     /// Consistency condition 1 to 12 of §3.3.2. In the specification, condition 11 holds after the
-    /// load only. Here the orders that are not new are the 2,100 orders that the load has
-    /// delivered, plus the deliveries that the customers have counted.
+    /// load only. The check here holds at any time: the number of orders that are not new is the
+    /// number that the load has delivered, 2,100 at full scale, plus the deliveries that the
+    /// customers have counted.
     Condition(u8),
     /// The records of an index match the tables.
     Index(Table),
@@ -68,8 +69,8 @@ impl Report {
         self.violations.is_empty()
     }
 
-    /// Whether a rule has no violations. A damaged record is missing for all rules but
-    /// [`Rule::Undamaged`].
+    /// Whether a rule has no violations. All rules but [`Rule::Undamaged`] treat a damaged record
+    /// as missing.
     pub fn holds(&self, rule: Rule) -> bool {
         self.violations.iter().all(|violation| violation.rule != rule)
     }

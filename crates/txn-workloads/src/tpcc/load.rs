@@ -16,7 +16,7 @@ use super::table::{Table, keys};
 use super::{Cents, MIN_LINES};
 use crate::{Text, Value};
 
-/// C_CREDIT_LIM of all customers, and the payment that each has made before the run.
+/// C_CREDIT_LIM of all customers, and the payment that each customer has made before the run.
 const CREDIT_LIMIT: Cents = 50_000_00;
 const FIRST_PAYMENT: Cents = 10_00;
 
@@ -137,7 +137,7 @@ impl Load {
         customer: u16,
         by_name: &BTreeMap<LastName, Vec<T>>,
     ) -> (LastName, Customer) {
-        // The first 1,000 customers have a name each (§4.3.3.1).
+        // Each of the first 1,000 customers has a different name (§4.3.3.1).
         let name = LastName::new(customer - 1).unwrap_or_else(|| {
             loop {
                 let name = self.constants.loaded_last_name(prng, &self.scale);

@@ -193,7 +193,7 @@ mod tests {
             counts[number as usize] += 1;
             assert!((1..=3000).contains(&non_uniform(prng, 1023, 77, 1, 3000)));
         }
-        // 255 + 123 is the most frequent with 2.56 %. A uniform number has 0.1 %.
+        // The name 255 + 123 is the most frequent name, with 2.56 %. A uniform number has 0.1 %.
         assert!((4800..5500).contains(&counts[378]), "{}", counts[378]);
         assert!(counts.iter().filter(|&&count| count < 100).count() > 300);
     }

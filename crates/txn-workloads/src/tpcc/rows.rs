@@ -206,7 +206,7 @@ record! {
     pub struct LastOrder {
         /// O_ID of the customer's order with the highest number.
         pub order: u32,
-        /// O_OL_CNT of that order, so that its lines can be read together with it.
+        /// O_OL_CNT of that order, so that the order and its lines can be read together.
         pub lines: u8,
     }
 

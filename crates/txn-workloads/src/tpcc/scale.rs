@@ -1,7 +1,7 @@
 //! The numbers of rows of the tables.
 
-/// The number of districts of a warehouse, of order lines of an order, and of customers of a
-/// district that keys have room for.
+/// The limits of the key format: districts of a warehouse, lines of an order, and customers of a
+/// district.
 pub(crate) const MAX_DISTRICTS: u8 = 10;
 pub(crate) const MAX_LINES: u8 = 15;
 pub(crate) const MAX_CUSTOMERS: u16 = 4095;
@@ -45,7 +45,7 @@ impl Scale {
     /// TPC-C with a number of warehouses.
     ///
     /// # Errors
-    /// If there are none.
+    /// If `warehouses` is 0.
     pub fn full(warehouses: u16) -> Result<Scale, InvalidScale> {
         Scale::reduced(warehouses, Sizes::TPCC)
     }
@@ -69,7 +69,7 @@ impl Scale {
         self.warehouses
     }
 
-    /// The other sizes.
+    /// The sizes other than the number of warehouses.
     pub fn sizes(&self) -> Sizes {
         self.sizes
     }

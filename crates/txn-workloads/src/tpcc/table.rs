@@ -104,8 +104,9 @@ impl Table {
         }
     }
 
-    /// The number of records after the load: of ITEM in total, of another table at one warehouse.
-    /// For ORDER-LINE, with 5 to 15 records for each order, the number is the upper bound.
+    /// The number of records after the load: for ITEM in total, for every other table at one
+    /// warehouse. For ORDER-LINE, with 5 to 15 records for each order, the number is the upper
+    /// bound.
     pub fn loaded_records(self, scale: &Scale) -> u64 {
         let sizes = scale.sizes();
         let of_district = match self {

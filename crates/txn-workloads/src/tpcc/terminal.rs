@@ -82,9 +82,9 @@ impl Terminal {
     /// The database transactions of the next transaction: one, or for a Delivery one for each
     /// district. They may run in sequence or concurrently. `now` is the date that they write.
     ///
-    /// The terminal draws cards from a shuffled deck (§5.2.4.2), and shuffles a new one when all
-    /// are drawn. There are no keying and no think times: the caller runs the next transaction at
-    /// once.
+    /// The terminal draws cards from a shuffled deck (§5.2.4.2), and shuffles a new deck when all
+    /// cards are drawn. There are no keying and no think times: the caller runs the next
+    /// transaction at once.
     pub fn next(&mut self, now: Time) -> Vec<Input> {
         let card = self.deck.pop().unwrap_or_else(|| {
             self.deck = Kind::DECK.iter().flat_map(|&(kind, count)| vec![kind; count]).collect();
@@ -112,7 +112,8 @@ impl Terminal {
         self.number(1, 100) <= share
     }
 
-    /// With this chance in percent, a warehouse other than the terminal's, if there is one.
+    /// Returns a warehouse other than the terminal's with a chance of `share` percent, if there is
+    /// another. Otherwise returns the terminal's warehouse.
     fn remote_or_home(&mut self, share: u64) -> u16 {
         let others = self.scale.warehouses() - 1;
         if !self.percent(share) || others == 0 {

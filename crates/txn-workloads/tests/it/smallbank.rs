@@ -94,7 +94,7 @@ fn mix_and_hotspot_are_as_stated() {
             Input::SendPayment { from, to, amount } => {
                 payments += 1;
                 assert!(from != to && from < ACCOUNTS && to < ACCOUNTS && amount > 0);
-                // A choice from all accounts falls on the 4 % that are hot, too.
+                // A choice among all accounts may also fall on the 4 % that are hot.
                 hot += u32::from(from < 40);
             }
             other => *others.entry(format!("{:?}", discriminant(&other))).or_insert(0) += 1,

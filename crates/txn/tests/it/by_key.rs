@@ -1,5 +1,5 @@
 //! Coordinators that read, write, insert and delete records by their keys. The committed
-//! transactions, executed again one after the other on a [`Model`], must return the same.
+//! transactions, executed again one after the other on a [`Model`], must return the same results.
 
 use std::cell::RefCell;
 use std::rc::Rc;

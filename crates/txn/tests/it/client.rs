@@ -61,7 +61,7 @@ fn undecided_is_unknown() {
     assert_ne!(memory.bytes(NodeId(0), log, 8), vec![0; 8]);
 }
 
-/// A program drops a read before its end, and the read aborts.
+/// A program drops a read that has not ended. Then the read aborts.
 #[test]
 fn dropped_read_does_not_hang() {
     let layout = layout(1, 2);
@@ -82,7 +82,7 @@ fn dropped_read_does_not_hang() {
                     })
                     .await;
                 }
-                // The program waits for another event.
+                // The program waits for an event that is no outcome.
                 poll_fn(|context| {
                     context.waker().wake_by_ref();
                     if passes.get() { Poll::Ready(()) } else { Poll::Pending }
@@ -137,7 +137,7 @@ fn free_slot_is_not_lost() {
     assert_eq!(done.get(), 2);
 }
 
-/// A program refuses because of values that no serial order contains: A + B is always 2.
+/// A program refuses to commit because of values that no serial order contains: A + B is always 2.
 #[test]
 fn refusals_are_validated() {
     let layout = layout(1, 2);
@@ -188,7 +188,7 @@ fn refusals_are_validated() {
     assert_eq!(*result.borrow(), Some(Ok(())));
 }
 
-/// A task that ignores the results must not block its process for ever.
+/// A task that ignores the errors of its transactions must not block its process for ever.
 #[test]
 fn tasks_of_an_ended_life_let_others_run() {
     let layout = layout(1, 2);

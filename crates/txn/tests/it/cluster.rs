@@ -1,12 +1,12 @@
-//! Memory nodes in the memory of the test. Each client has a queue to each node, which executes the
-//! requests in order. The next queue to continue is drawn at random.
+//! Memory nodes in the memory of the test. Each client has a queue to each node. A node executes
+//! the requests of a queue in order. Each step continues a random queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mitra_prng::Prng;
 use mitra_txn::{NodeId, Op, Outcome, Request};
 
-/// The line of the memory that a NIC reads and writes as one.
+/// The length of a line of memory, in bytes. A NIC reads and writes a line as one.
 const LINE: usize = 64;
 
 /// The rate of requests that end in doubt, in parts per million.
@@ -33,7 +33,7 @@ pub struct Cluster {
 struct Posted {
     index: usize,
     request: Request,
-    /// The bytes that a READ or WRITE has already transferred, if it has begun.
+    /// The bytes that a READ or WRITE has already transferred; `None` before it has begun.
     begun: Option<Vec<u8>>,
 }
 
@@ -84,7 +84,8 @@ impl Cluster {
         }
     }
 
-    /// Ends all requests of a client. Each node has executed a part of them, and executes no more.
+    /// Ends all requests of a client. Each node executes a random part of the client's requests,
+    /// and then no more.
     pub fn fence(&mut self, client: usize) {
         let keys: Vec<_> = self.queues.keys().filter(|(owner, _)| *owner == client).copied().collect();
         for key in keys {
@@ -93,8 +94,8 @@ impl Cluster {
         self.batches.remove(&client);
     }
 
-    /// Ends all requests of a client at a node, also later ones. The client gets no outcomes of
-    /// them.
+    /// Ends all present and future requests of a client at a node. The client gets no outcomes of
+    /// these requests.
     pub fn fence_at(&mut self, client: usize, node: NodeId) {
         self.end_queue((client, node));
         self.fenced.insert((client, node));
@@ -117,8 +118,8 @@ impl Cluster {
         self.queues.remove(&key);
     }
 
-    /// Executes a part of a randomly drawn request. Returns the client whose batch has ended with
-    /// this part, and the outcomes.
+    /// Executes a part of a random request. If this part ends the batch of a client, returns the
+    /// client and the outcomes of the batch.
     pub fn step(&mut self) -> Option<(usize, Vec<Outcome>)> {
         self.now += 1;
         let mut keys: Vec<_> =
@@ -198,8 +199,8 @@ impl Cluster {
     }
 
     /// A rail fails. With evidence, the first request is in doubt or its value is lost, and the
-    /// later requests are not executed. Without evidence, all requests are in doubt, and the first
-    /// ones are executed.
+    /// later requests are not executed. Without evidence, all requests are in doubt: a random
+    /// number of them, from the first on, are executed.
     fn fail(&mut self, key: (usize, NodeId), posted: Posted) {
         let (executed, known, evidence) =
             (self.prng.chance(500_000), self.prng.chance(500_000), self.prng.chance(700_000));

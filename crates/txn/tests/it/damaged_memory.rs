@@ -1,5 +1,5 @@
 //! Lives on memory that a node has lost, or that is damaged. A life does not begin on a node that
-//! comes back without its memory, or with an old one.
+//! comes back with zero memory, or with the memory of another store.
 
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -64,7 +64,7 @@ fn drive(
             tx.insert(at, vec![1]);
             Ok(())
         });
-        let _ = inserted.await; // the life may end before
+        let _ = inserted.await; // the life may end before the commit
     });
     for now in 0..3000 {
         for command in session.poll(Duration::from_millis(now)) {
@@ -112,7 +112,8 @@ fn is_refused(cluster: &mut Cluster, layout: &Rc<Layout>, incarnation: u16, why:
     assert!(layout.nodes().zip(before).all(|(node, before)| cluster.memory(node) == before));
 }
 
-/// Schedule 7: a primary would be read as absent.
+/// Schedule 7: if the node were not refused, the records with a primary there would seem not to
+/// exist.
 #[test]
 fn node_that_comes_back_with_zero_memory_is_refused() {
     let layout = layout();
@@ -124,8 +125,8 @@ fn node_that_comes_back_with_zero_memory_is_refused() {
     assert_eq!(run(&mut cluster, &layout, 3, &[NodeId(1)]).0, None, "declared dead, it stops nobody");
 }
 
-/// Schedule 7: no memory outlives its process here. So an old log is the log of another store,
-/// whose lives and layout may be the same.
+/// Schedule 7: the memory of a node does not outlive the node's process. So an old log is the log
+/// of another store. Both stores may have the same lives and the same layout.
 #[test]
 fn node_that_comes_back_with_an_old_log_is_refused() {
     let layout = layout();
@@ -145,7 +146,7 @@ fn node_that_comes_back_with_an_old_log_is_refused() {
     is_refused(&mut cluster, &layout, 2, StoreError::Different(NodeId(0), NodeId(1)));
 }
 
-/// The loader writes the number last, and ends after the first node has it.
+/// The loader writes the store's number last, and ends when only the first node has the number.
 #[test]
 fn store_whose_load_has_not_ended_is_refused() {
     let layout = layout();
@@ -189,8 +190,8 @@ fn entry_of_no_place(life: Life) -> (Vec<u8>, Place) {
     ([xxh3_64(&body).to_le_bytes().to_vec(), body].concat(), place)
 }
 
-/// The log of one life is damaged, and the other life continues. The life after the damaged one
-/// ends.
+/// The log of one coordinator is damaged. The life of the other coordinator continues. The next
+/// life of the first coordinator ends.
 #[test]
 fn damaged_log_ends_its_own_coordinator_only() {
     let layout = layout();

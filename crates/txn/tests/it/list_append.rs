@@ -1,4 +1,4 @@
-//! Coordinators that read lists and append to them, some of which end at any moment and are
+//! Coordinators that read lists and append to them. Some lives end at any moment, and are
 //! recovered.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +80,7 @@ impl World {
         };
     }
 
-    /// Ends the life of a client at this moment. Another client recovers it; the process then
+    /// Ends the life of a client at this moment. Another client recovers the life. Then the process
     /// starts again.
     fn end_life(&mut self, client: usize) {
         self.cluster.fence(client);

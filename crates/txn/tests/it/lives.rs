@@ -16,7 +16,7 @@ use crate::workload::{self, COPIES, NODES, Next, Running, SLOT_BYTES, location, 
 
 const COORDINATORS: u16 = 3;
 const TRANSACTIONS: u32 = 150;
-/// When the faults end, and times of the detectors and sleepers, all in steps.
+/// The step at which the faults end, and the times of the detectors and sleepers, in steps.
 const CALM_AT: u64 = 15_000;
 const INTERVAL: u64 = 200;
 const TIMEOUT: u64 = 2_000;
@@ -43,7 +43,7 @@ enum Activity {
     Transaction,
 }
 
-/// The event that a process waits for to take over a life.
+/// The event that a takeover waits for.
 enum Waiting {
     Outcomes,
     /// These nodes do not have the fence yet.
@@ -73,11 +73,12 @@ struct World {
     next: u32,
     /// The highest incarnation that a node has admitted or fenced.
     highest: BTreeMap<(NodeId, u16), u16>,
-    /// All processes, and those that have not ended. A process that has ended may still have
-    /// requests in queues.
+    /// The life of every process. `processes` has only the processes that have not ended. A process
+    /// that has ended may still have requests in queues.
     lives: Vec<Life>,
     processes: BTreeMap<usize, Process>,
-    /// The lives that have begun, by process, and the recoveries, with their processes.
+    /// The lives that have begun, by process. `recoveries` are the running recoveries, each with
+    /// its process.
     begun: BTreeMap<usize, Life>,
     recoveries: Vec<(usize, Life)>,
     takeovers: u32,
@@ -251,7 +252,8 @@ impl World {
     fn check_recovery(&mut self, id: usize, of: Life) -> Result<(), String> {
         self.takeovers += 1;
         self.recoveries.push((id, of));
-        // The assumptions of a process that was fenced while it slept have no effect.
+        // A process that was fenced while it slept may be wrong, because its requests have no
+        // effect.
         if self.mutant.is_some() || self.is_fenced(id) {
             return Ok(());
         }
@@ -509,8 +511,8 @@ fn lives_are_taken_over_once_and_transactions_stay_serializable() {
 fn rules_that_are_not_kept_are_found() {
     use Mutant::{AdmittedTwice, NotFenced, RecovererNotFenced, SilenceTrusted};
     for mutant in [NotFenced, RecovererNotFenced, SilenceTrusted, AdmittedTwice] {
-        // The invariants are not asserted for a mutant, and a run without an end does not count.
-        // The transactions of the run must show the mutant.
+        // A mutant counts as found only if the history of transactions is wrong. So the invariants
+        // are not checked for a mutant, and a run that does not end does not count.
         let is_found = |seed: &u64| run(*seed, Some(mutant)).is_err_and(|error| error != "no end");
         let found = (0..SEEDS_FOR_MUTANTS).find(is_found);
         println!("{mutant:?} is found by seed {found:?}");

@@ -22,7 +22,7 @@ const NODES: u16 = 3;
 const PARTITIONS: u32 = 4;
 const MAX_VALUE_BYTES: u32 = 30;
 const HEADER_BYTES: usize = 40;
-/// The keys of a bucket of table 0.
+/// The number of keys of a bucket of table 0.
 const BUCKET_RECORDS: u32 = 16;
 const PASSED: u64 = 1 << 63;
 
@@ -188,7 +188,7 @@ impl Store {
         &self.cluster.memory(at.node)[at.at as usize..]
     }
 
-    /// The value of a place, of the length that is stored there.
+    /// The value at a place, with the length that the memory states.
     fn value(&self, place: Place) -> Vec<u8> {
         let bytes = self.memory(self.copies(place)[0]);
         let len = u64::from_le_bytes(bytes[32..40].try_into().unwrap()) as usize;
@@ -203,7 +203,7 @@ impl Store {
         self.places(PlaceKind::Record).into_iter().find(has_key).unwrap()
     }
 
-    /// Writes behind the locks of all copies of a place.
+    /// Replaces all copies of a place, except their locks.
     fn replace(&mut self, place: Place, version: u64, key: u64, value: &[u8]) {
         for at in self.copies(place) {
             self.damage(at, 8, content(version, key, value));
@@ -243,7 +243,7 @@ fn loaded_store_is_as_if_transactions_had_inserted_the_records() {
         let mut loader = Loader::new(&layout);
         let mut records = Loaded::new();
         let mut refused = Vec::new();
-        // Until all places are used.
+        // There are more records than places.
         for (at, value) in draw_records(&mut Prng::new(seed), 4000) {
             match loader.insert(at, value.clone()) {
                 Ok(()) => records.push((at, value)),
@@ -277,7 +277,8 @@ fn loaded_store_is_as_if_transactions_had_inserted_the_records() {
             assert_eq!(client.run(insert).await.unwrap_err(), NotCommitted::Aborted(Abort::Full(full.table)));
         });
 
-        // A bucket has its version from the number of the inserts.
+        // The version of a bucket counts its inserts. So buckets are compared only behind version
+        // and checksum.
         for (kind, begin) in [(PlaceKind::Bucket, 24), (PlaceKind::Record, 8)] {
             for place in loaded.places(kind) {
                 let bytes = layout.copies_of(place).unwrap().bytes as usize;
@@ -427,7 +428,7 @@ fn large_partitions_are_written_and_read_in_pieces() {
     assert!(records.into_iter().eq(many));
 }
 
-/// A store, its records, and the places of the first two of table 0.
+/// Returns a store with records, and the first two records of table 0 with their places.
 fn small_store() -> (Store, [(RecordKey, Place); 2]) {
     let mut store = Store::new(60, 1, 0);
     let records = draw_records(&mut Prng::new(1), 100);
@@ -520,7 +521,7 @@ fn index_errors_are_found() {
     store.replace(bucket, 3, (bucket.index ^ 1).into(), &value);
     assert_eq!(index_errors(&mut store), [IndexError::NotABucket(bucket)]);
 
-    // The last place of the bucket is not used.
+    // The last place of the bucket, which is not used.
     let second = Place { index: (bucket.index + 1) * BUCKET_RECORDS - 1, ..place };
     let put = |key: u64, place: Place| {
         let (mut store, _) = small_store();
@@ -642,8 +643,8 @@ fn damaged_records_end_transactions() {
     }
 }
 
-/// A bucket and its partition are full, and a transaction replaces a record by another one,
-/// whichever key is the first.
+/// The only bucket of a partition is full. A transaction deletes a record and inserts another
+/// record, whose key is smaller or larger.
 #[test]
 fn what_is_deleted_makes_place_for_what_is_inserted() {
     let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mitra_txn::{NodeId, Op, Outcome, Request};
 
-/// The bytes of all nodes; those that were never written are zero.
+/// The bytes of all nodes. Bytes that were never written are zero.
 #[derive(Clone, Default)]
 pub struct Memory(BTreeMap<(NodeId, u64), u8>);
 

@@ -19,7 +19,7 @@ const FIRST: Life = Life { coordinator: 1, incarnation: 2 };
 const SECOND: Life = Life { coordinator: 2, incarnation: 1 };
 const THIRD: Life = Life { coordinator: 3, incarnation: 1 };
 
-/// A record whose primary is on the node with this number.
+/// The record `index`, whose primary is on node `index`.
 fn record(index: u32) -> Copies {
     resolve(Place { table: TableId(0), partition: 0, kind: PlaceKind::Record, index }).unwrap()
 }
@@ -80,7 +80,8 @@ fn commit(memory: &mut Memory, life: Life, number: u32, value: u8) {
     assert_eq!(run(memory, &mut attempt, step), Step::Applied);
 }
 
-/// An attempt that has done all but the WRITE of its value at the primary and the unlock behind it.
+/// Returns an attempt before its last requests, and these requests: the WRITE of its value at the
+/// primary, and the unlock behind it.
 fn before_primary(memory: &mut Memory) -> (Attempt, Vec<Request>) {
     let mut first = attempt(FIRST, 1);
     lock(memory, &mut first, 1);
@@ -120,8 +121,8 @@ fn repeated_unlock_frees_no_lock_of_another_as_a_write_would() {
     assert_eq!(content_at(harmed, at), (2, 2), "two commits have made the same version");
 }
 
-/// A WRITE of a value that is repeated after the unlock undoes the commit of another attempt. The
-/// attempt reads the lock word instead, which names its holder.
+/// A WRITE of a value must not be repeated after the unlock, because it would undo the commit of
+/// another attempt. The attempt reads the lock word instead. The lock word names the holder.
 #[test]
 fn write_in_doubt_is_decided_by_the_lock_word_and_not_repeated() {
     let at = record(0).primary;
@@ -180,8 +181,8 @@ fn every_outcome_at_the_primary_ends_with_the_latest_commit() {
     }
 }
 
-/// A WRITE of a backup in doubt is repeated while the primary is locked. After the unlock, the
-/// WRITE would overwrite the commit of another attempt.
+/// A WRITE of a backup that is in doubt is repeated while the primary is locked. After the unlock,
+/// the WRITE would overwrite the commit of another attempt.
 #[test]
 fn backup_is_written_again_only_under_the_lock() {
     let (primary, backup) = (record(0).primary, record(0).backups[0]);
@@ -408,8 +409,8 @@ fn insert_and_delete_are_recovered_after_every_request() {
 }
 
 /// Schedule 4: a coordinator knows the place of a record that another coordinator deletes. The
-/// place is used again for another key, which the first coordinator must neither read nor write as
-/// the deleted record.
+/// place is then used for another key. The first coordinator must not take the new record for the
+/// deleted record.
 #[test]
 fn known_place_of_a_deleted_record_is_not_trusted() {
     for is_reading in [false, true] {
@@ -453,7 +454,7 @@ fn known_place_of_a_deleted_record_is_not_trusted() {
 }
 
 /// Schedule 20: a READ returns a part of a bucket that is being written. The key is missing in this
-/// part, which shows nothing about the key.
+/// part, but the record may exist.
 #[test]
 fn torn_bucket_does_not_show_that_a_record_is_missing() {
     let layout = layout();
@@ -500,9 +501,9 @@ fn turn(session: &mut Session, memory: &mut Memory, now: Duration, hears: bool) 
     fence
 }
 
-/// Schedule 15: one node does not hear a coordinator, which beats on the other node. No coordinator
-/// takes the life over because of its lock while the life beats. When the life has ended, its
-/// commit takes effect.
+/// Schedule 15: node 1 does not hear a coordinator, whose heartbeats reach node 0. The life holds a
+/// lock, but no coordinator takes it over while its heartbeats continue. When the life has ended,
+/// its commit takes effect.
 #[test]
 fn life_that_one_node_cannot_hear_is_taken_over_when_it_ends() {
     let layout = layout();

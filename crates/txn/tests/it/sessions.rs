@@ -1,5 +1,5 @@
-//! Processes that run transactions by key, die at any step, sleep, are taken over by others or by
-//! their next lives, and lose nothing of what was committed.
+//! Processes that run transactions by key, sleep, and die at any step. Other processes or their own
+//! next lives take their lives over. No committed transaction is lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ async fn run_transactions(client: Client, history: Rc<History>, mut prng: Prng) 
             told: None,
         }));
         let locks_first = prng.chance(500_000);
-        // The last attempt is what the history keeps, even if the life ends within it.
+        // The history keeps the last attempt, even if the life ends during this attempt.
         history.unknown.borrow_mut().insert(number, transaction.borrow().clone());
         let result = client
             .run(async |tx| {
@@ -122,7 +122,7 @@ struct World {
     /// The step in which a coordinator starts again.
     starts: BTreeMap<u16, u64>,
     highest: BTreeMap<u16, u16>,
-    /// The process and ticket of each batch in flight, by the cluster's number of its client.
+    /// The process and ticket of each batch in flight, by the number of its client in the cluster.
     posted: BTreeMap<usize, (usize, Ticket)>,
     next_post: usize,
     fences: Vec<Fence>,
@@ -285,7 +285,7 @@ impl World {
     }
 }
 
-/// Runs a world. Returns the number of committed transactions, and of recovered lives.
+/// Runs a world. Returns the number of committed transactions and the number of recovered lives.
 fn run(seed: u64) -> Result<(usize, u32), String> {
     let table = TableSchema { max_value_bytes: 800, partitions: 2, records: 8, group_bits: 0 };
     let schema = Schema {

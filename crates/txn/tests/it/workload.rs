@@ -43,7 +43,7 @@ pub fn slot(client: usize) -> Vec<Location> {
     (0..NODES).map(|node| location(node, at)).collect()
 }
 
-/// The length of the records, and of the slots of this many clients.
+/// The length of the memory of a node, in bytes: the records, and the slots of `clients` clients.
 pub fn bytes(clients: usize) -> usize {
     (RECORDS * RECORD_BYTES) as usize + clients * SLOT_BYTES as usize
 }
@@ -71,7 +71,7 @@ pub enum Next {
 }
 
 impl Running {
-    /// Begins the attempt `lock` of the transaction `number`, which is drawn.
+    /// Draws the transaction `number`, and begins its attempt with the lock word `lock`.
     pub fn begin(prng: &mut Prng, lock: LockWord, number: u32, now: u64) -> (Running, Step) {
         let mut attempt = Attempt::new(lock, slot(usize::from(lock.life().unwrap().coordinator) - 1), COPIES);
         let wanted: BTreeMap<u32, bool> = (0..prng.between(1, 3))

@@ -13,7 +13,7 @@ use crate::queue_pair::{QpInfo, QpKind, QueuePair};
 pub(super) struct Session {
     pub(super) incarnation: u16,
     domain: Arc<Domain>,
-    /// `None` once the NICs have confirmed its end.
+    /// `None` once the NICs have confirmed the deregistration.
     mr: Option<VirtualMr>,
     qp: QueuePair,
 }
@@ -51,8 +51,8 @@ impl Session {
     }
 
     /// Takes all rights away. After `Ok`, no access of the life is under way on any rail, and none
-    /// follows. After an error, no rail may be trusted to have stopped, and a later call repeats
-    /// what has not been confirmed.
+    /// follows. After an error, any rail may still execute accesses. A later call repeats the steps
+    /// that are not confirmed.
     pub(super) fn end(&mut self) -> Result<(), Refusal> {
         let closed = self.qp.close();
         if let Some(mr) = &self.mr {

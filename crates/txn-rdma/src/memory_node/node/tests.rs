@@ -41,7 +41,7 @@ fn second_connection_of_a_life_is_refused() {
     assert_eq!(refusal(&mut node, connect(5)), Refusal::Incarnation(5));
     assert_eq!(refusal(&mut node, connect(4)), Refusal::Incarnation(5));
     assert_eq!(node.lives().count(), 1);
-    // Only a connected life may end another life, with its own token.
+    // Only a connected life may fence another life, and only with the token of its own coordinator.
     let fence = |incarnation| Ask::Fence { incarnation, fenced_coordinator: 1, fenced_incarnation: 5 };
     assert_eq!(refusal(&mut node, hello(fence(4))), Refusal::NotConnected);
     let other = Hello { coordinator: 2, ..hello(fence(5)) };
