@@ -34,6 +34,8 @@ pub unsafe extern "C" fn rdma_create_qp(
             // SAFETY: the attributes consist of integers and pointers, for which zeros are valid.
             let mut extended: ibv_qp_init_attr_ex = std::mem::zeroed();
             (&raw mut extended).cast::<ibv_qp_init_attr>().write(*attr);
+            // `comp_mask` overlaps the padding of the shorter structure, whose bytes are arbitrary.
+            extended.comp_mask = 0;
             create_extended(manager, pd, &raw mut extended)
         })
     })

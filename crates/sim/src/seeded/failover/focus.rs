@@ -3,8 +3,8 @@
 
 use core::time::Duration;
 
-use mitra_failover::{CompletionLogConfig, Config as VqpConfig};
 use mitra_failover::rail_negotiation::MessageKind;
+use mitra_failover::{CompletionLogConfig, Config as VqpConfig};
 use mitra_verbs::Mtu;
 
 use super::fault_schedule::{Fault, Rail, short_or_long, sleep_through_completions};
