@@ -198,8 +198,8 @@ pub struct Config {
     /// The time after which a control message without an answer is sent again.
     pub control_retry_interval: Duration,
     /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP
-    /// closes. Without heartbeats, it is also how long the peer may stay silent while this end waits
-    /// for the peer's program.
+    /// closes. Without heartbeats, it is also how long the peer may stay silent while this end
+    /// waits for the peer's program.
     pub peer_timeout: Duration,
     /// The rail to which the vQP moves back, under [`Policy::Exact`]. With `None`, the vQP moves
     /// only if the active rail fails.

@@ -57,7 +57,7 @@ struct Shared {
     events: Mutex<Events>,
     counters: Arc<Counters>,
     home: shared_home::SharedHome,
-    /// The port of each NIC as last read, also if the NIC has died since.
+    /// The port of each NIC as last read, even if the NIC has died since.
     ports: Mutex<Vec<PortAttr>>,
 }
 
