@@ -1,5 +1,5 @@
-//! A link type (first byte) and a frame: its parts lie within the frame, and the two ways to verify
-//! the ICRC agree.
+//! The input is a link type (first byte) and a frame. The parsed parts lie within the frame, and
+//! the two ways to verify the ICRC agree.
 
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::icrc::verify_frame;
@@ -22,8 +22,8 @@ pub(crate) fn run(data: &[u8]) {
     if let Some((covered, _)) = frame.datagram.split_last_chunk::<ICRC_LEN>() {
         let _ = Packet::parse(covered).map(|packet| packet.to_string());
     }
-    // A path has no IPv4 options, and no flag but "don't fragment". In an IPv6 header, nothing
-    // varies.
+    // `IcrcPath` covers only IPv4 headers without options, without a fragment offset, and with no
+    // flag but "don't fragment". For IPv6, it covers every header.
     let flags = if frame.dst.is_ipv4() { [frame.ip[6], frame.ip[7]] } else { [0x40, 0] };
     let plain = matches!(frame.ip.len(), 20 | 40) && flags[0] & !0x40 == 0 && flags[1] == 0;
     // An IPv4 header of 40 bytes has options. Mitra sends no IPv4-mapped IPv6 packets.

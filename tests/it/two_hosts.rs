@@ -40,8 +40,8 @@ fn run_script(script: &str) -> String {
     String::from_utf8(output.stdout).expect("the output is ASCII")
 }
 
-/// The first attempt on two machines, without `--rails ADDRESS`: the NICs are on loopback
-/// addresses, and a line says so.
+/// A user who tries two machines without `--rails ADDRESS` gets NICs on loopback addresses. The
+/// output says so.
 #[test]
 fn two_hosts_hint() {
     run_script(

@@ -66,8 +66,8 @@ impl<V, S> From<Cell<V, S>> for BackupSlot<V, S> {
     }
 }
 
-/// The number of parts of a process that invoke operations, for [`OpId::of_part`]: Cheap Quorum and
-/// the fallback.
+/// A process has two parts that invoke operations: Cheap Quorum and the fallback (see
+/// [`OpId::of_part`]).
 const PARTS: u64 = 2;
 const QUORUM: u64 = 0;
 const BACKUP: u64 = 1;
@@ -102,8 +102,8 @@ where
     /// Creates a process that proposes `input`, among `processes` processes and `memories`
     /// memories.
     ///
-    /// `max_polls` is the number of polls without a decision after which Cheap Quorum panics.
-    /// `room` is the maximum number of broadcasts per process in the fallback.
+    /// After `max_polls` polls without a decision, Cheap Quorum enters its panic mode, which ends
+    /// in an abort. `room` is the maximum number of broadcasts per process in the fallback.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),

@@ -15,8 +15,8 @@
 //!   does not show whether the memory executed the write. Writing a count twice is harmless.
 //! - Several equal messages between two reads are delivered as one message, at the second read. For
 //!   announcements, this makes no difference. Several accusations delivered as one are counted as
-//!   one. A process that is accused repeatedly reads its messages repeatedly, so its accusation
-//!   count still grows without bound.
+//!   one. The accused process reads at each wake-up, and each read with a new accusation adds one.
+//!   Under accusations without end, its accusation count therefore still grows without bound.
 //! - An announcement is counted only after the announced state is in the register, because
 //!   [`Omega`] announces a candidacy only after `active` is written.
 //! - At most one operation for messages is outstanding at a time. Further operations for messages

@@ -13,7 +13,7 @@ const POLLS_TO_ACQUIRE: u32 = 8;
 /// The time within which [`POLLS_TO_ACQUIRE`] driving polls acquire the lease. It is long because
 /// the poller competes with the progress thread for the NIC's lock until it acquires the lease.
 const ACQUIRE_WINDOW: Duration = Duration::from_millis(4);
-/// The number of polls between two checks that keep the lease.
+/// The minimum number of polls between two checks with which a poller keeps the lease.
 const MIN_POLLS: u32 = 8;
 
 /// A lease holder is absent if it has not driven the NIC for this long. Datagrams then wait in the
@@ -23,8 +23,9 @@ pub(crate) const ABSENT_AFTER: Duration = Duration::from_micros(100);
 /// absent and had datagrams waiting. Such a program waits for data in memory and polls only for
 /// completions of its own requests (`ib_write_lat`).
 const MAX_ABSENT_CHECKS: u32 = 3;
-/// The length of the first denial of the lease to such a program. The length doubles if the next
-/// denial begins before the same length has passed since the end of the previous denial.
+/// The length of the first denial of the lease to such a program. If the time from the end of a
+/// denial to the start of the next is shorter than the denial was, the next denial is twice as
+/// long, up to [`MAX_DENIAL`]. Otherwise, the next denial has this length again.
 const MIN_DENIAL: Duration = Duration::from_secs(1);
 const MAX_DENIAL: Duration = Duration::from_secs(16);
 
@@ -95,7 +96,8 @@ impl PollLease {
             core::mem::replace(&mut self.last_absent_check, cpu_time.map(|cpu_time| (now, cpu_time)));
         let Some(cpu_time) = cpu_time else { return self.record_present() };
         let Some((then, cpu_time_then)) = previous else { return };
-        // A holder that did not run between the checks is preempted, not waiting in memory.
+        // A holder that ran for at most half of the time between the checks counts as preempted,
+        // not as polling memory.
         let was_running = cpu_time.saturating_sub(cpu_time_then) * 2 > now - then;
         self.absent_checks = if was_running { self.absent_checks + 1 } else { 0 };
         if self.absent_checks < MAX_ABSENT_CHECKS {

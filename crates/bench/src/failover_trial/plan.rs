@@ -25,7 +25,6 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    /// The mixes in which one kind of operation prevails.
     pub(crate) const HEAVY: [Mix; 3] = [Mix::ReadHeavy, Mix::WriteHeavy, Mix::AtomicHeavy];
 
     pub(crate) fn name(self) -> &'static str {
@@ -123,7 +122,6 @@ impl Fault {
     }
 }
 
-/// The parameters of a trial, which both processes know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TrialPlan {
     pub(crate) placement: NicPlacement,

@@ -22,9 +22,9 @@ use crate::report::Row;
 use crate::resident_memory::resident;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
-/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail. A software
-/// NIC has 32,768 of each, and the measurement of a standby rail creates twice as many as there are
-/// vQPs.
+/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail. After a
+/// failover, it may hold two of each on a rail: a replaced queue pair stays in RESET to reserve the
+/// vQP's number. A software NIC has 32,768 of each.
 const MAX_VQPS: usize = 16_000;
 /// The time after which a vQP that has not recovered counts as lost.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,7 +40,6 @@ pub(crate) struct Setup {
     placement: NicPlacement,
 }
 
-/// The backups of the queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Backup {
     /// All queue pairs have one backup.
@@ -223,7 +222,7 @@ fn exchange<T: Serialize + DeserializeOwned>(
     Ok(peer)
 }
 
-/// Opens the vQPs of both processes and connects them.
+/// Opens the vQPs of this process and connects them to the other process's.
 fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::Result<Group> {
     ensure!(setup.count <= MAX_VQPS, "a pair of NICs has room for {MAX_VQPS} vQPs; lower --vqps");
     let mut group = Group::open(setup)?;
@@ -311,7 +310,7 @@ impl Measured {
     }
 }
 
-/// Connects the queue pairs of two processes, and fails the first of two rails.
+/// Connects the queue pairs of two processes, and fails the first rail, if there are two.
 fn measure(args: &Args, backup: Backup, rails: usize) -> anyhow::Result<Measured> {
     let [local, remote] = args.common.placements();
     let setup = |placement| Setup { count: args.vqps as usize, backup, rails, placement };

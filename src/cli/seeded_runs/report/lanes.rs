@@ -25,7 +25,6 @@ pub(super) struct LaneLabel {
     pub(super) text_y: Px,
 }
 
-/// The area of a rail.
 pub(super) struct RailBand {
     pub(super) y: Px,
     pub(super) height: Px,
@@ -86,7 +85,8 @@ impl Lanes {
         self.labels.push(LaneLabel { class, text, y: Px(y), text_y: Px(y + 4.0) });
     }
 
-    /// Returns the height of a lane, or `None` for a record about the whole world.
+    /// Returns the y coordinate of the subject's lane, or `None` for the whole world, which has no
+    /// lane.
     pub(super) fn y(&self, subject: Subject) -> Option<f64> {
         match subject {
             Subject::World => None,

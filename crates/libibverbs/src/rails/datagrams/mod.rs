@@ -1,10 +1,10 @@
 //! UD queue pairs over several rails.
 //!
-//! Programs know a UD queue pair by the GID and the queue pair number of rail 0. On each rail, the
-//! NIC has a queue pair of its own for it. Each datagram leaves on one rail that is up at
-//! both ends, as far as this end knows, and is never sent again. A datagram that arrives on any
-//! rail is copied to the program's oldest receive, and shows the GID and the number that the
-//! sender's program knows.
+//! Each such queue pair consists of one queue pair on the NIC of each rail. Programs know it by the
+//! GID and the queue pair number of rail 0. Each datagram leaves on one rail that is up at both
+//! ends, as far as this end knows, and is never sent again. A datagram that arrives on any rail is
+//! copied to the program's oldest receive. Its GRH shows the GID of the sender's rail 0, and the
+//! receive completion shows the queue pair number.
 //!
 //! - [`directory`] is the state machine that knows where devices and their queue pairs can be
 //!   reached, and chooses rails. [`qp_table`] holds the numbers of the queue pairs of one device.

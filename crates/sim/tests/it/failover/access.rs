@@ -64,8 +64,8 @@ fn revoked_right_is_revoked_on_every_rail() {
     }
 }
 
-/// The program revokes the right in each round of a move. The WRITE that waits for the move was
-/// either executed before the revocation, or is refused.
+/// The program revokes the right after `rounds` rounds of a move, for each number of rounds. A
+/// WRITE that is posted after the revocation is refused.
 #[test]
 fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     for rounds in 0..60 {
@@ -113,8 +113,8 @@ fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     }
 }
 
-/// The NIC refuses the next log entry of the peer. The atomic before that entry is never reported
-/// as not executed.
+/// End 1's NIC executes the atomic, and refuses the log entry that end 0 writes after it. End 0
+/// must not report the atomic as flushed, which would mean "not executed".
 #[test]
 fn atomic_with_a_log_fails_when_the_right_to_write_is_taken_away() {
     let mut pair =

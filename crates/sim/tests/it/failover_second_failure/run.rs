@@ -26,7 +26,7 @@ const HELD_BACK: usize = 6;
 const STEPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 /// The number of turns without a change after which turns are rare.
 const BUSY_TURNS: u32 = 20;
-/// The time after which an operation is stuck.
+/// The longest time of a run. An operation that has not ended by then is stuck.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The number of turns within which a refused request ends.
 const MAX_STALE_TURNS: usize = 100_000;
@@ -84,7 +84,6 @@ pub struct Report {
     /// Whether a rail that the vQP may use is usable at both ends.
     pub has_good_rail: bool,
     pub nic_died: bool,
-    /// The errors in the use of windows.
     pub window_errors: Vec<String>,
     pub invalidated_keys: usize,
     /// Whether a WRITE by an invalidated key was refused after the run.
@@ -267,9 +266,9 @@ impl Run {
         !self.state.borrow().dead[h]
     }
 
-    /// Returns whether all operations have ended that the programs post before they release the
-    /// last operations. The end of an unsignalled operation is unknown until a later operation
-    /// completes.
+    /// Returns whether all operations of the ends that are alive have ended, except those held
+    /// back. The end of an unsignalled operation is unknown until a later operation completes, so
+    /// such operations count as ended.
     fn may_release(&self) -> bool {
         (0..2).all(|h| {
             let peer = &self.ends[h].borrow().peer;
@@ -292,9 +291,9 @@ impl Run {
         is_over(0) || is_over(1) || (0..2).all(|h| windows.borrow().is_settled(h))
     }
 
-    /// Writes by an invalidated key. Returns the completion, or `Err` if no completion came.
-    /// Returns `None` if no WRITE can be refused: no rail is left, an end has closed, there are no
-    /// windows, or the post is refused.
+    /// Posts a WRITE by an invalidated key. Returns its completion, or `Err` if none came. Returns
+    /// `None` if no such WRITE is possible: no rail is left, an end has closed or died, no key is
+    /// known to be invalidated, or `post_send` fails.
     fn use_stale_key(&self) -> Option<Result<Completion, String>> {
         let windows = self.windows.as_ref()?;
         let user = (self.scenario.seed % 2) as usize;
@@ -322,14 +321,15 @@ impl Run {
         Some(Err("a WRITE by an invalidated key does not end".to_owned()))
     }
 
-    /// Returns whether the end whose peer has died has closed. True if both processes are alive.
+    /// Returns whether the survivor of a process's death has closed. True if both processes are
+    /// alive.
     fn survivor_has_closed(&self) -> bool {
         (0..2)
             .all(|h| self.is_alive(h) || self.ends[1 - h].borrow().endpoint.inner.qp.close_reason().is_some())
     }
 
     /// Returns whether each end has received all messages that the other end reports as executed.
-    /// True if an end has closed or died.
+    /// True if an end has closed or died, and for every policy except `Exact`.
     fn all_received(&self) -> bool {
         let [a, b] = self.ends.each_ref().map(|end| end.borrow());
         let received = |own: &End, other: &End| {
@@ -425,7 +425,8 @@ fn turn(state: &RefCell<State>, ends: &[Rc<RefCell<End>>; 2]) -> bool {
     let mut active = false;
     for (h, end) in ends.iter().enumerate() {
         let (dead, paused_until) = (state.borrow().dead[h], state.borrow().paused_until[h]);
-        // A program in whose turn the pause began must stop in that turn.
+        // `try_borrow_mut` fails for a program that is in a turn: `fail` pauses it in the middle of
+        // the turn and calls this function.
         if !dead
             && now() >= paused_until
             && let Ok(mut end) = end.try_borrow_mut()

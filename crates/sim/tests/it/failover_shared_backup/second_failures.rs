@@ -1,4 +1,4 @@
-//! Failures while an end recovers from another one.
+//! Failures while an end recovers from an earlier failure.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::run::config;
 
 const SUCCESS: Outcome = Outcome::Success;
 
-/// The backup leaves a rail whose link is down at the peer. A member that is dropped meanwhile
-/// stops the queue pair of that rail once more. The port of this end is up, so no later event tells
-/// this end that the rail works again. Returns the number of polls after which the backup had
-/// moved.
+/// The backup leaves a rail whose link is down at the peer, and stops its queue pair there. A
+/// `BackedQp` that is dropped at poll `dropped_at` stops that queue pair as well. The port of end 0
+/// is up, so no later event tells end 0 that the rail works again. Returns the number of polls
+/// after which the backup had moved.
 fn leave_rail_and_return(dropped_at: Option<usize>) -> usize {
     let mut pair = BackedPair::new(2, 2);
     pair.poll(&[0], 200);

@@ -1,4 +1,5 @@
-//! The policy for the acknowledgement of a message at the delivery of its receive completion.
+//! Whether a message is acknowledged before its receive completion is delivered to the program, or
+//! together with the program's answer.
 
 /// The number of messages in a row that the program must have answered before an acknowledgement
 /// waits for the next answer.
@@ -6,11 +7,11 @@ const MIN_ANSWERS: u8 = 64;
 
 /// Decides whether an acknowledgement leaves before the program learns of the message.
 ///
-/// The program may end, stop or close its queue pair as soon as it has the message, and the
-/// acknowledgement would be lost or late. A hardware NIC acknowledges without its program. An
-/// acknowledgement that leaves with the program's answer saves a system call, so the
-/// acknowledgement waits if the program has answered the last [`MIN_ANSWERS`] messages. Linux's TCP
-/// switches between quick and delayed acknowledgements in the same way.
+/// As soon as the program has the message, it may exit, pause, or close its queue pair. An
+/// acknowledgement that has not left by then is lost or late. A hardware NIC acknowledges without
+/// its program. An acknowledgement that leaves with the program's answer saves a system call, so
+/// the acknowledgement waits if the program has answered the last [`MIN_ANSWERS`] messages. Linux's
+/// TCP switches between quick and delayed acknowledgements in the same way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct AnswerPolicy {
     state: State,
