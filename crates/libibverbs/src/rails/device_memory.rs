@@ -1,8 +1,8 @@
-//! The memory of the device, of which programs allocate parts (`ibv_alloc_dm(3)`).
+//! The memory of the device. Programs allocate parts of it (`ibv_alloc_dm(3)`).
 //!
-//! Device memory is memory of the process, so it costs nothing until a program allocates it. The
-//! allocator takes no lock, because a forked child may use the allocator of a device that it
-//! inherited.
+//! Device memory is ordinary memory of the process. Each part is created when a program allocates
+//! it. The allocator takes no lock, because a forked child may use the allocator of a device that
+//! it inherited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! The NICs under the device, and connections that survive the loss of a NIC.
+//! The NICs under the device, and connections that survive the loss of a NIC. Each NIC is a *rail*
+//! of the device.
 //!
 //! On a device with one rail, the program's objects are objects of the rail's NIC, and
 //! [`async_event_thread`] delivers the NIC's asynchronous events. On a device with several rails

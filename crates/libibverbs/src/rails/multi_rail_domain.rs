@@ -31,7 +31,8 @@ const HEARTBEAT_MISSES: u32 = 20;
 const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The failover domain over all rails, and the state that all virtual queue pairs share. The
-/// program's objects are in domains of their own ([`MultiRailPd`]).
+/// program's objects are in other failover domains, one for each protection domain
+/// ([`MultiRailPd`]).
 pub(crate) struct MultiRailDomain {
     /// The failover domain of the device, in which no memory of the program is registered.
     pub(super) failover: Arc<Domain>,
@@ -76,7 +77,7 @@ impl MultiRailDomain {
         let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
         match qp_type {
             QpType::Uc => {
-                // A UC queue pair of a NIC does not detect that its peer does not connect.
+                // On a NIC, a UC queue pair does not fail if its peer never connects.
                 let detector =
                     DetectorConfig { first_contact_timeout: Duration::MAX, ..self.config.detector };
                 let service = Service::Unreliable;

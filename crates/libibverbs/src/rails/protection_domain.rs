@@ -8,14 +8,14 @@ use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
 use crate::common::lock::lock;
 
-/// A protection domain of the program. It has a protection domain of its own on each NIC, so the
-/// NICs refuse keys of other domains.
+/// A protection domain of the program. Each NIC has a separate protection domain for it, and
+/// refuses the keys of other protection domains.
 pub(crate) struct MultiRailPd {
-    /// The failover domain that contains the domain's virtual queue pairs.
+    /// The failover domain of the virtual queue pairs in this protection domain.
     pub(super) failover: Arc<Domain>,
     policy: Policy,
-    /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the
-    /// domain's queue pairs query them.
+    /// For each memory region of the protection domain, its keys on all rails, by the rkey on rail
+    /// 0. The peers query these keys.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
 }
 
@@ -110,8 +110,8 @@ impl MultiRailPd {
         self.failover.dealloc_mw(mw)
     }
 
-    /// Returns the keys on all rails of a region or window of the domain, by the rkey on rail 0.
-    /// Binds do not change the keys of a window, so the window need not be bound.
+    /// Returns the keys on all rails of the region or window whose rkey on rail 0 is `key`. A
+    /// window need not be bound, because binds do not change these keys.
     pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
         let region = lock(&self.regions).get(&key).cloned();
         region.or_else(|| self.failover.window_with_key(key))

@@ -247,9 +247,10 @@ impl MultiRail {
         self.domain.close_retired(age);
     }
 
-    /// Requests the progress thread to end all connections and so notify the peers. Waits for this
-    /// for at most [`EXIT_WAIT`]. The exiting thread cannot end the connections itself, because it
-    /// may hold a queue pair's lock, for instance if a signal handler called `exit`.
+    /// Requests the progress thread to end all connections, which notifies the peers. Waits until
+    /// the thread has done so, but at most for [`EXIT_WAIT`]. The exiting thread cannot end the
+    /// connections itself, because it may hold a queue pair's lock, for instance if a signal
+    /// handler called `exit`.
     pub(super) fn shut_down_at_exit(&self) {
         self.exiting.store(true, Ordering::Release);
         let started = Instant::now();

@@ -205,8 +205,8 @@ impl ManagerState {
         }
     }
 
-    /// The thread does not wait for streams of the listener before `until`. Otherwise the thread
-    /// would spin, because the listener's socket stays readable.
+    /// Keeps the manager's thread from waiting for streams of a listener until `until`. The thread
+    /// would spin otherwise, because the listener's socket stays readable.
     pub fn pause_listener(&mut self, handle: IdHandle, until: Instant) {
         if let Some(Identifier { network: NetworkState::Listening(listener), .. }) =
             self.identifiers.get_mut(&handle)

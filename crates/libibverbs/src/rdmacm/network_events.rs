@@ -341,8 +341,8 @@ impl ConnectionStream {
         }
     }
 
-    /// Passes the failure of an attempt to connect to the connection, which may retry a refused
-    /// attempt.
+    /// Tells the connection that an attempt to connect has failed. The connection may retry a
+    /// refused attempt.
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),

@@ -88,7 +88,7 @@ impl Port {
     pub fn keep_alive(&self) {
         let every = Duration::from_secs(5);
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(every);
-        // After a failure, the failure of the peer's host is not detected.
+        // If this call fails, a failure of the peer's host is not detected.
         let _ = self.set_tcp_keepalive(&keepalive);
         let _ = self.set_tcp_nodelay(true);
     }

@@ -31,11 +31,12 @@ use crate::rails::rendezvous::{DeviceAddress, QpNumbers, RailMask, Reach, ReachK
 pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
 /// The number of probes in a row without an answer after which another rail is preferred.
 const MAX_MISSES: u32 = 10;
-/// The time after the last datagram to a device in which the device is probed, and is told of
-/// changed ports.
+/// For this long after the last datagram to a device, the device is probed, and is told of changed
+/// ports.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time after a device's last message in which new addresses of the device are refused. A
-/// message from a known address of the device may state new addresses at any time.
+/// For this long after a device's last message, a message from an unknown address cannot change the
+/// device's addresses. A message from a known address of the device can change the others at any
+/// time.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
 /// The number of messages that tell a device of a changed port. Messages may be lost.
 const TELLS: u32 = 3;
@@ -131,8 +132,8 @@ pub(super) struct Directory {
     /// The present GIDs of known devices, by the former GIDs that programs may use.
     renamed: BTreeMap<Gid, Gid>,
     destinations: BTreeMap<Destination, Resolution>,
-    /// The devices without a known address from which datagrams have arrived on rail 0, with the
-    /// time of the last one.
+    /// The GIDs of unknown devices from which datagrams have arrived on rail 0, each with the time
+    /// of the last datagram.
     heard: BTreeMap<Gid, Duration>,
     /// The queue pairs that send to multicast groups on a rail other than rail 0, with the times of
     /// their next announcements.
@@ -319,8 +320,8 @@ impl Directory {
             from
         } else {
             let other = (0..rails).find(|rail| is_good(*rail));
-            // If no rail answers, the device may only be slow. The rail then changes only if it is
-            // down.
+            // If no rail answers, the device may merely be slow. Its datagrams then leave the
+            // present rail only if this rail is down.
             other.or_else(|| (0..rails).find(|rail| is_up(*rail) && !is_up(from))).unwrap_or(from)
         };
         if to != from {
@@ -330,8 +331,7 @@ impl Directory {
         Route::To { rail: to, gid: peer.address.gids[to], qpn: on_rails[to] }
     }
 
-    /// Returns whether an unknown device has left a question about one of its queue pairs
-    /// unanswered.
+    /// Returns whether an unknown device has not answered a question about one of its queue pairs.
     fn is_silent(&self, gid: Gid) -> bool {
         self.destinations_at(gid).any(|resolution| resolution.answer == Answer::None)
     }
@@ -370,7 +370,8 @@ impl Directory {
 
     /// Returns the GID and the number by which programs know the sender of a datagram that has
     /// arrived on `rail`. Returns `None` if the sender is unknown, or if the sender has this
-    /// address on a rail other than `rail`. A multicast datagram may arrive on several rails.
+    /// address on another rail: a multicast datagram may also arrive on a rail on which it was not
+    /// sent.
     pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
             if self.is_known(gid) {

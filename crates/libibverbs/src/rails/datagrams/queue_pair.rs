@@ -149,7 +149,8 @@ impl MultiRailUd {
         for rail in 0..locked.rails.len() {
             self.poll_rail(locked, rail);
             if !self.params.network.is_alive(rail) && locked.sends.is_on_rail(Some(rail)) {
-                // A NIC that only hangs must not read the memory of a send that has completed.
+                // The NIC may merely hang. It is reset, so that it does not read the memory of a
+                // send that has completed.
                 let _ = self.domain().nics()[rail].provider.reset();
                 self.poll_rail(locked, rail);
                 locked.sends.give_up_rail(rail);

@@ -38,8 +38,8 @@ impl MultiRailUd {
     fn check_all(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         let depth = self.params.init.cap.send_wrs;
         if locked.sends.sends.len() + wrs.len() > depth as usize {
-            // An executed send takes no entry of a NIC's send queue, so completions are collected
-            // first.
+            // Completions are collected first, because a send that a NIC has executed no longer
+            // counts.
             self.collect(locked);
         }
         for (index, wr) in wrs.iter().enumerate() {

@@ -10,7 +10,7 @@ use super::locked_state::LockedState;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::virtual_cq::VirtualCq;
 
-/// The maximum for each queue pair.
+/// The maximum number of errors that are logged for each queue pair.
 const MAX_LOGGED_ERRORS: u32 = 8;
 
 impl MultiRailQp {

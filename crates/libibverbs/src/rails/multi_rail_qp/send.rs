@@ -51,8 +51,8 @@ impl MultiRailQp {
                 Error::Invalid("an XRC receive queue pair sends nothing; post to an XRC send queue pair");
             return Err(PostError { index: 0, error });
         }
-        // A window that the sending virtual queue pair binds would grant nothing to requests that
-        // arrive at the receiving virtual queue pair.
+        // The queue pair is connected to itself. `sender` would bind the window, but requests
+        // arrive at `vqp`, so the window would grant them nothing.
         if locked.sender.is_some()
             && let Some(index) = wrs.iter().position(|wr| wr.op.is_local())
         {
@@ -316,7 +316,7 @@ impl MultiRailQp {
     }
 
     /// Ends the deferred requests if the queue pair is in ERR or SQE, or the peer has closed its
-    /// end. Returns whether that is the case.
+    /// end. Otherwise does nothing, and returns false.
     fn end_deferred(&self, locked: &mut LockedState) -> bool {
         if matches!(locked.state, QpState::Err | QpState::Sqe) {
             self.flush_deferred(locked);
@@ -368,9 +368,10 @@ impl MultiRailQp {
     }
 }
 
-/// Replaces the oldest deferred request, which names a shared receive queue that the peer does not
-/// have, by a WRITE with the returned key to the last byte of the address space. The peer's NIC
-/// refuses the WRITE with the same error, because no region or window contains that byte.
+/// The oldest deferred request names a shared receive queue that the peer does not have. Replaces
+/// the request by a WRITE with the returned key to the last byte of the address space. No region or
+/// window contains this byte, so the peer's NIC refuses the WRITE with the same error as such a
+/// request.
 fn replace_by_refused_request(locked: &mut LockedState) -> Key {
     let key = Key(u32::MAX);
     if let Some(wr) = locked.deferred.front_mut() {

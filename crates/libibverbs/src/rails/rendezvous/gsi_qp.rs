@@ -56,10 +56,10 @@ pub(super) struct GsiQp {
 }
 
 impl GsiQp {
-    /// Creates the queue pair, and posts its receives, to `srq` if there is one. With `srq`, the
-    /// NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a datagram arrives
-    /// after [`GsiQp::arm`]. In contrast to an armed completion queue, an armed shared receive
-    /// queue does not affect which thread drives the NIC.
+    /// Creates the queue pair and posts its receives. If there is an `srq`, the receives are posted
+    /// to it, and the NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a
+    /// datagram arrives after [`GsiQp::arm`]. In contrast to an armed completion queue, an armed
+    /// shared receive queue does not affect which thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.

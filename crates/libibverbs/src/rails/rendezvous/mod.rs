@@ -317,8 +317,8 @@ impl Query {
         if now < self.next_transmission {
             return;
         }
-        // The fields are copied, because `Rendezvous::poll` locks the queries while it holds the
-        // lock of a queue pair.
+        // The fields are copied, so that the queries are not locked while this function locks a
+        // queue pair. `Rendezvous::poll` takes the two locks in the opposite order.
         let Some((peer, search)) = self.read(|query| Some((query.peer.clone(), query.search.clone()))) else {
             return;
         };

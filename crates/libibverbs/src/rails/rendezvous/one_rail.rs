@@ -62,8 +62,8 @@ impl OneRail {
         *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
 
-    /// Answers the queries of peers if an event of the NIC concerns queue pair 1. Returns whether
-    /// the event does. `is_open` tells whether the program has a queue pair with a number.
+    /// If an event of the NIC concerns queue pair 1, answers the queries of peers and returns true.
+    /// `is_open` tells whether the program has a queue pair with the given number.
     pub(in crate::rails) fn handle(&self, event: AsyncEvent, is_open: impl Fn(Qpn) -> bool) -> bool {
         if event != AsyncEvent::SrqLimitReached(self.srq) {
             return false;

@@ -23,8 +23,8 @@ use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
 use crate::rdmacm::rdma_port::{PortSpace, errno_of};
 
-/// The maximum backlog of a listener, in requests. A value outside the range stands for the
-/// maximum.
+/// The maximum backlog of a listener, in requests. A backlog that is not positive or exceeds the
+/// maximum stands for the maximum.
 const MAX_BACKLOG: usize = 1024;
 
 #[unsafe(no_mangle)]
@@ -284,8 +284,8 @@ unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(
 /// The program's `rdma_conn_param`, checked.
 struct CallerParams {
     private_data: Vec<u8>,
-    /// `None` (RDMA_MAX_RESP_RES) stands for the device's maximum and, in `accept`, for the peer's
-    /// value limited to that maximum.
+    /// `None` (RDMA_MAX_RESP_RES) stands for the device's maximum. In `accept` it stands for the
+    /// peer's value, or for the device's maximum if the peer's value is greater.
     responder_resources: Option<u8>,
     /// As `responder_resources` (RDMA_MAX_INIT_DEPTH).
     initiator_depth: Option<u8>,

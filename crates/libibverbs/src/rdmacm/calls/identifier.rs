@@ -74,7 +74,8 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     with_manager("rdma_destroy_id", |manager| destroy(manager, id))
 }
 
-/// Waits until the program has acknowledged each event of the identifier that was read.
+/// Destroys an identifier. First waits until the program has acknowledged each event of the
+/// identifier that it has read.
 ///
 /// # Errors
 /// `EINVAL` if the identifier is unknown.

@@ -304,8 +304,9 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     with_manager("rdma_create_srq_ex", |manager| unsafe { create_srq(manager, id, &mut *attr) })
 }
 
-/// Creates an identifier's shared receive queue. Where the program provides none, a shared receive
-/// queue for XRC gets the device's XRC domain and a completion queue of the identifier.
+/// Creates an identifier's shared receive queue. For XRC, the queue needs an XRC domain and a
+/// completion queue. If the program does not provide them, the queue gets the device's XRC domain
+/// and a completion queue of the identifier.
 ///
 /// # Safety
 /// `attr` is valid, its protection domain is null or live, and no other thread uses the identifier.

@@ -31,7 +31,7 @@ use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 /// How long an accepted stream may be open without a REQ.
 const REQ_TIMEOUT: Duration = Duration::from_secs(10);
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// A REQ is repeated because a listener with a full backlog drops it.
+/// The time between two repetitions of a REQ. A listener with a full backlog drops a REQ.
 const REQ_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long packets may arrive after the end of their connection: about twice the packet lifetime,

@@ -17,7 +17,7 @@ const MAGIC: [u8; 4] = *b"MiCM";
 const VERSION: u8 = 1;
 /// Magic, version, kind and a 16-bit length.
 const HEADER_LEN: usize = 8;
-/// Includes the header.
+/// The maximum length of a message, including the header.
 pub const MAX_MESSAGE: usize = 256;
 
 // The limits are those of `man rdma_connect` (REQ, SIDR_REQ), `man rdma_accept` (REP, SIDR_REP) and

@@ -15,7 +15,8 @@ use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 
 const REPEAT_INTERVAL: Duration = Duration::from_millis(200);
 const STORE_PERIOD: Duration = Duration::from_secs(90);
-/// The responder ignores further requests until a stored request expires.
+/// The maximum number of stored requests. A responder that stores this many ignores new requests
+/// until a stored request expires.
 const MAX_REQUESTS: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,8 +94,8 @@ impl Directory {
         }
     }
 
-    /// Announces the queue pairs that send to multicast groups, because their receivers are
-    /// unknown.
+    /// Announces the queue pairs that send to multicast groups. The receivers of their datagrams
+    /// are unknown, so the announcements go to the multicast group of the rendezvous.
     fn announce(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
         let rail = self.own.first_up();
         if rail == 0 {

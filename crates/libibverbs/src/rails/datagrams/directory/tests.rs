@@ -300,8 +300,8 @@ fn false_addresses_do_not_displace_a_device_that_is_alive() {
     // A message from the device's own address on rail 0 may change its other addresses.
     end.handle(now, 0, gid(1, 0), claim(vec![gid(1, 0), gid(8, 1)]));
     assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(8, 1));
-    // Once the device is silent at its old addresses, a message from a new address on rail 1 may do
-    // so too.
+    // Once the device is silent at its old addresses, a message from a new address on rail 1 may
+    // change them too.
     end.handle(now + ADDRESS_LIFETIME, 1, gid(9, 1), claim(vec![gid(1, 0), gid(9, 1)]));
     assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(9, 1));
 }

@@ -38,9 +38,10 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     assert_eq!(found, expected);
 }
 
-/// The requester learns of the refusal first and closes its end. At the responder, the message that
-/// permits the move and the message that the connection has ended arrive together, so the responder
-/// handles the end before the move. An event of its NIC tells the responder of the refusal.
+/// The requester moves to the new rail, learns of the refusal first, and closes its end. Two
+/// messages then arrive together at the responder: one permits its move, the other ends the
+/// connection. The responder handles the end before the move. An event of its NIC tells the
+/// responder of the refusal.
 #[test]
 fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_not_moved() {
     let nics = [nic(), nic()];

@@ -166,7 +166,7 @@ fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     assert_eq!(next_receive(&shared, &a, &b), 10);
 }
 
-/// As on a NIC, because the completion queue has lost a completion.
+/// As on a NIC, a queue pair fails if its completion queue has lost a completion.
 #[test]
 fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     let b = Receiver::new();

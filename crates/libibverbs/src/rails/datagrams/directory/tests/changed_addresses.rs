@@ -15,8 +15,8 @@ impl World {
         self.ends[end].set_gids(self.now, &gids);
     }
 
-    /// Sends datagrams from both ends until an end that is silent at its known addresses is
-    /// searched for. The datagrams may be lost.
+    /// Sends datagrams from both ends for a long time. If an end no longer answers at its known
+    /// addresses, the other end searches for it in this time. The datagrams may be lost.
     fn send_until_silent(&mut self) {
         let until = self.now + 3 * ADDRESS_LIFETIME;
         while self.now < until {
