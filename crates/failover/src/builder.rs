@@ -81,17 +81,18 @@ pub enum BuildError {
     /// Mode `durable` needs the policy that decides by evidence.
     #[error("durable needs the policy exact; set that policy, or switch durable off")]
     Durable,
-    /// An unreliable connection has no evidence, and replays nothing.
+    /// An unreliable connection decides nothing by evidence and replays nothing. It cannot have a
+    /// completion log, or a policy that replays.
     #[error("an unreliable connection needs the policy exact or none, and no completion log")]
     Unreliable,
-    /// A policy that replays without evidence would send headers of XRC twice. Only the receiving
-    /// end has an XRC domain.
+    /// A policy that replays without evidence would send the header messages of XRC twice. Only the
+    /// receiving end has an XRC domain.
     #[error(
         "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
     )]
     Xrc,
-    /// The domain does not have the preferred rail, or the policy does not fence rails and
-    /// therefore cannot leave a rail that works.
+    /// The domain has no such rail. Or the policy does not fence rails, so the vQP cannot leave a
+    /// rail that works.
     #[error("failback.rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
         /// The configured rail.
@@ -122,7 +123,7 @@ pub enum BuildError {
         "a completion log needs NICs that keep the order of WRITEs, and {nic} does not; switch the log off, or use another NIC"
     )]
     UnorderedWrites {
-        /// The name of the first NIC that does not.
+        /// The name of the first NIC that does not keep this order.
         nic: String,
     },
     /// A number of retries is above 7.

@@ -64,10 +64,11 @@ pub struct DetectorConfig {
     /// left.
     pub heartbeat_interval: Duration,
     /// The number of heartbeat intervals without a message on the active rail after which the rail
-    /// has failed. 0 switches heartbeats off at both ends. Without heartbeats, an end checks that
-    /// the peer runs, but only while something waits for the peer's program: an operation for a
-    /// receive ([`Config::rnr_retry`]) or in mode [`durable`](CompletionLogConfig::durable), or a
-    /// received WRITE with immediate for the confirmation of a move.
+    /// has failed. 0 switches heartbeats off at both ends. An end without heartbeats checks
+    /// whether the peer runs in three cases only: a message waits for a receive
+    /// ([`Config::rnr_retry`]), an operation waits in mode
+    /// [`durable`](CompletionLogConfig::durable), or this end holds a received WRITE with immediate
+    /// until the peer confirms a move.
     ///
     /// When a program polls in quick succession, the vQP reads the clock only at every fourth poll.
     /// If the program polls fewer than eight times in `max_missed_heartbeats` intervals, the peer
@@ -119,9 +120,8 @@ impl DetectorConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CompletionLogConfig {
     /// The number of WRITEs for which this end writes one entry into the peer's log. Every atomic
-    /// has its own entry. If the responder's NIC fails and its PSN is lost, at most this many
-    /// WRITEs at the end of the executed prefix are not decided. The two ends may have different
-    /// intervals.
+    /// has its own entry. If the responder's NIC fails and its PSN is lost, at most this many of
+    /// the last executed WRITEs are not decided. The two ends may have different intervals.
     ///
     /// 0 counts as 1. Every value counts as 1 with `durable`, or if a NIC of the peer may
     /// acknowledge data before placing it: with such a NIC, only a log entry proves that a

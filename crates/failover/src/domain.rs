@@ -263,8 +263,8 @@ impl Domain {
         }
     }
 
-    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory. A dead NIC is
-    /// reset, because it may only be hung.
+    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory. A NIC that
+    /// counts as dead is reset, because it may be merely hung and still access the memory.
     ///
     /// # Errors
     /// [`Error::Busy`] if a window is bound to the memory, which then stays registered on every
@@ -282,7 +282,8 @@ impl Domain {
             }
             revocations += 1;
             let revoked = match nic.provider.dereg_mr(mr.id) {
-                // A NIC has executed a bind that `windows` does not contain yet.
+                // The first NIC has executed a bind that `windows` does not contain yet. It
+                // refuses, and nothing has been revoked.
                 Err(error @ Error::Busy { .. }) if revocations == 1 => return Err(error),
                 Err(Error::DeviceFatal) => nic.provider.reset(),
                 other => other,

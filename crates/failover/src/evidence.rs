@@ -27,7 +27,8 @@ pub struct Evidence {
     pub lacks_receive: bool,
     /// The saved results of atomics. Empty if the NIC cannot be read.
     pub saved: Vec<SavedResult>,
-    /// The `partial_imm_bytes` of this end's last Resume, which may have been lost.
+    /// The `partial_imm_bytes` in the last Resume of the end that gives this evidence. That Resume
+    /// may have been lost.
     pub partial_imm_bytes: u32,
 }
 

@@ -9,10 +9,11 @@
 //! it.
 //!
 //! Each home has a [generation](Home), like the view number of a replicated system. A vQP that
-//! finds the newest home unusable proposes the next generation on another rail. A vQP that follows
-//! proposes the home as it is. Each proposal names the newest home that the proposer knows, and the
-//! peer declines the proposal if the peer's own home is newer. Two processes with a home each
-//! therefore end on the same home, in whatever order their vQPs move.
+//! finds the newest home unusable proposes another rail as the home of the next generation. A vQP
+//! that follows to a newer home proposes that home, with its generation. Each proposal names the
+//! newest home that the proposer knows, and the peer declines the proposal if the peer's own home
+//! is newer. If both processes have a home, both therefore end on the same one, in whatever order
+//! their vQPs move.
 
 use std::collections::BTreeMap;
 

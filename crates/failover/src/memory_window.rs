@@ -36,8 +36,8 @@ impl VirtualMw {
     }
 
     /// Returns the description by which the peer uses the key `rkey` of this window on every rail.
-    /// The window need not be bound. The addresses of the peer's requests are the addresses that
-    /// the bind gave.
+    /// The window need not be bound. The peer's requests name the addresses that the bind gave to
+    /// the bytes of the window.
     pub fn remote(&self, rkey: Key) -> RemoteRegion {
         let on = |rail| RemoteAddr { addr: 0, rkey: self.key_on(rail, rkey).unwrap_or(rkey) };
         RemoteRegion::new(u64::MAX, (0..self.rails.len()).map(on).collect())

@@ -482,9 +482,10 @@ impl RailNegotiation {
         match &mut self.phase {
             Phase::Moving(m) => {
                 // This end's evidence is valid for the new ballot too. The peer must send its
-                // evidence again with the new ballot. By the peer's evidence for the old ballot,
-                // this end would first move the home to a rail that the vQP does not take. The next
-                // move would then take the home away from a rail on which the peer may have posted.
+                // evidence again with the new ballot. If this end decided by the peer's evidence
+                // for the old ballot, it would first move the home to the rail of the old ballot,
+                // which the vQP does not take. The next move would then take the home away from a
+                // rail on which the peer may have posted.
                 self.actions.retain(|action| {
                     !matches!(
                         action,

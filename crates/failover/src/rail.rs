@@ -174,7 +174,7 @@ impl Rail {
             other => other,
         };
         match changed {
-            // The NIC may only be hung, and still grant the old rights.
+            // The NIC may be hung instead of dead, and still grant the old rights.
             Err(Error::DeviceFatal) => p.reset(),
             other => other,
         }

@@ -14,8 +14,8 @@ use crate::key_translation::check_limit;
 ///
 /// A shared receive is not posted on any vQP, because a posted receive could not be withdrawn when
 /// another vQP needs it. A message arrives in a *slot*, which is memory of the vQP. A poll of the
-/// vQP then copies the message to the oldest shared receive. A vQP has 4 to 64 slots, of 4 MiB
-/// altogether if that suffices for 4. A sender gets an RNR NAK while no slot is free, and before
+/// vQP then copies the message to the oldest shared receive. A vQP has as many slots as fit in 4
+/// MiB, but at least 4 and at most 64. A sender gets an RNR NAK while no slot is free, and before
 /// the first receive is posted.
 ///
 /// A slot is as long as the longest receive posted so far, and at least 16 KiB. A longer message
@@ -165,9 +165,9 @@ impl SharedReceiveQueue {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest receive for a datagram of `bytes` bytes, with its GRH. Returns `None` if
-    /// there is no receive, or if the oldest one is shorter: the datagram is then lost, and the
-    /// receive stays.
+    /// Takes the oldest receive for a datagram. `bytes` is the length of the datagram with its GRH.
+    /// Returns `None` if there is no receive, or if the oldest one is shorter. The datagram is then
+    /// lost, and the receive stays.
     pub fn take_for(&self, bytes: u64) -> Option<RecvWr> {
         self.take_if_it_fits(bytes).ok()
     }

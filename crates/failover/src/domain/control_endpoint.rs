@@ -1,4 +1,4 @@
-//! The UD queue pair of a NIC that carries the control messages of virtual queue pairs.
+//! The UD queue pair that carries the control messages of virtual queue pairs on one NIC.
 //!
 //! All vQPs of a domain share one endpoint on each NIC, because a queue pair with receive buffers
 //! for each vQP would take more memory than the vQP itself. The header of a message has the cookie
@@ -71,8 +71,8 @@ struct State {
 }
 
 impl Domain {
-    /// Makes the vQP of this cookie a member of the shared endpoint of a rail. `qkey` is the Q_Key
-    /// of a new endpoint.
+    /// Makes the vQP with the cookie `cookie` a member of the endpoint that the vQPs share on
+    /// `rail`. If there is no such endpoint yet, creates one with the Q_Key `qkey`.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].

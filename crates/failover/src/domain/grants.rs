@@ -70,7 +70,7 @@ impl Domain {
     }
 
     /// Withdraws all rights but `access` from the grants of a queue pair. After `Ok`, no NIC
-    /// accepts requests that need them.
+    /// accepts requests that need a withdrawn right.
     ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
@@ -141,7 +141,7 @@ fn revoke(nics: &[LocalNic], registrations: Vec<SmallVec<[Option<MrId>; 2]>>) ->
         for (nic, id) in nics.iter().zip(ids) {
             let Some(id) = id else { continue };
             first = first.and(match nic.provider.dereg_mr(id) {
-                // The NIC may only be hung. A reset destroys its registrations.
+                // The NIC may be hung instead of dead. A reset destroys its registrations.
                 Err(Error::DeviceFatal) => nic.provider.reset(),
                 // A reset has destroyed the registration.
                 Err(Error::NoSuchObject { .. }) => Ok(()),

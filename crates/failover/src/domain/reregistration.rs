@@ -44,7 +44,8 @@ impl Domain {
                 continue;
             };
             let changed = match nic.provider.rereg_mr(registration.id, nic.pd, Arc::clone(memory), access) {
-                // The NIC may only be hung. A reset ends its access to the earlier memory.
+                // The NIC may be hung instead of dead. A reset ends its access to the earlier
+                // memory.
                 Err(Error::DeviceFatal) => nic.provider.reset().map(|()| None),
                 other => other.map(Some),
             };

@@ -117,9 +117,9 @@ impl Domain {
         }
     }
 
-    /// Binds a queue pair on the rail of `to`, so that its peer may post requests to it, and makes
-    /// this rail the home unless the home is newer. If the vQPs share atomics, all queue pairs that
-    /// are bound on other rails are fenced first.
+    /// Binds the queue pair `qpn` on the rail of `to`, so that its peer may post requests to it.
+    /// Makes this rail the home. Changes nothing if the present home is newer than `to`. If the
+    /// vQPs share atomics, fences all queue pairs that are bound on other rails first.
     pub(crate) fn move_home(&self, member: VqpId, to: Home, qpn: Qpn) -> HomeMove {
         let mut state = self.lock_home();
         if state.rail.is_newer_than(to) {
@@ -132,8 +132,9 @@ impl Domain {
         }
     }
 
-    /// Binds the queue pair on `rail` of a vQP that has a shared backup, so that its peer may post
-    /// requests to it, and connects the queue pair by `connect`. Only the backup moves the home.
+    /// Binds the queue pair `qpn` on `rail`, so that its peer may post requests to it, and calls
+    /// `connect`, which connects it. For a vQP with a shared backup. Such a vQP never moves the
+    /// home, because only its backup does.
     ///
     /// # Errors
     /// The error of `connect`. [`Error::Invalid`] if the vQPs share atomics and their home is
@@ -159,7 +160,8 @@ impl Domain {
         self.lock_home().rail.unbind(member, rail);
     }
 
-    /// Connects, by `connect`, the queue pair that replaces the bound queue pair of a vQP.
+    /// Replaces the bound queue pair of a vQP on `rail` by `qpn`, and calls `connect`, which
+    /// connects `qpn`.
     ///
     /// # Errors
     /// The error of `connect`. [`Error::Invalid`] if the home has moved since the queue pair was

@@ -30,9 +30,9 @@ impl Ledger {
             && self.ops.front().is_some_and(|op| op.state == State::InFlight)
     }
 
-    /// Returns the oldest operation if a message in flight may wait for a receive of the peer, so
-    /// that the peer's NIC answers it with RNR NAKs. A message counts only if it or an operation
-    /// behind it is signalled. Otherwise no completion would report its end.
+    /// Returns the oldest operation if a message in flight may wait for a receive of the peer. The
+    /// peer's NIC answers such a message with RNR NAKs. A message counts only if it or an operation
+    /// behind it is signalled, because otherwise no completion would report its end.
     pub fn awaited_receive(&self) -> Option<u64> {
         let in_flight = |op: &super::Op| op.state == State::InFlight;
         let is_signaled = |op| in_flight(op) && op.wr.flags.contains(SendFlags::SIGNALED);

@@ -165,8 +165,9 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// If the next message is a WRITE with immediate, the number of its bytes that earlier rails
-    /// have placed. The peer adds them to the length of its first receive on the new rail.
+    /// The number of bytes of the next message that earlier rails have placed. 0 unless the message
+    /// is a WRITE with immediate. The peer adds them to the length of its first receive on the new
+    /// rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)

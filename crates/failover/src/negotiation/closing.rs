@@ -48,9 +48,9 @@ impl RailNegotiation {
         self.end(if is_silence && self.pending_close.is_some() { PeerClosed } else { reason }, None);
     }
 
-    /// The ballot of the rail whose evidence [`RailNegotiation::closed`] takes: the active rail or,
-    /// if that is fenced, the new rail of the move. `None` if the vQP is open, or if the peer
-    /// closed it.
+    /// The ballot of the rail whose evidence the driver passes to [`RailNegotiation::closed`]. This
+    /// is the active rail or, if this end has fenced it for a move, the new rail. `None` if the vQP
+    /// is open, or if the peer closed it.
     pub fn final_ballot(&self) -> Option<Ballot> {
         self.peer_bindings.last().map(|&(ballot, _)| ballot)
     }

@@ -49,9 +49,9 @@ impl Preference {
 }
 
 impl RailNegotiation {
-    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`. The delay
-    /// doubles for each of the latest stays on the rail in a row that were shorter than the peer
-    /// timeout.
+    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`. Each short
+    /// stay on the rail doubles the delay of the next move to it, up to a limit. A stay that is as
+    /// long as this delay and the peer timeout ends the doubling.
     pub fn prefer(&mut self, rail: usize, delay: Duration) {
         let rail = rail as u8;
         self.preference = Some(Preference {

@@ -218,7 +218,7 @@ fn refused_rails_are_proposed_again_after_a_pause() {
     end.handle_timeout(at(pause + 2 * RETRY));
     assert!(end.promised() > ballot);
 
-    // By its heartbeat, the peer could not use the other rail.
+    // The other rail was not refused, but the peer's heartbeat has named it as unusable.
     let [mut end, _] = ends(2);
     end.handle(Time::ZERO, Message { ballot: Ballot::FIRST, body: Body::Heartbeat { unusable: 0b10 } });
     end.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
@@ -304,7 +304,8 @@ fn failback_waits_longer_after_a_short_stay() {
     }
 }
 
-/// The end would give the failback up if the active rail worked.
+/// If the active rail worked, the refusal would end the failback, and no other rail would be
+/// proposed.
 #[test]
 fn another_rail_is_proposed_if_the_active_one_fails_before_a_failback_is_refused() {
     let (now, [mut end, _]) = ends_on(1);

@@ -77,8 +77,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes the home of this end's domain, which is newer than the home of the move. This end
-    /// has not sent its evidence for the move.
+    /// Proposes the home of this end's domain. Requires that this home is newer than the home of
+    /// the move, and that this end has not sent its evidence for the move.
     pub fn home_is_newer(&mut self, now: Time, home: Home) {
         self.homes.own = Some(home);
         if let Phase::Moving(m) = &mut self.phase {

@@ -61,8 +61,9 @@ impl RailNegotiation {
             return self.refuse(ballot);
         }
         // A peer proposes only after its last move was confirmed, so it has this end's Resume. The
-        // peer's own Resume may have been lost: its evidence repeats the content, and an end that
-        // declines goes on asking for the Resume.
+        // peer's own Resume may have been lost. If this end accepts the proposal, the peer's
+        // evidence repeats the content of the Resume. If this end declines, it goes on asking for
+        // the Resume.
         self.unconfirmed = None;
         let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
         if !is_usable || self.has_newer_home(rail, home) {

@@ -139,9 +139,9 @@ impl RailNegotiation {
         matches!(&self.phase, Phase::Moving(m) if m.proposed && self.refused & (1 << m.rail) != 0)
     }
 
-    /// If refused rails are to be proposed again now, forgets the refusals and returns true: the
-    /// peer may have become able to use these rails. Each such proposal uses up an epoch, so the
-    /// pauses double.
+    /// Returns whether the time has come to propose refused rails again. If so, forgets the
+    /// refusals, because the peer may be able to use these rails now. Each such proposal uses up an
+    /// epoch, so the pauses between them double.
     pub(super) fn forgets_refusals(&mut self, now: Time) -> bool {
         let first_pause = self.peer_timeout / ATTEMPTS_PER_TIMEOUT;
         let (due, pause) = *self.refused_until.get_or_insert((now + first_pause, first_pause * 2));

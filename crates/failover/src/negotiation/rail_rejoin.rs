@@ -40,9 +40,10 @@ impl RailNegotiation {
     }
 
     /// The ballot that identifies the next queue pairs of `rail`. By this ballot, the vQP last left
-    /// the rail, or replaced the queue pairs of the active rail in the last move. `None` for a rail
-    /// that was never left, after the vQP has closed, for the active rail during a move, and for
-    /// other rails while the last move is unconfirmed.
+    /// the rail, or replaced the queue pairs of the active rail in the last move. `None` if the
+    /// rail was never left, or if its next queue pairs must not be connected now: the vQP has
+    /// closed, `rail` is active and a move is in progress, or `rail` is another rail and the last
+    /// move is unconfirmed.
     pub fn left_by(&self, rail: usize) -> Option<Ballot> {
         let left = self.left_by[rail]?;
         let may_connect = match &self.phase {

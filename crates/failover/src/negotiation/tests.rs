@@ -87,7 +87,7 @@ impl Net {
         }
     }
 
-    /// A delivery, the completion of a fence, or a timer.
+    /// Executes one random step: the delivery of a message, the completion of a fence, or a timer.
     fn step(&mut self) {
         let i = self.rng.below(2) as usize;
         match self.rng.below(4) {
@@ -506,7 +506,7 @@ fn end_that_stays_after_a_refusal_still_asks_for_the_resume_of_its_last_move() {
     receive(&mut a, next, propose(2));
     while a.poll_action().is_some() {}
     // The peer is silent on the active rail and refuses the only other rail with queue pairs. This
-    // end stays, without the Resume.
+    // end stays on the active rail. The peer's Resume is still missing.
     let now = Time::ZERO + Duration::from_secs(1);
     a.rail_recovered(now, 2);
     a.rail_failed(now, 1, RailFailure::Silent);

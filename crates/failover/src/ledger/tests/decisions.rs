@@ -24,7 +24,7 @@ fn in_flight(requests: impl IntoIterator<Item = SendWr>) -> Ledger {
 #[test]
 fn statistics_count_each_operation_in_flight_once() {
     let mut ledger = in_flight([write(false, 300), write(false, 2000), write(false, 100)]);
-    // The first WRITE and 3 packets of the second one.
+    // The peer executed the first WRITE and 3 packets of the second WRITE.
     let expected = RecoveryStats {
         in_flight: 3,
         executed: 1,
@@ -87,7 +87,7 @@ fn write_that_was_not_executed_and_is_not_sent_again_is_flushed() {
 
 #[test]
 fn recovered_read_reports_its_length() {
-    // The fence shows that the READ had its data.
+    // The peer executed the fenced WRITE, so the READ had received its data.
     let mut ledger = in_flight([read(), write(false, 8).with_flags(SendFlags::FENCE)]);
     decide(&mut ledger, &executed(2));
     // Only the READ is signalled.
@@ -132,7 +132,7 @@ fn atomic_that_the_rail_completed_needs_no_saved_result() {
     ledger.push(fetch_add(), WritePolicy::Strict);
     post_all(&mut ledger);
     assert!(ledger.complete(0, 8) && !ledger.has_done());
-    // Both atomics and their entries.
+    // The peer executed both atomics and their log entries.
     decide(&mut ledger, &Evidence { log: Some(1), ..executed(4) });
     assert!(ledger.has_done());
     let value_lost = Outcome::Unresolved(UnresolvedError::ValueLost);

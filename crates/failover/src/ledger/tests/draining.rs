@@ -14,7 +14,7 @@ fn draining_queue_posts_only_what_had_begun() {
     assert!(!ledger.drain(), "it has begun");
     assert!(ledger.is_draining() && !ledger.is_drained() && !ledger.has_no_begun_operation());
     assert!(ledger.next_posting().is_none(), "the second operation has not begun");
-    // The first one had begun, and the failed rail did not execute it.
+    // The first operation had begun, and the peer did not execute it on the failed rail.
     decide(&mut ledger, &executed(0));
     assert!(!ledger.has_no_begun_operation(), "it is to be sent again");
     assert_eq!(ledger.next_posting().map(|posting| posting.wr.wr_id), Some(0));
