@@ -30,8 +30,8 @@ struct RailAddresses {
     unknown: Option<Gid>,
     /// The highest [`Address::change`] of the peer.
     peer_change: u32,
-    /// Whether the data queue pair is connected to an old address of the peer, and was in use at
-    /// the change.
+    /// Whether the data queue pair is connected to an old address of the peer. Set only if the
+    /// queue pair was in use when the address changed.
     is_stale: bool,
 }
 
@@ -113,8 +113,8 @@ impl AddressChanges {
             return;
         }
         if change > self.rails[rail].peer_change {
-            // An error means that resources are lacking for a time, or that the NIC is dead.
-            // Without a confirmation, the peer sends the address again.
+            // An error means that resources are lacking for a time, or that the NIC is dead. This
+            // end then does not confirm the address, and the peer sends it again.
             let Ok(changed) = dp.rails.get_mut(rail).set_peer_gid(gid) else { return };
             self.rails[rail].peer_change = change;
             if changed && is_in_use(rail, recovery, dp) {

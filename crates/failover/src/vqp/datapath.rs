@@ -300,9 +300,9 @@ impl<Q: DataQps> Datapath<Q> {
                 Some(rail_failed)
             }
             WcStatus::Flushed => {
-                // No error completion came first, so a request of the peer was invalid or the
-                // device failed. For an invalid request, the NIC reports an event that names the
-                // queue pair.
+                // No error completion came first, so no request of this end has failed. A request
+                // of the peer was invalid, or the device failed. For an invalid request, the NIC
+                // reports an event that names the queue pair.
                 let _ = self.domain.poll_rail_down(rail);
                 self.take_qp_error(rail).or(Some(rail_failed))
             }

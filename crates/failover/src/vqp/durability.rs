@@ -17,8 +17,8 @@ use crate::evidence::Placed;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// The minimum number of unanswered questions at which the peer counts as unreachable. When the
-/// peer timeout is over, an end that runs seldom may have asked fewer questions.
+/// The peer counts as unreachable only after this many unanswered questions, even if the peer
+/// timeout is over. An end that runs seldom has asked few questions by then.
 const MIN_QUESTIONS: u32 = 8;
 
 /// The exchange of [`Placed`]. An end sends its `Placed` when the value changes and when the peer
@@ -46,8 +46,8 @@ impl Durability {
     pub(super) fn on_message(&mut self, message: &Message, recovery: &Recovery, dp: &mut Datapath) {
         match message.body {
             Body::AskPlaced => self.is_asked = true,
-            // A message about an epoch other than the current one is ignored, because it counts
-            // other operations.
+            // A `Placed` message of another epoch counts the operations of that epoch, so it is
+            // ignored.
             Body::Placed(placed)
                 if recovery.ballot(dp) == Some(message.ballot)
                     || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
@@ -97,8 +97,8 @@ impl Durability {
         }
     }
 
-    /// Returns the time between two questions if an operation or a held receive waits for the peer,
-    /// and whether the oldest operation is another one than in the last run.
+    /// Returns the time between two questions, if an operation or a held receive waits for the
+    /// peer. Also returns whether the oldest operation has changed since the last run.
     fn question_interval(&mut self, recovery: &Recovery, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (&dp.send.ledger, dp.config());
         if ledger.awaits_placement() {

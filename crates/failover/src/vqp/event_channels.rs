@@ -10,7 +10,8 @@ use crate::vqp::rail_set::RailSet;
 /// queues.
 #[derive(Debug)]
 pub(super) struct EventChannels {
-    /// The channels with their rails, in the order of rails. A NIC that was dead has none.
+    /// The channels with their rails, in the order of rails. A NIC that was dead when the vQP was
+    /// created has no channel.
     pub(super) channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
     /// The armed queues with their rails. An event disarms its queue.
     armed: SmallVec<[(usize, CqId); 8]>,

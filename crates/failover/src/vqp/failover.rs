@@ -69,7 +69,8 @@ pub(super) mod sealed {
         /// Called after the send queue accepts sends again.
         fn resume(&mut self, _dp: &mut Datapath<Self::Qps>) {}
 
-        /// Reads the state of the failovers, of the vQP or of its shared backup.
+        /// Calls `read` with the failover state of the vQP or, if it has a shared backup, of the
+        /// backup.
         fn with_recovery<T>(&self, read: impl FnOnce(&Recovery) -> T) -> T;
 
         fn rejected_messages(&self) -> u64;

@@ -87,8 +87,8 @@ impl Fence {
         self.0 == State::Done { nic_alive: true }
     }
 
-    /// Starts to fence `qp`. `used` says for the send queue and for the receive queue whether the
-    /// queue may have requests without a polled completion. A queue without such requests needs no
+    /// Starts to fence `qp`. `used` says whether the send queue and the receive queue may have
+    /// requests whose completions have not been polled. A queue without such requests needs no
     /// marker.
     pub(super) fn start(&mut self, qp: &DataQp, now: Time, used: [bool; 2]) -> FenceStep {
         if qp.modify_to(QpState::Err).is_err() {
@@ -162,7 +162,7 @@ impl Fence {
     }
 
     /// Records a poll that found no completion. If the fence ends with this poll, returns whether
-    /// the NIC is alive, and the caller calls [`Fence::finish`].
+    /// the NIC is alive. The caller must then call [`Fence::finish`].
     #[inline]
     pub(super) fn on_empty_poll(&mut self) -> Option<bool> {
         match &mut self.0 {

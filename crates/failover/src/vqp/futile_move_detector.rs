@@ -7,7 +7,7 @@ use mitra_verbs::Time;
 /// such rails forever.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct FutileMoveDetector {
-    /// The sequence number of the oldest operation, the same at each of the counted failures.
+    /// The sequence number of the operation that was the oldest at each of the counted failures.
     first_seq: u64,
     first_failure: Time,
     last_failure: Time,
@@ -26,8 +26,8 @@ impl FutileMoveDetector {
         rails: usize,
         timeout: Duration,
     ) -> bool {
-        // A rail that worked for `timeout` before its failure carried packets, even if these were
-        // only RNR NAKs. The count then starts again.
+        // If `timeout` has passed since the last failure, the rail carried packets in that time,
+        // even if these were only RNR NAKs. The count then starts again.
         let is_first = self.failures == 0 || self.first_seq != first_seq;
         if is_first || now.saturating_since(self.last_failure) >= timeout {
             *self = FutileMoveDetector { first_seq, first_failure: now, ..FutileMoveDetector::default() };

@@ -1,4 +1,5 @@
-//! The membership of a vQP in the home rail of its domain.
+//! The membership of a vQP in the home rail of its domain. If the domain shares atomics, all its
+//! vQPs must use one rail, the home rail.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, Qpn, Result};
@@ -74,7 +75,7 @@ impl HomeMembership {
     }
 
     /// Connects the new queue pair of a rail to the peer's queue pair. `is_active` says whether the
-    /// rail is active, so that the peer may post there without a new ballot.
+    /// rail is active. On the active rail, the peer may post without a new ballot.
     ///
     /// # Errors
     /// The errors of a NIC and of [`Domain::connect_replacement_at_home`].

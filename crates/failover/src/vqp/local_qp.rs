@@ -4,9 +4,10 @@ use crate::local_nic::LocalNic;
 
 const DEPTH: u32 = 8;
 
-/// A queue pair that is connected to itself and executes binds of type 1 windows on its NIC. Such a
-/// window is bound for all queue pairs of the protection domain, so other vQPs may use it on the
-/// NIC of a fenced rail. The data queue pair of that rail cannot execute the bind.
+/// A queue pair that is connected to itself and executes binds of type 1 windows on its NIC. A type
+/// 1 window is bound for all queue pairs of the protection domain, so other vQPs may use the window
+/// on a NIC whose rail this vQP has fenced. The fenced data queue pair cannot execute the bind
+/// there.
 #[derive(Debug)]
 pub(super) struct LocalQp {
     nic: LocalNic,

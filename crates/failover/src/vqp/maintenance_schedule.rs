@@ -14,9 +14,9 @@ const POSTER_MAINTENANCE_INTERVAL: Duration = Duration::from_micros(120);
 /// tight loops.
 const POLLS_PER_CLOCK_READ: u64 = 4;
 
-/// The number of polls without a post after which a posting end counts as an end that does not
-/// post. On a failed rail nothing completes, so the end waits without posting. Meanwhile the peer
-/// may have proposed a new rail.
+/// After this many polls without a post, an end that posts counts as an end that does not post, and
+/// its polls run maintenance more often. On a failed rail nothing completes, so the end waits
+/// without posting. Only maintenance notices that the peer has proposed a new rail.
 const POLLS_OF_WAITING_POSTER: u64 = 32;
 
 #[derive(Debug, Default)]

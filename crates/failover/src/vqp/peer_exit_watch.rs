@@ -16,8 +16,8 @@ const CONFIRMATIONS_PER_TIMEOUT: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct PeerExitWatch {
     pub(super) detector: PeerExitDetector,
-    /// The last reading of each rail. Refusals before the first reading were not meant for this
-    /// vQP.
+    /// By rail: the number of refusals at the last reading of the NIC. Refusals before the first
+    /// reading were not meant for this vQP.
     seen: [Option<u64>; MAX_RAILS],
 }
 

@@ -212,8 +212,9 @@ impl Recovery {
         }
         let negotiation = self.negotiation_mut()?;
         if is_dead {
-            // The rail was down already, perhaps only its link. Unlike a link that is down, a dead
-            // NIC makes the rail broken.
+            // The rail was down already, perhaps only because its link is down. The negotiation
+            // must know that the NIC is dead, because a dead NIC makes the rail broken and a link
+            // that is down does not.
             negotiation.rail_failed(dp.now(), rail, RailFailure::NicDead);
         } else if !is_down && was_down {
             dp.rails.set_down(rail, false);
@@ -258,8 +259,8 @@ impl Recovery {
                 };
                 let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
                 if new_rail.is_some_and(|rail| !dp.windows.is_in_step(rail)) {
-                    // The evidence would let the peer use the rail too early. The negotiation sends
-                    // the evidence again.
+                    // With the evidence, the peer could use the new rail before its windows are in
+                    // step. The negotiation sends the evidence again.
                     return;
                 }
                 let Some(message) = self.with_home_moved(dp, message) else { return };
@@ -314,7 +315,8 @@ impl Recovery {
         {
             negotiation.rail_recovered(dp.now(), rail); // the device is up, so only the path or the queue pair has failed
         }
-        // Without a queue pair, nothing was posted to the rail since the last move.
+        // If the rail has no queue pair, nothing was posted there since the last move, and nothing
+        // is to be fenced.
         if self.is_qp_missing(rail) || !dp.config().requires_fence() || Mutant::FenceSkipped.is_on() {
             return self.fence.skip();
         }

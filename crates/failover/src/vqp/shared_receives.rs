@@ -100,7 +100,8 @@ struct Ring {
     /// `wr_id` of the slot's receive.
     first: u64,
     slots: u64,
-    /// The number of slots with messages. Only valid in an earlier ring.
+    /// The number of slots with messages. Valid only after a ring of longer slots has replaced this
+    /// ring.
     filled: u64,
 }
 

@@ -33,7 +33,7 @@ impl Termination {
         self.flush_pending = true;
     }
 
-    /// The vQP closes before it was connected, so no rail has requests to flush.
+    /// Closes a vQP that was never connected. No rail has requests to flush.
     pub(super) fn close_unconnected(&mut self, reason: CloseReason) {
         self.reason = Some(reason);
     }
@@ -56,7 +56,8 @@ impl Termination {
         });
     }
 
-    /// A contradiction in the evidence also becomes the reason of a vQP that has closed.
+    /// Records a contradiction in the evidence. If the vQP has closed already, the contradiction
+    /// replaces the reason for closing.
     pub(super) fn set_contradiction(&mut self, contradiction: Contradiction) {
         self.contradiction = Some(contradiction);
         self.reason = self.reason.and(Some(CloseReason::Contradiction));

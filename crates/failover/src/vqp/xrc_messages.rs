@@ -157,8 +157,8 @@ pub(super) enum Arrival {
 pub(super) struct ReceivedHeader(Option<(Srqn, Option<u32>)>);
 
 impl ReceivedHeader {
-    /// Classifies a received message. `payload` reads a payload of [`HEADER_BYTES`]. For a message,
-    /// `completion` becomes the completion of the application's request.
+    /// Classifies a received message. `payload` reads a payload of [`HEADER_BYTES`]. If the message
+    /// is not a header, `completion` becomes the completion that the application gets.
     pub(super) fn on_message(
         &mut self,
         completion: &mut Completion,

@@ -131,9 +131,10 @@ impl Datapath {
         Ok(())
     }
 
-    /// Stops the queue pair of the slots, if the slots are shorter than a shared receive. A receive
-    /// cannot be withdrawn from a queue pair, so the vQP moves to longer slots as if the rail had
-    /// failed. If a message did not fit, the peer sends the message again.
+    /// Stops the queue pair if its slots (see `shared_receives`) are shorter than a shared receive.
+    /// Slots that are posted cannot be withdrawn in any other way. The vQP then moves as after a
+    /// failure of the rail, and posts longer slots. If a message did not fit, the peer sends the
+    /// message again.
     #[inline]
     pub(in crate::vqp) fn stop_short_slots(&mut self) {
         let Some(shared) = &mut self.shared else { return };

@@ -100,7 +100,7 @@ impl Recovery {
         if self.is_qp_missing(rail) {
             return; // `rail_rejoin` posts the receives on the rail's new queue pair
         }
-        // The active rail needs no discarding, because its fenced queue pair has flushed its
+        // On the active rail, nothing is discarded: its queue pair is fenced and has flushed the
         // receives.
         if let Some(old) = dp.recv.switch_rail(rail)
             && old != self.active_rail()

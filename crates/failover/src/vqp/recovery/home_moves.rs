@@ -66,8 +66,8 @@ impl Recovery {
         }
     }
 
-    /// Connects the queue pair of a standby rail again, if a superseded ballot bound the queue
-    /// pair. The home has left that rail and has fenced the queue pair, which has carried nothing.
+    /// Connects the queue pair of a standby rail again. The queue pair was bound for a ballot that
+    /// has been superseded. It has carried nothing, and was fenced when the home left its rail.
     fn reconnect_unused_qp(&mut self, dp: &mut Datapath, rail: usize, new_rail: usize) {
         let negotiation = self.negotiation();
         let was_used = negotiation.is_none_or(|n| n.active() == rail || n.is_local_qp_missing(rail));

@@ -7,7 +7,7 @@ use crate::memory_region::RemoteRegion;
 const MAGIC: [u8; 4] = *b"MBQ2";
 
 /// The parameters for [`BackedQp::connect`](super::BackedQp::connect) at the other end. They
-/// contain no secret, because they are valid on one backup only.
+/// contain no secret: they are valid on one backup only, whose own parameters contain the secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackedQpInfo {
     pub(super) id: MemberId,

@@ -116,7 +116,7 @@ impl Member {
     }
 
     /// Returns whether this end may post on the backup. The operations on an earlier queue pair
-    /// must be decided, and the own queue pair must not be ready for use.
+    /// must be decided. Once its own queue pair is ready, an end posts nothing more on the backup.
     pub fn may_use_backup(&self) -> bool {
         let is_ready = |own: &Own| own.is_connected && own.is_peer_connected;
         self.is_started
@@ -248,8 +248,8 @@ impl Member {
 
     /// Records that the queue pair that this end leaves is fenced. `evidence` is what the queue
     /// pair executed for the peer. If this end has posted no operation there, nothing remains to be
-    /// decided. `partial_imm_bytes` then has the meaning of [`Member::decided`], because an earlier
-    /// queue pair may have torn a WRITE with immediate.
+    /// decided, and `partial_imm_bytes` is reported to the peer as by [`Member::decided`]. An
+    /// earlier queue pair may have torn a WRITE with immediate.
     pub fn fenced(&mut self, evidence: Evidence, partial_imm_bytes: u32) {
         let Some(left) = &mut self.left else { return };
         left.is_fenced = true;
@@ -314,8 +314,8 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// An earlier queue pair tore a WRITE with immediate. The rest of the WRITE is sent after the
-    /// unused queue pair was left.
+    /// An earlier queue pair tore a WRITE with immediate. This end then leaves a queue pair that it
+    /// has not used. It must tell the peer how many bytes of the WRITE it will not send again.
     #[test]
     fn unused_queue_pair_is_decided_with_the_bytes_that_earlier_ones_placed() {
         let mut member = Member::new(Role::Zero, 1, 0);

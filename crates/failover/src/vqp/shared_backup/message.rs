@@ -1,7 +1,8 @@
 //! The messages between the two ends of queue pairs with a shared backup, and their encoding.
 //!
-//! A SEND on the backup carries as many messages as fit. The layout of a message, with lengths in
-//! bytes, in little-endian byte order: receiver's slot 4 · receiver's instance 4 · kind 1 · body.
+//! A SEND on the backup carries as many messages as fit. A message has these fields, in
+//! little-endian byte order, with their lengths in bytes:
+//! receiver's slot 4 · receiver's instance 4 · kind 1 · body.
 
 use mitra_verbs::{Codec, Key, Malformed, Psn, Qpn, Reader, codec};
 
@@ -73,7 +74,7 @@ pub enum Body {
         /// was not sent before.
         evidence: Option<(u16, Evidence)>,
     },
-    /// The sender asks for a key of the receiver's memory that is valid on the backup.
+    /// The sender asks for a key by which it can access memory of the receiver on the backup.
     AskGrant {
         /// The key of the memory on rail 0.
         rkey: Key,

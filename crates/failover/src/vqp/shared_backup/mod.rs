@@ -143,8 +143,9 @@ impl SharedBackup {
     ///
     /// - the depths and the limits of requests;
     /// - `rd_atomic`, the timers of the queue pair, the write policy and the access;
-    /// - the completion log and mode `durable`. A member with one of them needs a backup with the
-    ///   same one, because the backup carries the member's operations during a failover.
+    /// - the completion log and mode `durable`. A member with a completion log needs a backup with
+    ///   a completion log, and a member in mode `durable` needs a backup in mode `durable`.
+    ///   Otherwise the backup could not carry the member's operations during a failover.
     ///
     /// # Errors
     /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or

@@ -27,7 +27,7 @@ impl DataQps for MemberQp {
         &self.config
     }
 
-    /// The number of the queue pair, or of the member while it has no queue pair.
+    /// The number of the queue pair. While the member has no queue pair, the number of its slot.
     fn qpn(&self) -> Qpn {
         self.own.as_ref().map_or(Qpn::new(self.id.slot), |own| own.qp.qpn())
     }

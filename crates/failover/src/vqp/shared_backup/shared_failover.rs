@@ -65,8 +65,8 @@ pub struct SharedFailover {
     /// Whether sends are posted on the own queue pair, not on the backup.
     uses_own: bool,
     fence: Fence,
-    /// `Some` when a fence without markers has emptied the completion queue of the own queue pair.
-    /// The value says whether the NIC is alive.
+    /// Set when a fence without markers has emptied the completion queue of the own queue pair: the
+    /// NIC is alive (`true`) or was reset (`false`).
     is_emptied: Option<bool>,
     /// Whether the backup knows that the own queue pair has failed.
     is_failure_reported: bool,

@@ -23,7 +23,7 @@ use crate::vqp::VirtualQp;
 mod messages;
 mod probes;
 
-/// The number of send queue entries that operations leave to messages.
+/// The number of send queue entries that are reserved for messages. Operations leave them free.
 const RESERVED_SENDS: usize = 16;
 /// The number of operations that the backup posts as a list.
 const OPS_PER_LIST: usize = 16;
@@ -326,8 +326,8 @@ impl State {
         self.backup.datapath.send.ledger.unposted()
     }
 
-    /// Reports a failure of the rail on which a member has its queue pair of `epoch`. The backup
-    /// then moves, unless it has already left this epoch.
+    /// Handles a member's report that the rail of its queue pair has failed. `epoch` is the epoch
+    /// of that queue pair. The backup then moves, unless it has already left this epoch.
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);

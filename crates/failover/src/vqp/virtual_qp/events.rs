@@ -1,5 +1,5 @@
-//! The interface of an end that sleeps until an event of the vQP's own completion channels, instead
-//! of polling.
+//! The interface for an end that does not poll all the time, but sleeps until one of the vQP's own
+//! completion channels reports an event.
 
 use core::time::Duration;
 use std::sync::Arc;

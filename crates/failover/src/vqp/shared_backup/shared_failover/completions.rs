@@ -95,9 +95,10 @@ impl SharedFailover {
         }
     }
 
-    /// Drives the windows of the NICs. Type 2 windows are bound on the own queue pair, so a request
-    /// that names such a window waits for the peer's own queue pair. A new queue pair executes the
-    /// binds in force before the peer learns that it is connected.
+    /// Drives the windows of the NICs. A type 2 window is bound on the member's own queue pair, so
+    /// the peer's requests that name such a window cannot use the backup. They wait until the peer
+    /// has its own queue pair. A new queue pair executes the binds in force before the peer learns
+    /// that the queue pair is connected.
     pub(super) fn drive_windows(&mut self, dp: &mut MemberPath) {
         if !dp.windows.is_busy {
             return;
@@ -105,8 +106,8 @@ impl SharedFailover {
         let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, the rail does not matter
         match dp.drive_windows(rail) {
             Some(failure @ Failure::Close(_)) => self.failure = Some(failure),
-            // The NIC of a rail without a queue pair of this member was reset, which the backup
-            // notices.
+            // The failure is on a rail where this member has no queue pair. The NIC of that rail
+            // was reset, and the backup notices this.
             Some(Failure::Rail { rail: failed, .. }) if failed != rail => {}
             other => self.note_failure(other),
         }

@@ -124,8 +124,9 @@ impl SharedFailover {
             }
             // An operation of another member failed before this operation. The status says that
             // this operation was not executed, unless it is a READ, which may have been executed.
-            // If a later operation was executed, this operation is a READ. The READ must not be
-            // repeated, because the later operation may have been posted with FENCE.
+            // If a later operation was executed, this operation was executed before it, and is a
+            // READ. The READ must not be repeated, because the later operation may have been posted
+            // with FENCE.
             Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
                 dp.send.ledger.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }

@@ -8,7 +8,7 @@ use super::{Event, Posted, State};
 use crate::completion::Completion;
 use crate::config::WritePolicy;
 
-/// The number of waiting messages that are sent even while requests are in flight.
+/// If this many messages wait, they are sent even while requests are in flight.
 const MESSAGES_PER_SEND: usize = 64;
 /// The maximum number of grants of a member to its peer that are in force at once. Each grant takes
 /// memory at this end.

@@ -26,9 +26,9 @@ impl State {
         }
     }
 
-    /// Closes the backup if no failover is in progress and its oldest request is a message that has
-    /// waited for the peer timeout. Requests that the peer's NIC does not answer end sooner by
-    /// their retries.
+    /// Closes the backup if its oldest request is a message that has waited for the whole peer
+    /// timeout. Does nothing during a failover. The peer's NIC still answers such a message.
+    /// Otherwise the message would have exhausted its retries earlier.
     fn close_without_receives(&mut self, now: Time) {
         let completed = self.posted_count - self.posted.len() as u64;
         let is_message = matches!(self.posted.front(), Some(Posted::Message { .. }));
