@@ -224,8 +224,8 @@ pub fn small_cheap_quorum<R: cheap_quorum::Rules>() -> World<CheapQuorumActor<R>
     cheap_quorum((2, 3), 0, ByzantineSet::NONE, FaultLimits::default())
 }
 
-/// Returns whether each correct process that has aborted did so with the decided value and with a
-/// signature for it. True if no process has decided.
+/// Returns whether all aborts of correct processes have the decided value, with a signature for it.
+/// True if no process has decided.
 pub fn aborts_agree<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) -> bool {
     let Some(decided) = world.decisions().iter().flatten().next() else { return true };
     correct(world)

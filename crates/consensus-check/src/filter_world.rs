@@ -123,7 +123,7 @@ impl<R: Rules> FilterWorld<R> {
         }
     }
 
-    /// Returns the steps that are possible, other than losses: a message that is never delivered is
+    /// Returns the possible steps except losses. A message that is never delivered is as good as
     /// lost.
     pub fn steps(&self) -> Vec<FilterStep> {
         let mut steps: Vec<FilterStep> =

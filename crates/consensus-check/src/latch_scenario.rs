@@ -246,15 +246,17 @@ impl Scenario for LatchScenario {
     }
 }
 
-/// Returns a world in which participants use a latch for `rounds` rounds, and the path of each
-/// participant fails once. No path is fenced, because the latch needs no fence if one NIC executes
-/// all requests, including the delayed requests. Atomics therefore take one step in this world.
+/// Returns a configuration in which participants use a latch for `rounds` rounds, and the path of
+/// each participant fails once. No path is fenced: the latch needs no fence if one NIC executes all
+/// requests, including the delayed requests. One NIC does not interleave its atomics, so an atomic
+/// takes one step in this world.
 pub fn unfenced(participants: usize, rounds: u64) -> LatchWorldConfig {
     let rules = PathRules { fence: false, write_atomicity: true };
     LatchWorldConfig { rounds, failures: vec![1; participants], rules, broken: None }
 }
 
-/// Returns the world of [`unfenced`] with a fence, and evidence.
+/// Returns the configuration of [`unfenced`] with `PathRules::IBTA`: paths are fenced, and atomics
+/// are atomic only among themselves.
 pub fn fenced(participants: usize, rounds: u64) -> LatchWorldConfig {
     LatchWorldConfig { rules: PathRules::IBTA, ..unfenced(participants, rounds) }
 }

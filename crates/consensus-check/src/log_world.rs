@@ -28,8 +28,8 @@ pub struct LogWorld<R: Rules> {
     world: World<Replica<R>>,
     /// The longest list of commands that a process has applied.
     history: Vec<Command>,
-    /// For each index of a last applied entry of a process: the number of commands up to this
-    /// entry.
+    /// By the index of an entry: the number of commands up to this entry. Has the entries that were
+    /// the last applied entry of some process.
     command_counts: BTreeMap<u64, usize>,
     /// For the same indices: the processes that may lead after the entry.
     eligible_leaders: BTreeMap<u64, ProcessSet>,

@@ -138,8 +138,8 @@ impl RailFaultLimits {
         nics_recover: false,
     };
     /// Both ends can use one rail only. End 0's queue pair on this rail fails, and end 1 hears
-    /// nothing on the rail for a while. An end therefore declines a proposal while its last move is
-    /// unconfirmed, and the peer stays on the rail.
+    /// nothing on the rail for a while. In some orders of steps, an end declines the peer's
+    /// proposal because its own last move is unconfirmed. The peer then stays on the rail.
     pub const LAST_RAIL: RailFaultLimits = RailFaultLimits {
         failures: 2,
         kinds: [&[RailFailure::QpFailed], &[RailFailure::Silent]],

@@ -3,10 +3,11 @@
 //!
 //! The world runs [`Member`] as each end of such a queue pair does, and simulates the NICs, the
 //! driver and the backup. The backup delivers messages in order and exactly once, and executes
-//! operations in the same way. An operation may overtake messages, which wait in batches. An end
-//! learns each epoch at a time of its own and may skip some epochs. No message arrives before its
-//! receiver knows the epoch in which the message was sent. Packets of an end's own queue pair may
-//! arrive at any later time, until the peer has fenced its own queue pair.
+//! operations in the same way. An operation may overtake messages, which wait in batches. Each move
+//! of the backup begins an epoch. An end learns of an epoch at any later time, and may skip some
+//! epochs. No message arrives before its receiver knows the epoch in which the message was sent.
+//! Packets of an end's own queue pair may arrive at any later time, until the peer has fenced its
+//! own queue pair.
 
 use std::collections::VecDeque;
 

@@ -190,8 +190,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
 }
 
 impl Client {
-    /// Sends the current request to the next server. If the request is a change without a session
-    /// that was sent before, waits instead.
+    /// Sends the current request to the next server. If the request is a change without a session,
+    /// and it was sent before, the client waits instead.
     fn send_request(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         if self.current.is_none() {
             self.begin();

@@ -8,8 +8,8 @@
 //! - A coordinator takes the outcomes of its requests at once. A later reaction is the same as a
 //!   later execution of the requests that the coordinator posts next.
 //! - A transaction begins when its first request is executed, and its caller is told as soon as the
-//!   transaction is committed. With any other choice of these times, a serial order would have to
-//!   respect less.
+//!   transaction is committed. Any other choice of these times would restrict the serial order
+//!   less.
 //! - An attempt that has met a lock reads the record again once the lock is free, or gives up.
 
 use mitra_txn::{

@@ -165,8 +165,9 @@ fn run(seed: u64) -> SeedResult {
     result
 }
 
-/// Runs a world to its end. Most violations need an agent that takes no step for a long time. The
-/// slow agents are chosen at random. Often, the slow agent is the agent that a fault has hit.
+/// Runs a world to its end. Most violations need an agent that takes no step for a long time, so
+/// some agents are slow. The slow agents are chosen at random. After about half of the faults, the
+/// only slow agent is the agent that the fault has hit.
 fn run_world(mut world: TransactionWorld, prng: &mut Prng, result: &mut SeedResult) {
     let steps_to_a_fault = [8, 24, 60][prng.index(3)];
     let mut slow = 0;

@@ -1,5 +1,6 @@
-//! Hybrid Ben-Or (HBO; PMSM): randomized consensus in which each process shares memory only with
-//! its neighbours in a graph. Processes may crash; the memory of a crashed process stays available.
+//! Hybrid Ben-Or (HBO; "Passing Messages while Sharing Memory", PODC 2018): randomized consensus in
+//! which each process shares memory only with its neighbours in a graph. Processes may crash; the
+//! memory of a crashed process stays available.
 //!
 //! The protocol is Ben-Or's algorithm, in which a message carries the votes of its sender and of
 //! all the sender's neighbours. The processes that share memory with q agree on q's vote by a

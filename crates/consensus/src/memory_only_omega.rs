@@ -1,6 +1,6 @@
 //! The failure detector Ω without messages: the leader election of [`crate::omega`] for links that
-//! may lose every message (PMSM). Processes exchange announcements and accusations through
-//! registers.
+//! may lose every message ("Passing Messages while Sharing Memory", PODC 2018). Processes exchange
+//! announcements and accusations through registers.
 //!
 //! ```text
 //! p ──"contend" count 3, "accuse" count 1──▶ p's register for q ◀──read at each wake-up── q

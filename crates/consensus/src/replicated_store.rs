@@ -78,9 +78,9 @@ pub struct ReplicatedStore<W, R = AllRules> {
     /// The submitted commands without an outcome.
     submitters: BTreeMap<Ticket, Submitter<W>>,
     /// For a submitted command, the reads to execute directly before it. The commit of the command
-    /// shows that this process was the leader after the reads arrived. At that position in the log,
-    /// the state machine includes all changes that were committed before the reads arrived, and
-    /// none that the client requested after them.
+    /// shows that this process was still the leader after the reads arrived. Directly before the
+    /// command, the state machine includes all changes that were committed before the reads
+    /// arrived, and no change that a client requested after its read.
     reads_by_ticket: BTreeMap<Ticket, Vec<PendingRead<W>>>,
     /// The outcomes since the last [`ReplicatedStore::take_outcomes`].
     outcomes: Vec<(W, Outcome)>,

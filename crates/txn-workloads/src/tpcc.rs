@@ -113,7 +113,8 @@ impl Program for Input {
     }
 }
 
-/// C_ID of the customer of the index record `at`, whose value is the next one of `found`.
+/// C_ID of the middle customer in the index record `at`. The value of this record is the next value
+/// of `found`.
 fn customer_by_name(at: RecordKey, found: &mut Found) -> Result<u16, Corrupt> {
     found.required::<rows::CustomersByName>()?.middle().ok_or(Corrupt::Missing(at))
 }

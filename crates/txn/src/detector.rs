@@ -25,8 +25,9 @@ struct Line {
 }
 
 impl Line {
-    /// Normally, only beats of the life that the word names count. After a claim by the
-    /// coordinator's next life, only beats of the next life count.
+    /// Updates the line after a READ. A beat counts if its life is the life that the word names, or
+    /// if the word's life is recovered. After a claim by the coordinator's next life, only beats of
+    /// the next life count.
     fn update(&mut self, coordinator: u16, word: LifeWord, beat: u64, now: Duration) {
         let incarnation = (beat >> 48) as u16;
         let counts = match word.state() {
@@ -121,9 +122,9 @@ impl Detector {
     }
 
     /// Returns whether another life has claimed or recovered this life. This life should then end,
-    /// because it is going to be fenced. If the recoverer has ended and there is no third
-    /// coordinator, only the next life of this coordinator can replace the claim: a life does not
-    /// suspect itself.
+    /// because it is going to be fenced. The claim may stay although the recoverer has ended:
+    /// without a third coordinator, only the next life of this coordinator can replace it, because
+    /// a life does not suspect itself.
     pub fn is_taken_over(&self) -> bool {
         let word = self.line(self.me).map(|line| line.word);
         let is_claimed = |word: LifeWord| {

@@ -1,4 +1,5 @@
-//! A bucket of a table's index: the keys of the records in the places that belong to it.
+//! A bucket of a table's index. A bucket has a number of places for records, and contains the keys
+//! of the records in these places.
 //!
 //! Bucket b of a partition, with K keys, has the places b K to b K + K − 1. A key that finds no
 //! place in its own bucket goes to a later bucket, and marks each full bucket that it passes. The
@@ -13,7 +14,8 @@
 pub(crate) const MAX_GROUP_BITS: u8 = 4;
 const PASSED: u64 = 1 << 63;
 
-/// The number of keys of a bucket. A bucket that takes whole groups has place for several of them.
+/// The number of keys of a bucket. If whole groups of keys share a bucket, it has room for several
+/// groups.
 pub(crate) fn bucket_records(group_bits: u8) -> u32 {
     if group_bits == 0 { 16 } else { 48 }
 }

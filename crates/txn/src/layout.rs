@@ -10,6 +10,8 @@
 //! | then | the log: the slots of coordinator 1, of coordinator 2, … |
 //! | then | for each table, and each copy i from 0 to f: the partitions p for which (p + i) mod M is the number of the node |
 //!
+//! M is the number of nodes, and f the number of backups of each record.
+//!
 //! A partition begins with its buckets. The places of its records follow: for each bucket, as many
 //! places as the bucket has keys. Copy 0 of a partition is the primary.
 

@@ -126,7 +126,7 @@ fn order_by_time(events: &[Event], order: &mut Order) {
     let mut by_begin: Vec<usize> = (0..events.len()).collect();
     by_begin.sort_by_key(|&event| events[event].begun);
     let mut ended = by_end.into_iter().peekable();
-    // A node of the graph that comes after every transaction that ended before the current event
+    // A node of the graph. It comes after all transactions that ended before the current event
     // began.
     let mut moment: Option<usize> = None;
     for event in by_begin {

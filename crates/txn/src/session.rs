@@ -108,7 +108,7 @@ pub struct Session {
     detector: Detector,
     timing: Timing,
     /// The takeovers, by the number of the coordinator whose life is taken over. The entry of this
-    /// session's own coordinator is its start.
+    /// session's own coordinator is the start of this session's life.
     takeovers: BTreeMap<u16, Running>,
     commands: Vec<Command>,
     /// The time of the next heartbeat; `None` while a heartbeat is in flight.
@@ -168,9 +168,9 @@ impl Session {
         core::mem::take(&mut self.recovered)
     }
 
-    /// Returns the lives of other coordinators that this session has fenced and cannot recover,
-    /// each with a place of its log that is not in the layout. The memory is damaged, or the
-    /// layouts of the processes differ. The locks of these lives stay.
+    /// Returns the lives of other coordinators that this session has fenced but cannot recover. For
+    /// each life, the map has a place that the life's log names and that is not in the layout. The
+    /// memory is damaged, or the layouts of the processes differ. The locks of these lives stay.
     pub fn unrecoverable(&self) -> &BTreeMap<Life, Place> {
         &self.unrecoverable
     }

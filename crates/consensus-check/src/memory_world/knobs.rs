@@ -1,5 +1,5 @@
-//! The region and the faults to which a seed is limited. A fault that needs a short sequence of the
-//! same few steps is rare if a seed has all kinds of faults.
+//! Limits a seed to one region, and to few kinds of faults. A violation that needs a short sequence
+//! of the same few steps is rare in seeds with all regions and all kinds of faults.
 
 use mitra_prng::Prng;
 

@@ -2,11 +2,12 @@
 
 use mitra_consensus_check::run_memory_node;
 
-/// Seeds of faults that are fixed:
+/// Seeds that violated a property before these errors were fixed:
 /// - A refused torn write appeared later.
-/// - A torn record of an incarnation refused a process for good.
-/// - The history had the time of an earlier attempt of a write-once operation that failed twice.
-/// - After a restart, the memory node refused an accepted incarnation because of a failed record of
+/// - The record of an incarnation was torn, and the memory node refused the process for good.
+/// - A write-once operation failed twice, and the history had the time of the earlier attempt.
+/// - The write of a record failed, so its incarnation was not accepted. After a restart, the memory
+///   node refused the accepted incarnation because of this record.
 ///   an incarnation that was not accepted.
 const REGRESSIONS: &[u64] = &[1646, 3909, 13014, 513, 2396, 7764, 783437061501, 438230851595];
 

@@ -122,9 +122,9 @@ impl LeaderState {
         self.snapshot.as_ref().map_or(0, |(meta, _)| meta.index)
     }
 
-    /// Returns whether the entries after some memory's recycling point fill half of its ring, and a
-    /// new snapshot would include entries that neither the memory's snapshot nor the leader's
-    /// snapshot includes.
+    /// Returns whether some memory needs a newer snapshot than the leader has. The entries after
+    /// such a memory's recycling point fill half of its ring, its snapshot lacks committed entries,
+    /// and the leader has no newer snapshot.
     pub(super) fn needs_snapshot(&self, state: &State) -> bool {
         let half = u64::from(state.config.ring()) / 2;
         let promised = self.progress.iter().filter(|memory| memory.phase == Phase::Promised);
@@ -248,14 +248,14 @@ impl LeaderState {
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
         match (purpose, response, &mut memory.snapshot_write) {
-            // After a NAK, another process has taken the permission, or the connection broke. The
-            // leader takes the memory over again. The header then shows whether a higher ballot has
-            // begun.
             (OpPurpose::Entry(index), Response::Nak, _)
                 if Mutant::RefusedWriteCounts.is_on() && index > self.floor =>
             {
                 self.entries[(index - self.floor - 1) as usize].votes |= 1 << m;
             }
+            // A NAK means that another process has taken the permission, or that the connection
+            // broke. The leader takes the memory over again. The header then shows whether a higher
+            // ballot has begun.
             (_, Response::Nak, _) => {
                 *memory = MemoryProgress {
                     ballot_write_invoked: memory.ballot_write_invoked,

@@ -33,9 +33,10 @@
 //!   old entries receives a snapshot and the entries that the leader still holds. Until the
 //!   snapshot is in the memory, the entries that the leader writes to it are at most one ring
 //!   beyond the memory's recycling point.
-//! - **Recycling.** Each memory has its own recycling point, which moves only after the whole
-//!   snapshot is in the memory. A memory that has voted for an entry therefore holds the entry or a
-//!   snapshot that includes it. Submissions wait while the rings of a majority are full.
+//! - **Recycling.** Each memory has its own *recycling point*: the entries up to this point may be
+//!   overwritten. It moves only after the whole snapshot is in the memory. A memory that has voted
+//!   for an entry therefore holds the entry or a snapshot that includes it. Submissions wait while
+//!   the rings of a majority are full.
 //! - **Followers.** The leader announces the commit index to the followers. A follower reads the
 //!   entries from a majority of the memories, and uses the entry of the highest ballot for each
 //!   index. If the entries have been recycled, it installs a snapshot.

@@ -20,9 +20,9 @@ use crate::Value;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rule {
     /// Consistency condition 1 to 12 of §3.3.2. In the specification, condition 11 holds after the
-    /// load only. The check here holds at any time: the number of orders that are not new is the
-    /// number that the load has delivered, 2,100 at full scale, plus the deliveries that the
-    /// customers have counted.
+    /// load only. The check here holds at any time: in each district, the number of orders that are
+    /// not new is the number of orders that the load has delivered (2,100 at full scale) plus the
+    /// sum of the customers' delivery counts.
     Condition(u8),
     /// The records of an index match the tables.
     Index(Table),
@@ -46,8 +46,8 @@ impl fmt::Display for Rule {
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
-    /// The records that violate the rule. For a rule about a sum or a number of rows, the record of
-    /// the total or of the district.
+    /// The records that violate the rule. If the rule is about a sum or a number of rows, the
+    /// record that has the total, or the record of the district.
     pub records: Vec<RecordKey>,
     /// The two sides that differ.
     pub detail: String,

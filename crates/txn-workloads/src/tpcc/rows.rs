@@ -228,8 +228,8 @@ pub struct CustomersByName {
 
 impl CustomersByName {
     /// The largest number of customers of an index record. The load stays far below this number: of
-    /// the 3,000 customers of a district, 1,000 have one name each. Among the other customers, no
-    /// name has a share above 2.6 %.
+    /// the 3,000 customers of a district, 1,000 have different names. Among the other 2,000
+    /// customers, no name has a share above 2.6 %.
     pub const MAX: usize = 128;
 
     /// The customer at ⌈n/2⌉, counted from 1 (§2.5.2.2), or `None` if there are no customers.

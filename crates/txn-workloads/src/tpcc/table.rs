@@ -10,8 +10,8 @@ use super::rows::{
 use super::scale::{MAX_LINES, Scale};
 use crate::Value;
 
-/// A table of the store: the nine tables of TPC-C, three of hot columns, and three of index
-/// records.
+/// A table of the store: the nine tables of TPC-C, three tables of columns that are written often
+/// (W_YTD, D_YTD and D_NEXT_O_ID), and three tables of index records.
 ///
 /// Except for ITEM, the key of a record has the warehouse in its upper 16 bits, and the district or
 /// 0 in the next 4 bits. Each variant describes its lower 44 bits.

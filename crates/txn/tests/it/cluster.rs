@@ -198,9 +198,10 @@ impl Cluster {
         self.end(key.0, posted.index, outcome);
     }
 
-    /// A rail fails. With evidence, the first request is in doubt or its value is lost, and the
-    /// later requests are not executed. Without evidence, all requests are in doubt: a random
-    /// number of them, from the first on, are executed.
+    /// A rail fails. With evidence, at most the first unanswered request is executed: its outcome
+    /// is unknown, its value is lost, or it is not executed. The later requests are not executed.
+    /// Without evidence, all outcomes are unknown: a random number of the requests, from the first
+    /// on, are executed.
     fn fail(&mut self, key: (usize, NodeId), posted: Posted) {
         let (executed, known, evidence) =
             (self.prng.chance(500_000), self.prng.chance(500_000), self.prng.chance(700_000));

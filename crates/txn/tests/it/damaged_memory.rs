@@ -112,8 +112,8 @@ fn is_refused(cluster: &mut Cluster, layout: &Rc<Layout>, incarnation: u16, why:
     assert!(layout.nodes().zip(before).all(|(node, before)| cluster.memory(node) == before));
 }
 
-/// Schedule 7: if the node were not refused, the records with a primary there would seem not to
-/// exist.
+/// Schedule 7: a node comes back with zero memory. If it were not refused, the records whose
+/// primaries are on this node would seem not to exist.
 #[test]
 fn node_that_comes_back_with_zero_memory_is_refused() {
     let layout = layout();

@@ -277,8 +277,8 @@ fn loaded_store_is_as_if_transactions_had_inserted_the_records() {
             assert_eq!(client.run(insert).await.unwrap_err(), NotCommitted::Aborted(Abort::Full(full.table)));
         });
 
-        // The version of a bucket counts its inserts. So buckets are compared only behind version
-        // and checksum.
+        // The version of a bucket counts its inserts, and a loaded bucket has no inserts. So
+        // buckets are compared only behind version and checksum.
         for (kind, begin) in [(PlaceKind::Bucket, 24), (PlaceKind::Record, 8)] {
             for place in loaded.places(kind) {
                 let bytes = layout.copies_of(place).unwrap().bytes as usize;
