@@ -328,8 +328,8 @@ impl Engine {
     }
 
     /// Executes the datagrams that wait in the socket and sends pending ACKs, unless the NIC has
-    /// failed. Precedes the end of a queue pair or of the process, because a hardware NIC has done
-    /// both by then.
+    /// failed. The caller does this before a queue pair or the process ends. A hardware NIC would
+    /// have done both by then.
     pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
             for _ in 0..MAX_RECEIVES_SETTLE {

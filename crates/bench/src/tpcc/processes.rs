@@ -228,7 +228,8 @@ impl FirstProcess<'_> {
             self.is_told_live = true;
             self.connection.send(&FromCoordinator::Live)?;
         }
-        // A slot that is not settled may belong to a transaction whose commit was already reported.
+        // A commit is reported before it is applied, so a coordinator without a busy terminal may
+        // still have work. It pauses only when all its transactions are applied.
         let session = driver.session();
         let is_at_rest = session.is_live() && session.coordinator().is_settled();
         if self.is_pausing && shared.busy.get() == 0 && is_at_rest {
