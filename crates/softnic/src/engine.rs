@@ -235,7 +235,8 @@ impl Engine {
         }
     }
 
-    /// Completion events are deferred together with completions.
+    /// Returns the next completion queue with an event. Returns `None` while the NIC defers
+    /// completions, because it then defers their events too.
     fn next_cq_event(&mut self) -> Option<CqId> {
         if self.completion_queues.is_deferred() { None } else { self.nic.poll_cq_event() }
     }

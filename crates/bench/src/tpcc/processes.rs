@@ -23,7 +23,7 @@ use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// The interval at which a coordinator checks for messages of the first process.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
-/// The number of consecutive failures to connect again after which a coordinator gives up.
+/// A coordinator gives up after this many failures in a row to connect again.
 const MAX_REFUSALS: u32 = 50;
 /// The time before a coordinator whose life has ended connects again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
