@@ -248,8 +248,9 @@ pub(crate) fn draw_fault(random: &mut Prng, in_flight: u32, packets: u64) -> Fau
     let stages: &[u8] = if packets > 1 { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
     let stage = *random.pick(stages);
     let fill = u64::from(in_flight) * packets;
-    // There are fewer responses than requests: only a quarter of the operations is certain to get a
-    // response of its own.
+    // There are fewer responses than requests, because an acknowledgement can cover several
+    // requests. At least a quarter of the operations are READs and atomics, and only these are
+    // certain to get separate responses.
     let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
     Fault::Link { stage, nth: (count + random.below(2 * count)) as u32 }
 }

@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 pub(crate) struct Report {
     /// The name of the benchmark in JSON.
     pub(crate) name: &'static str,
-    /// The unit of most rows. Each row has a unit of its own, which may differ.
+    /// The unit of most rows. Each row states its unit, which may differ.
     pub(crate) unit: &'static str,
     pub(crate) machine: Machine,
     /// The options of the run and derived values.

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mitra_wire::pcap::Writer;
 
-/// The first write error ends the capture, never the NIC.
+/// A pcap capture of the NIC's packets. A write error ends the capture and does not affect the NIC.
 pub(crate) struct Capture {
     writer: Option<Writer<BufWriter<File>>>,
 }

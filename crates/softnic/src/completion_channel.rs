@@ -11,8 +11,8 @@ use mitra_verbs::{CompletionChannel, CqId, Result};
 /// The largest number of events that a channel or an asynchronous event queue holds.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
 
-/// The completion channel of a software NIC holds one event for each time that a completion queue
-/// was armed and then completed something, as the kernel's channels do.
+/// The completion channel of a software NIC. Each time an armed completion queue completes
+/// something, the NIC adds one event, as the kernel's channels do.
 ///
 /// The NIC adds events while its lock is held. `PendingWakeups` makes the descriptor readable after
 /// the lock is released, because the application calls the NIC as soon as it wakes.

@@ -235,7 +235,8 @@ impl Engine {
         }
     }
 
-    /// Completion events are deferred together with completions.
+    /// Returns the next completion queue with an event. Returns `None` while the NIC defers
+    /// completions, because it then defers their events too.
     fn next_cq_event(&mut self) -> Option<CqId> {
         if self.completion_queues.is_deferred() { None } else { self.nic.poll_cq_event() }
     }
@@ -328,8 +329,8 @@ impl Engine {
     }
 
     /// Executes the datagrams that wait in the socket and sends pending ACKs, unless the NIC has
-    /// failed. Precedes the end of a queue pair or of the process, because a hardware NIC has done
-    /// both by then.
+    /// failed. The caller does this before a queue pair or the process ends. A hardware NIC would
+    /// have done both by then.
     pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
             for _ in 0..MAX_RECEIVES_SETTLE {

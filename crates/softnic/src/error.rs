@@ -35,8 +35,8 @@ pub enum OpenError {
          to a single address"
     )]
     NoFreeLoopback {
-        /// A description of the process that holds the port of the last address, as far as this
-        /// user can see it.
+        /// Describes the process that uses the port of the last address that the NIC tried, as far
+        /// as this user can see that process.
         owner: String,
     },
     /// The interface cannot carry the smallest path MTU.

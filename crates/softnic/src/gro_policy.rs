@@ -19,9 +19,9 @@ const PAIR_SCORE: u32 = 2;
 ///
 /// The control message that carries the segment length costs 0.15 µs per receive call. One call for
 /// two datagrams saves 0.7 µs over two calls. The NIC therefore enables `UDP_GRO` only after it has
-/// received bulk data, or pairs of datagrams: a request and the ACK of an earlier request, or
-/// requests that it must handle after the ACKs (`receive.rs`). Without `UDP_GRO` the kernel
-/// delivers each datagram separately.
+/// received bulk data or pairs of datagrams. A pair is a request and the ACK of an earlier request,
+/// or a request and an ACK that the NIC must handle before it (`receive.rs`). Without `UDP_GRO` the
+/// kernel delivers each datagram separately.
 pub(crate) enum GroPolicy {
     /// The socket does not use `UDP_GRO`, and will not enable it.
     Off,

@@ -75,7 +75,7 @@ impl MemoryRegions {
     pub(crate) fn place_deferred(&mut self) {
         for write in std::mem::take(&mut self.deferred_writes) {
             if let Some(Some(buffer)) = self.buffers.get(write.region.0 as usize) {
-                // The write fails if the application has unmapped the memory, so that no reader can
+                // The write fails if the application has unmapped the memory. No reader can then
                 // miss the data.
                 let _ = buffer.try_write_at(write.offset, &write.data);
             }

@@ -19,9 +19,9 @@ const MIN_POLLS: u32 = 8;
 /// A lease holder is absent if it has not driven the NIC for this long. Datagrams then wait in the
 /// socket.
 pub(crate) const ABSENT_AFTER: Duration = Duration::from_micros(100);
-/// The holder loses the lease after this many consecutive checks at which it was running, was
-/// absent and had datagrams waiting. Such a program waits for data in memory and polls only for
-/// completions of its own requests (`ib_write_lat`).
+/// The holder loses the lease after this many consecutive checks with the same result: its thread
+/// was running, it had not driven the NIC, and datagrams were waiting. Such a program waits for
+/// data in memory and polls only for completions of its own requests (`ib_write_lat`).
 const MAX_ABSENT_CHECKS: u32 = 3;
 /// The length of the first denial of the lease to such a program. If the time from the end of a
 /// denial to the start of the next is shorter than the denial was, the next denial is twice as

@@ -16,7 +16,7 @@ pub(crate) struct ThreadWakeup(
     Option<Time>,
 );
 
-/// A state, behind a lock, that has a progress thread.
+/// The state that callers and a progress thread share behind a lock.
 pub(crate) trait HasThread {
     fn thread_wakeup(&mut self) -> &mut ThreadWakeup;
 }

@@ -284,9 +284,9 @@ impl RoceSocket {
         Ok(Received { from, len, segment_len, traffic_class })
     }
 
-    /// Removes the oldest entry of the error queue. The next receive call or send call also reports
-    /// an ICMP message once, and then receives or sends nothing. The queue therefore needs no call
-    /// while no call fails (`ip(7)`, `IP_RECVERR`).
+    /// Removes the oldest entry of the error queue. After an ICMP message, the next receive or send
+    /// call fails once and transfers nothing. While no call fails, the queue therefore need not be
+    /// read (`ip(7)`, `IP_RECVERR`).
     pub(crate) fn take_error(&self) -> Option<SocketError> {
         let mut control = CmsgBuffer([0; ERROR_CMSG_SPACE]);
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;

@@ -46,7 +46,8 @@ use mitra_verbs::Time;
 use thread_wakeup::{HasThread, ThreadWakeup, run_round};
 use wake_signal::{Step, WakeSignal};
 
-/// The time during the test. The thread's own timer for later work does not expire.
+/// The time, which does not advance during the test. The thread's timer for later work never
+/// expires.
 const NOW: Time = Time::from_nanos(5);
 
 #[derive(Default)]

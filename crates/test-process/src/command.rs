@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 /// Makes the kernel kill the process when the thread that started it ends.
 static SETPRIV: LazyLock<PathBuf> = LazyLock::new(|| tool("setpriv", "util-linux"));
-/// Gives all signals their default dispositions: a shell starts commands in the background with
-/// SIGINT ignored, and nohup(1) ignores SIGHUP; both are inherited.
+/// Gives all signals their default dispositions. Processes inherit ignored signals: a shell starts
+/// background commands with SIGINT ignored, and nohup(1) ignores SIGHUP.
 static ENV: LazyLock<PathBuf> = LazyLock::new(|| tool("env", "coreutils"));
 
 /// The number of words before the program: arguments of setpriv, the path of env, and arguments of

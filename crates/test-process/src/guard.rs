@@ -9,8 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Reads lines `+ GROUP` and `- GROUP`. At the end of its input, which is the end of the test
-/// process, it kills the groups that are left.
+/// Reads lines `+ GROUP` and `- GROUP`. The input ends when the test process ends. The script then
+/// kills the groups that are left.
 const SCRIPT: &str = r#"
 groups=' '
 while read -r what group; do
@@ -28,7 +28,8 @@ static GUARD: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
         // The runner kills the group of the test process.
         .process_group(0)
         .stdin(Stdio::piped())
-        // The runner waits until nobody holds the test's output open.
+        // The test runner waits until no process has the test's output open, so the guard must not
+        // inherit the output.
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();

@@ -72,7 +72,8 @@ pub fn build_once(product: PathBuf, build: impl FnOnce(&Path)) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// With nextest the run has a number. Without nextest, the test checks the other case.
+    /// Under nextest, the second build does nothing, because the run has a number. Otherwise, it
+    /// builds again.
     #[test]
     fn build_is_repeated_after_an_interruption_only() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 /// Ports below those that the kernel hands out by itself, 32768 to 60999 (ip(7)), so that a
 /// connection of another process takes none of them.
 const FIRST_PORT: u16 = 16384;
-/// The number of ports. Together with [`RDMA_BIT`], they end at 32768.
+/// The number of ports. A port stays below 32768 when its [`RDMA_BIT`] is set.
 const PORTS: u16 = 8192;
 /// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for
 /// it (crates/libibverbs/src/rdmacm).

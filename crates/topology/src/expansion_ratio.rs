@@ -26,8 +26,8 @@ impl ExpansionRatio {
         greatest_below((2 * a + b) * n as u128, 2 * (a + b)).unwrap_or(0)
     }
 
-    /// Returns the bound as a slide of the talk on the paper writes it, with h in place of 1 + h:
-    /// the greatest f strictly below (1 − 1/(2h))·n, or `None` if there is none. docs/topology.md
+    /// Returns the bound with h in place of 1 + h, as a slide about the theorem writes it: the
+    /// greatest f strictly below (1 − 1/(2h))·n, or `None` if there is none. docs/topology.md
     /// explains why this reading is wrong.
     pub fn misread_bound(self, n: usize) -> Option<usize> {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));

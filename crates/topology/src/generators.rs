@@ -23,7 +23,8 @@ pub enum GeneratorError {
     /// No family has this name.
     #[error("no family `{}`: there are {}", .0.escape_debug(), names())]
     Unknown(String),
-    /// The number of size arguments is wrong: the family, the number that it takes, and its usage.
+    /// The number of size arguments is wrong. The fields are the family, the number of arguments
+    /// that it takes, and its usage.
     #[error("{0} takes {1}: {0}{2}")]
     Sizes(&'static str, usize, String),
     /// The family has no graph of this size.

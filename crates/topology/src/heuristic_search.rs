@@ -8,8 +8,8 @@ use mitra_prng::Prng;
 use crate::graph::Graph;
 use crate::witnesses::Witnesses;
 
-/// The number of random start vertices in a large graph, which has more than ten times as many
-/// vertices.
+/// The number of random start vertices in a large graph. A graph with at most ten times as many
+/// vertices counts as small.
 const STARTS: usize = 24;
 
 /// Grows sets from every vertex of a small graph. In a large graph it grows them from random

@@ -10,8 +10,8 @@ use crate::measures::{BRANCH_LIMIT, Measures, Stage, UNLIMITED_SEARCH_VERTICES};
 use crate::spectral_bounds::Spectrum;
 use crate::witnesses::Witnesses;
 
-/// The number of candidate graphs of each degree: first for graphs whose search has no branch
-/// limit, then for larger graphs that are searched.
+/// The number of candidate graphs of each degree: the first number for graphs whose search has no
+/// branch limit, the second for larger graphs that are still searched.
 const CANDIDATES: [u64; 2] = [100, 20];
 /// The number of branches that the searches of all candidates of a degree may take together, in
 /// graphs with a branch limit.

@@ -84,8 +84,8 @@ impl NicConfig {
                 inline: 256,
                 srqs: 1 << 10,
                 ahs: 1 << 14,
-                // A group needs a socket in the driver, and a packet to a group is placed once per
-                // member.
+                // The multicast limits are small, because each group needs a socket in the driver,
+                // and the NIC places a packet to a group once per member.
                 mcast_groups: 64,
                 mcast_qps: 64,
                 mcast_attached: 1 << 10,

@@ -365,7 +365,7 @@ impl Qp {
     }
 
     /// Returns whether a request is unacknowledged, and the program may rely on its completion
-    /// before the completion of the answer.
+    /// before the receive of the peer's answer completes.
     pub(crate) fn is_ordered_ack_awaited(&self) -> bool {
         let Service::Rc { requester, .. } = &self.service else { return false };
         !requester.is_drained() && requester.is_ordered_with_receives(&self.attrs)

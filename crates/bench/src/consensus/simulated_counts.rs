@@ -1,5 +1,5 @@
-//! Counts rounds and messages in the simulator: of HBO by graph and number of crashes, and of Ω
-//! after stabilization.
+//! Counts rounds and messages in the simulator: of HBO (hybrid Ben-Or, a consensus protocol) by
+//! graph and number of crashes, and of Ω (leader election) after stabilization.
 
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;

@@ -187,8 +187,8 @@ impl Cluster {
                 && now >= at
                 && up.is_none()
             {
-                // A rail fails while it carries traffic: the process moved to this rail when its
-                // other rail failed.
+                // The rails of a process fail in turn. When one rail fails, the process moves to
+                // the other, so each rail carries traffic when it fails.
                 let (number, processes) =
                     (self.failures.len(), self.memories.len() + self.coordinators.len());
                 let (process, rail) = (number % processes, number / processes % 2);

@@ -15,8 +15,8 @@ const KILL_BIN: Duration = Duration::from_millis(10);
 /// The window around the failure or the return of a rail. A vQP uses a returned rail after 100 ms.
 const BEFORE_FAILURE: Duration = Duration::from_millis(25);
 const AFTER_FAILURE: Duration = Duration::from_millis(175);
-/// The window around the kill: `BEFORE_KILL` before, and the takeover timeout plus `AFTER_TAKEOVER`
-/// after.
+/// The plotted window around the kill of a coordinator: `BEFORE_KILL` before the kill, and the
+/// takeover timeout plus `AFTER_TAKEOVER` after it.
 const BEFORE_KILL: Duration = Duration::from_millis(250);
 const AFTER_TAKEOVER: Duration = Duration::from_millis(1750);
 

@@ -23,7 +23,7 @@ use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// The interval at which a coordinator checks for messages of the first process.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
-/// The number of consecutive failures to connect again after which a coordinator gives up.
+/// A coordinator gives up after this many failures in a row to connect again.
 const MAX_REFUSALS: u32 = 50;
 /// The time before a coordinator whose life has ended connects again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
@@ -228,7 +228,8 @@ impl FirstProcess<'_> {
             self.is_told_live = true;
             self.connection.send(&FromCoordinator::Live)?;
         }
-        // A slot that is not settled may belong to a transaction whose commit was already reported.
+        // A commit is reported before it is applied, so a coordinator without a busy terminal may
+        // still have work. It pauses only when all its transactions are applied.
         let session = driver.session();
         let is_at_rest = session.is_live() && session.coordinator().is_settled();
         if self.is_pausing && shared.busy.get() == 0 && is_at_rest {

@@ -21,8 +21,9 @@ pub(super) const KINDS: [(Kind, &str); 5] = [
     (Kind::Delivery, "delivery"),
     (Kind::StockLevel, "stock_level"),
 ];
-/// The throughput counts as recovered `SETTLE` ns after the gap of a failure. The throughput is
-/// then compared over `WINDOW` ns.
+/// The gap of a failure is the longest time without a commit after it. The throughput counts as
+/// recovered `SETTLE` ns after the gap. It is then measured over `WINDOW` ns and compared with the
+/// throughput before the failure.
 const SETTLE: u64 = 10_000_000;
 const WINDOW: u64 = 250_000_000;
 

@@ -230,7 +230,7 @@ fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::R
     while !group.qps.have_rails() {
         group.qps.sweep(|_| {});
     }
-    // Neither side posts before both are connected. The backup serves the peer meanwhile.
+    // Neither side posts before both are connected. Meanwhile, the sweeps let the backup answer.
     connection.send(&())?;
     while !connection.is_readable()? {
         group.qps.sweep(|_| {});

@@ -1,5 +1,5 @@
-//! The reports of a host that none of its processes has the RoCE port open (ICMP "port
-//! unreachable").
+//! A host sends an ICMP message "port unreachable" if none of its processes has the RoCE port open.
+//! The NIC numbers these reports, and stores the number of each host's last report.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

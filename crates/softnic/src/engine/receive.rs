@@ -34,19 +34,21 @@ pub(crate) struct RxBuffer {
     /// when it is first needed.
     earlier: Box<[u8]>,
     gro: GroPolicy,
-    /// The number of consecutive datagrams after which the NIC looked for an acknowledgement. A
-    /// receive call on an empty socket does not reset the number.
+    /// The number of datagrams in a row that may have overtaken an acknowledgement. For each of
+    /// them, the NIC made a second receive call. A receive call on an empty socket does not reset
+    /// the number.
     overtakers: u32,
 }
 
-/// The NIC looks for the acknowledgement this many times in a row before it enables `UDP_GRO`.
-/// Without `UDP_GRO`, the kernel delivers the datagrams of a run one after the other, and the
-/// acknowledgement may arrive after the second receive call.
+/// After this many datagrams in a row that may have overtaken an acknowledgement, the NIC enables
+/// `UDP_GRO`. Without `UDP_GRO`, the kernel delivers the datagrams of a run one after the other,
+/// and the acknowledgement may arrive after the second receive call.
 const MAX_OVERTAKERS_WITHOUT_GRO: u32 = 3;
 
-/// The longest wait for the second datagram of a run that the kernel delivers one datagram after
-/// the other. Between the two datagrams, the kernel wakes the threads that sleep on the socket,
-/// which takes 20 µs and more on a busy virtual machine.
+/// The longest wait for an acknowledgement that the peer sent in one run with the received
+/// datagram. Without `UDP_GRO`, the kernel delivers the two one after the other. In between, it
+/// wakes the threads that sleep on the socket, which takes 20 µs and more on a busy virtual
+/// machine.
 const MAX_WAIT_FOR_ACK: Duration = Duration::from_micros(200);
 
 impl RxBuffer {
@@ -94,8 +96,8 @@ impl Engine {
     /// Receives from the NIC's own socket and processes the data. Returns false if the socket was
     /// empty.
     ///
-    /// Makes one receive call, or two if the NIC must handle an acknowledgement that follows the
-    /// first datagram before that datagram.
+    /// Makes one receive call. Makes a second call if an acknowledgement may follow that the NIC
+    /// must handle before the first datagram.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
         let local = socket.address();
@@ -145,8 +147,8 @@ impl Engine {
         std::mem::swap(&mut self.rx_buffer.bytes, &mut self.rx_buffer.earlier);
     }
 
-    /// Returns whether the NIC must handle an acknowledgement that waits in the socket before this
-    /// datagram. False for a run, which contains its acknowledgement.
+    /// Returns whether the NIC must look for an acknowledgement in the socket and handle it before
+    /// this datagram. False for a run, which contains its acknowledgement.
     fn may_overtake_ack(&self, received: &Received) -> bool {
         let datagram = &self.rx_buffer.bytes[..received.len];
         received.segment_len.is_none_or(|len| len >= received.len)
@@ -285,8 +287,8 @@ impl Engine {
         }
     }
 
-    /// Executes a packet. Reports the packet to fault injection if the expected PSN has changed,
-    /// because stages 4 and 5 count only executed packets.
+    /// Executes a packet. If the expected PSN has changed, reports the packet to fault injection,
+    /// whose stages 4 and 5 (`docs/faults.md`) count only executed packets.
     fn execute(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
         if !self.dma_ok() {
             return;

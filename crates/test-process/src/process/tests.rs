@@ -85,7 +85,7 @@ fn drop_ends_descendants_also_on_a_panic() {
     wait_for_end_of(&text(panicked.unwrap_err()));
 }
 
-/// The process is this test program, run again, which starts another process and is killed.
+/// The test runs its own program again. The new process starts another process and is killed.
 #[test]
 fn killed_test_leaves_no_processes() {
     const AGAIN: &str = "MITRA_TEST_KILLED";

@@ -30,12 +30,13 @@ impl Nic {
         }
     }
 
-    /// Returns whether the driver must handle an acknowledgement that has arrived together with the
-    /// packet first. In that case, the packet completes a receive of a queue pair that waits for
-    /// the acknowledgement of a request. The program may rely on the completion of the request
-    /// before the completion of the receive.
+    /// Returns whether the driver must handle an acknowledgement before this packet if both have
+    /// arrived. It must if the packet completes a receive of a queue pair that waits for the
+    /// acknowledgement of a request: the program may rely on the completion of the request before
+    /// the completion of the receive.
     ///
-    /// The two directions of a connection have no common order on the wire.
+    /// The peer may have sent the packet first, because requests and acknowledgements have no
+    /// common order on the wire.
     pub fn may_overtake_ack(&self, packet: &Packet<'_>) -> bool {
         opcode::completes_receive(packet.message.operation())
             && self.qps.get(packet.dest_qp).is_ok_and(Qp::is_ordered_ack_awaited)

@@ -44,8 +44,8 @@ impl Nic {
                 return Err(e);
             }
         }
-        // An `XrcRecv` queue pair has no completion queues, so nothing is to be undone if its
-        // domain does not exist.
+        // An `XrcRecv` queue pair uses no completion queues, so the loop above has added no user.
+        // If the domain does not exist, there is nothing to undo.
         if let QpType::XrcRecv(domain) = init.qp_type {
             self.shared.xrc.add_user(domain)?;
         }

@@ -37,7 +37,7 @@ impl Requester {
     fn pending_sends(&self) -> impl Iterator<Item = (SendOp, Option<(Psn, Psn)>)> {
         self.queue.iter().zip(self.head..).map(|(request, position)| {
             let unsent = self.first_unsent_psn.distance(request.psn);
-            // From 2²³ on, the distance means that the first unsent PSN is before the request.
+            // A distance of 2²³ or more means that the first unsent PSN is before the request.
             let is_sent = position < self.next_start && request.packets > 0 && (1..1 << 23).contains(&unsent);
             let psns = is_sent.then(|| (request.psn, request.psn.add(request.packets - 1)));
             (request.wr.op, psns)

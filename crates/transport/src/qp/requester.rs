@@ -144,9 +144,9 @@ impl Requester {
         self.queue.push_back(Request { wr, len, packets: 0, read_chunk: 0, psn, cost_before: 0 });
     }
 
-    /// Returns whether the program may rely on the completion of a request before the completion of
-    /// its answer, because both completions are in one completion queue. The specification does not
-    /// order the two completions.
+    /// Returns whether the program may expect a request to complete before the receive of the
+    /// peer's answer. The specification does not order the two completions, but a program that
+    /// finds both in one completion queue may rely on this order.
     ///
     /// The requester assumes that the peer's program does the same, because most programs run at
     /// both ends.

@@ -273,8 +273,8 @@ impl Responder {
         self.fail_after_responses(FatalError { receive: None, code })
     }
 
-    /// Handles a request whose PSN is after the expected one. Each gap is NAKed once (IBTA volume
-    /// 1, 9.7.5).
+    /// Handles a request whose PSN is after the expected PSN. The responder sends one NAK for each
+    /// gap (IBTA volume 1, 9.7.5).
     fn handle_gap(&mut self, psn: Psn) {
         if !self.sequence_nak_suppressed {
             self.sequence_nak_suppressed = true;

@@ -31,7 +31,7 @@ fn each_request_behind_a_gap_is_counted() {
     assert_eq!(p.counter(1, "drop_out_of_sequence"), 2);
 }
 
-/// The requester learns of the refusal from the NAK of the request before.
+/// The NAK of the refused request already tells the requester that no later request is executed.
 #[test]
 fn request_behind_a_refused_one_is_counted_and_not_answered() {
     let mut p = pair();

@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet that asks for an acknowledgement and ends a message.
+    /// Records a packet that asks for an acknowledgement and ends a message.
     fn on_packet(acks: &mut AckScheduler, tuning: &Tuning, micros: u64, bytes: usize) {
         acks.on_packet(tuning, Time::ZERO + Duration::from_micros(micros), true, bytes, true);
     }

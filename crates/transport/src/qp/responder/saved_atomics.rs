@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SavedResult};
 
-/// The number of PSNs before the expected one that are duplicates: half of the PSN space (IBTA
-/// volume 1, 9.7).
+/// A request counts as a duplicate if its PSN is one of this many PSNs before the expected PSN:
+/// half of the PSN space (IBTA volume 1, 9.7).
 pub(super) const DUPLICATE_REGION: u32 = 1 << 23;
 
 /// The results of the last atomics, oldest first.
