@@ -57,8 +57,8 @@ impl Limits {
         self.first_epoch > 1
     }
 
-    /// Returns whether an end that has posted `posted` operations may have no number for the next
-    /// one. A bind of a window and the header of an XRC message are operations too.
+    /// Returns whether an end that has posted `posted` operations may have no sequence number for
+    /// its next operation. A bind of a window and the header of an XRC message are operations too.
     pub(super) fn has_used_up_numbers(&self, posted: usize) -> bool {
         self.first_seq + 2 * posted as u64 + 2 >= OPERATIONS
     }

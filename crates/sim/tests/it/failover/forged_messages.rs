@@ -141,7 +141,7 @@ fn exhausted_epochs_close_both_ends() {
             assert_eq!(pair.outcome(0, 1, false), Some(expected));
         } else {
             // Only the first end detects the failure. The refusal of its ballot names the promised
-            // epoch, above which there is none.
+            // epoch. This is the highest epoch, so the first end cannot propose a higher ballot.
             let nic = pair.testbed.nics[0][0].id();
             pair.testbed.world.set_link(nic, false);
             pair.send_write(1, 0, 7);

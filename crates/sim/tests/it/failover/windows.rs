@@ -244,8 +244,8 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
         pair.poll_times(&[0, 1], FAILOVER);
         assert_eq!(pair.outcome(0, 2, false), Some(Outcome::Success));
         assert_eq!(pair.outcome(1, 3, true), Some(Outcome::Success));
-        // The message that the peer has closed may arrive before the refusal of the WRITE. The
-        // evidence in that message shows that the WRITE was not executed.
+        // The Closed message of the peer may arrive before the refusal of the WRITE. The evidence
+        // in that message shows that the WRITE was not executed.
         let outcomes = [WcStatus::RemoteAccess, WcStatus::Flushed].map(Outcome::Failed);
         assert!(pair.outcome(0, 11, false).is_some_and(|outcome| outcomes.contains(&outcome)), "{rounds}");
         assert_eq!(pair.memory[1].load(0), before);

@@ -22,8 +22,8 @@ use scenario::{Scenario, Second, Strike, Variant};
 /// The number of scenarios of a policy and a variant. `MITRA_SEEDS=60` runs all scenarios.
 const SCENARIOS: u64 = 6;
 
-/// Returns whether the verdict is exact, although no program takes the messages that a dead process
-/// has received.
+/// Returns whether the verdict is exact, apart from lost messages. No program takes the messages
+/// that a dead process has received.
 fn is_true_without_receiver(verdict: &Verdict) -> bool {
     verdict.strays == 0
         && OpKind::ALL.into_iter().all(|kind| {

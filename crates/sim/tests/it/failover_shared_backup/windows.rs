@@ -1,5 +1,5 @@
-//! Memory windows of queue pairs with a shared backup: the cases that `failover_windows` tests for
-//! virtual queue pairs, and the differences.
+//! Memory windows of queue pairs with a shared backup: the cases that `failover/windows.rs` tests
+//! for virtual queue pairs, and the differences.
 
 use core::time::Duration;
 use std::mem::replace;
@@ -311,9 +311,9 @@ fn fail(pair: &mut BackedPair, failure: RailFailure) {
     }
 }
 
-/// Binds, uses and invalidates the window repeatedly. A rail fails at the first of these polls, and
-/// another rail at the second. Every operation ends once, with the outcome that it has without a
-/// failure. Returns the number of operations.
+/// Binds, uses and invalidates the window repeatedly. One rail fails at poll `polls[0]`, and
+/// another rail at poll `polls[1]`. Every operation ends once, with the outcome that it has without
+/// a failure. Returns the number of operations.
 fn run_under_failures(
     window_type: WindowType,
     by_peer: bool,
