@@ -170,7 +170,7 @@ pub struct HookedNic {
     binds: Mutex<Binds>,
 }
 
-/// The state that reading arriving datagrams needs.
+/// The state that is needed to read arriving datagrams.
 #[derive(Debug, Default)]
 struct Datagrams {
     qps: Vec<Qpn>,

@@ -185,8 +185,8 @@ impl Focus {
         }
     }
 
-    /// Adapts those parts of a setup that `shape` does not adapt. The workloads `failover-cases`
-    /// and `failover-limits` call this function.
+    /// Adapts those parts of a setup that `shape` does not adapt. Only the workloads
+    /// `failover-cases` and `failover-limits` need this.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {
             // A fetch of data would complete the placement that the NIC has begun. So all data is

@@ -11,7 +11,7 @@ const OPERATIONS: u64 = 1 << 48;
 /// One of so many seeds concentrates on a case.
 const SEEDS_PER_FOCUS: u64 = 2;
 
-/// The first numbers of connections, and delays of completions.
+/// The first epoch and sequence number of connections, and delays of completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     pub(super) first_epoch: u16,

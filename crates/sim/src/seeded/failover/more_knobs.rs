@@ -88,7 +88,8 @@ fn draw_psn(rng: &mut Prng, setup: &mut Setup) {
         return;
     }
     let rail = rng.index(setup.rails.len()) as u64;
-    // The secrets of replacements are numbered by the epoch that leaves the rail.
+    // The secret of a replacement queue pair is numbered by its rail, and by the epoch in which the
+    // vQP leaves the rail.
     let number = rail | if rng.below(2) == 0 { 0 } else { rng.between(2, 4) << 8 };
     for secret in &mut setup.secrets {
         let psn = 0x100_0000 - rng.between(1, 64);

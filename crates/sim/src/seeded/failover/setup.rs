@@ -17,9 +17,9 @@ use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
 /// One of this number of seeds has queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
-/// One of this number of the other seeds has queue pairs with a shared backup and options.
+/// Among the other seeds, one of this number has queue pairs with a shared backup and options.
 const SEEDS_PER_OPTIONS: u64 = 6;
-/// One of this number of the seeds without a shared backup has XRC connections in both directions.
+/// Among seeds without a shared backup, one of this number has XRC connections in both directions.
 const SEEDS_PER_XRC: u64 = 6;
 /// The largest operation in worlds with few, large operations, in bytes.
 pub(super) const LARGE: usize = 1 << 20;

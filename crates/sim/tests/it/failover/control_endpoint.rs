@@ -61,7 +61,7 @@ const ALL: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
 fn vqps_of_a_domain_share_one_endpoint_and_move() {
     let mut ends = Ends::new(&[[1, 2], [3, 4]]);
     let objects = |ends: &Ends| {
-        // A rail is encoded as GID, MTU, and four numbers; see `failover_forged_messages`.
+        // A rail is encoded as GID, MTU, and four numbers; see `vqp_pair/forger.rs`.
         let infos = ends.vqps[0].iter().map(|vqp| vqp.local_info().encode());
         infos.map(|info| info[42..50].to_vec()).collect::<Vec<_>>()
     };

@@ -13,7 +13,7 @@ const REFUSE: u8 = 5;
 const CLOSED: u8 = 6;
 const NEW_QP: u8 = 7;
 
-/// The field of a message for a home rail, without a known home.
+/// The field for the home rail in a message whose sender knows no home.
 const NO_HOME: [u8; 10] = [0; 10];
 
 fn proposal(rail: u8) -> Vec<u8> {

@@ -13,7 +13,7 @@ use mitra_verbs::{
     Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
 };
 
-/// More calls of NICs than any tested call of a vQP makes.
+/// More NIC calls than any call of a vQP in these tests makes.
 const MAX_CALLS: usize = 400;
 
 /// Two connected ends of an event loop, over hooked NICs.

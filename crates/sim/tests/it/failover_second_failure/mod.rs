@@ -48,7 +48,7 @@ fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result
     }
     for h in 0..2 {
         let verdict = &report.verdicts[h];
-        // The baseline promises only that work continues in order.
+        // A policy other than `Exact` promises only that work continues in order.
         let is_true = match (dead, scenario.policy) {
             (None, Policy::Exact) => verdict.is_exact(),
             (Some(_), Policy::Exact) => is_true_without_receiver(verdict),

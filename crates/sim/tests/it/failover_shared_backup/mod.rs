@@ -117,7 +117,8 @@ fn overlapping_failures_on_three_rails() {
 
 const SUCCESS: Outcome = Outcome::Success;
 
-/// The queue pairs need both ends. Meanwhile the backup carries WRITEs.
+/// A member's own queue pairs are connected only when both ends are polled. Until then, the backup
+/// carries WRITEs.
 #[test]
 fn writes_go_over_backup_before_peer_is_polled() {
     let mut pair = BackedPair::new(2, 2);

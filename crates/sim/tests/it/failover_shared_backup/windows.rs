@@ -34,7 +34,7 @@ impl WindowPair {
     }
 
     pub fn over(testbed: Testbed, window_type: WindowType) -> WindowPair {
-        // Without a log, a lost NIC of the responder leaves the WRITE at the edge undecided.
+        // Without a log, the loss of a NIC of the responder may leave a WRITE undecided.
         let config = Config { write_policy: WritePolicy::Repeatable, ..config() };
         let pair = BackedPair::with(testbed, config, 2, |backup, _| backup.queue_pair(config));
         WindowPair::of(pair, window_type)
