@@ -1,5 +1,6 @@
-//! Transactions over virtual queue pairs. Links and NICs fail. Coordinators die at any step, or
-//! sleep, and wake after another process has taken over their lives.
+//! Transactions over virtual queue pairs. Each process that runs as a coordinator is one *life* of
+//! that coordinator. Links and NICs fail. Coordinators die at any step, or sleep, and wake after
+//! another process has taken over their lives.
 //!
 //! Each memory node and each life of a coordinator has a host of its own. Only the TCP connections
 //! are simulated.

@@ -19,8 +19,8 @@ fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
 }
 
-/// Deallocates the protection domain of a rail's NIC. Returns whether the domain was empty, so that
-/// the NIC deallocated it.
+/// Deallocates the protection domain of a rail's NIC. Returns whether the NIC did so, which shows
+/// that the protection domain was empty.
 fn dealloc_pd(domain: &Domain, rail: usize) -> bool {
     let nic = &domain.nics()[rail];
     nic.provider.dealloc_pd(nic.pd).is_ok()

@@ -286,8 +286,8 @@ fn grants_of_deregistered_memory_make_room_for_others() {
     }
 }
 
-/// A peer that asks for more grants than 256 at once gets no further grants. Its requests wait for
-/// its own queue pair.
+/// An end has grants for at most 256 regions at once. Its requests to other regions wait for its
+/// own queue pair.
 #[test]
 fn requests_to_the_region_after_the_last_grant_wait() {
     let mut pair = BackedPair::new(2, 1);
