@@ -234,8 +234,8 @@ impl DmaPipeline {
         }
     }
 
-    /// Returns the old value. With `global`, no other NIC's atomic comes between the load and the
-    /// store.
+    /// Executes an atomic and returns the old value. With `global`, no other NIC's atomic comes
+    /// between the load and the store.
     pub(crate) fn atomic(
         &mut self,
         now: Time,

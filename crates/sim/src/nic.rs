@@ -184,8 +184,8 @@ impl NicState {
         Ok(out.len() - before)
     }
 
-    /// Records that a queue pair enters ERR, so that its requests are flushed. Without
-    /// `is_flushed`, the queue pair enters RESET, which removes its completions.
+    /// Records that a queue pair enters ERR or RESET. ERR flushes its requests (`is_flushed`), and
+    /// RESET removes its completions.
     pub(crate) fn on_revoked(&mut self, now: Time, qp: Qpn, is_flushed: bool) {
         let Some(late) = &mut self.late_completions else { return };
         if is_flushed {
@@ -269,8 +269,8 @@ impl StageProbe {
     }
 
     pub(crate) fn observes(&self, packet: &Packet<'_>) -> bool {
-        // At stage 8 every response counts, because the response for which the probe waits may
-        // acknowledge operations of other kinds too.
+        // At `Stage::NotPlaced` every response counts, because the response for which the probe
+        // waits may acknowledge operations of other kinds too.
         let is_late_answer = self.stage == Stage::NotPlaced && !packet.message.is_request();
         is_late_answer || self.only.is_none_or(|operation| operation.may_have_sent(&packet.message))
     }

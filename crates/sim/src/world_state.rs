@@ -42,8 +42,8 @@ pub(crate) enum Event {
     /// The first item of a NIC's DMA pipeline is due.
     Placement(usize),
     AsyncReport(usize, AsyncEvent),
-    /// The report of a host that it has refused a packet reaches the sender, which is the first
-    /// NIC. The second NIC is the destination of the packet.
+    /// The host of the second NIC refused a packet of the first NIC. The report of the refusal
+    /// reaches the first NIC.
     Refusal(usize, usize),
     /// An application runs the turn with this number, unless the turn is stale.
     AppTurn(usize, u64),

@@ -19,7 +19,7 @@ pub(crate) struct CoverageObserver {
     hosts: BTreeMap<usize, HostProgress>,
     /// The operations that were in flight when the recovery began, with their stages.
     at_begin: Vec<(Stage, Operation)>,
-    /// The packet that is lost because of the fault whose failures now take effect.
+    /// The failures of a fault take effect now. This packet is lost because of that fault.
     pub(crate) lost: Option<LostPacket>,
 }
 

@@ -1,6 +1,6 @@
-//! The ledger of a virtual queue pair without NICs and data, so that a message of 1 GiB costs
-//! nothing. So the operations in flight can come closer to a quarter of the PSN space than in a
-//! world of hosts.
+//! The ledger of a virtual queue pair without NICs and data. A message of 1 GiB costs nothing here,
+//! so the operations in flight can come closer to a quarter of the PSN space than in a world of
+//! hosts.
 //!
 //! A model knows which packets each rail executed. After each failure, the ledger must send exactly
 //! the part of each operation that was not executed, and give each atomic its own value.

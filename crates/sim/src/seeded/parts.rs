@@ -10,7 +10,7 @@ use crate::Config;
 
 /// A workload whose worlds a [`Reduction`] makes smaller.
 pub(super) trait Reduced {
-    /// Runs what the reduction leaves of the world of a seed.
+    /// Runs the world of a seed without the parts that the reduction takes away.
     ///
     /// # Errors
     /// Any error of a NIC or a queue pair before the world begins.
@@ -52,8 +52,8 @@ impl Parts {
         }
     }
 
-    /// Returns reductions that take away more than `reduction`, by one step. The first takes the
-    /// most away.
+    /// Returns reductions that take away more than `reduction`, by one step. The first reduction
+    /// takes the most away.
     pub(super) fn smaller(&self, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
         match step {
             ReductionStep::Faults => {

@@ -159,14 +159,14 @@ impl ReductionStep {
 /// The smaller worlds of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Reducible {
-    /// Runs what the reduction leaves of the world of a seed, like
+    /// Runs the world of a seed without the parts that the reduction takes away, like
     /// [`SeededWorkload::run`](super::SeededWorkload::run).
     ///
     /// # Errors
     /// The reduction names a part that the world of the seed does not have.
     pub run: fn(u64, &Reduction, usize) -> Result<SeedRun, ReductionError>,
     /// Returns reductions that take away more than the given reduction, by one step. The first
-    /// takes the most away.
+    /// reduction takes the most away.
     pub smaller: fn(u64, &Reduction, ReductionStep) -> Vec<Reduction>,
 }
 

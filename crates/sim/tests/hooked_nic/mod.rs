@@ -1,7 +1,7 @@
-//! A simulated NIC with completion channels. The world can advance during the calls of this NIC,
-//! because on a software NIC, packets arrive between any two calls of a vQP. On other simulated
-//! NICs, the world stands still until the vQP returns. Without [`set_world`], a hooked NIC only
-//! applies [`Binds`].
+//! A simulated NIC with completion channels. On a software NIC, packets arrive between any two
+//! calls of a vQP. The world can therefore advance during the calls of a hooked NIC. On other
+//! simulated NICs, the world stands still until the vQP returns. Without [`set_world`], a hooked
+//! NIC only applies [`Binds`].
 #![allow(dead_code)] // each test binary uses a part of this module
 
 use core::time::Duration;
@@ -116,8 +116,8 @@ fn before_call() {
     });
 }
 
-/// The handling of binds of memory windows by a hooked NIC. The simulated NIC executes all requests
-/// of all queue pairs in the order of posting.
+/// How a hooked NIC handles binds of memory windows. Other simulated NICs execute all requests of
+/// all queue pairs in the order of posting.
 #[derive(Debug, Default)]
 pub enum Binds {
     #[default]
@@ -170,7 +170,7 @@ pub struct HookedNic {
     binds: Mutex<Binds>,
 }
 
-/// The state that reading arriving datagrams needs.
+/// The state that is needed to read arriving datagrams.
 #[derive(Debug, Default)]
 struct Datagrams {
     qps: Vec<Qpn>,

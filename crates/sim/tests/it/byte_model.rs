@@ -34,8 +34,8 @@ struct Model {
     posted: Vec<u8>,
     /// For each byte, the last value that was observed in the responder's memory.
     observed: Vec<u8>,
-    /// How many observed bytes held the value of a WRITE between the last completed and the last
-    /// posted one.
+    /// How many observed bytes held the value of a WRITE in flight that was not the last posted
+    /// WRITE.
     intermediate: u32,
 }
 

@@ -121,9 +121,9 @@ fn seeds_that_showed_faults_of_shared_backups_find_nothing() {
     }
 }
 
-/// An end that declined a proposal never got the lost Resume of its last move, and held its
-/// receives back. The code has changed since. If the rule against this fault is removed, a test of
-/// the negotiation fails, and this world does not.
+/// In this world, an end declined a proposal, and the Resume of its last move was lost. The end
+/// never got the Resume, and held its receives back. The code has changed since. If the rule
+/// against this fault is removed, a test of the negotiation fails, but this world finds nothing.
 #[test]
 fn seed_that_lost_a_resume_finds_nothing() {
     let failover = workloads().find(|workload| workload.name == "failover").expect("a workload");

@@ -26,9 +26,9 @@ pub(super) enum Focus {
     /// fails when an atomic is executed, while the NIC places the data of the READ. A repeated READ
     /// would return the changed counter.
     FencedReads,
-    /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link
-    /// fails when a WRITE is partly executed that follows an atomic whose value is lost. The WRITE
-    /// must not be reported as not executed.
+    /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The value
+    /// of an atomic is lost. The link fails when a WRITE behind that atomic is partly executed. The
+    /// WRITE must not be reported as not executed.
     TornBehindError,
     /// The operations of `FencedReads` at a responder whose PSN cannot be read, so that no evidence
     /// tells whether the atomic was executed. A repeated READ might return the changed counter.
@@ -185,8 +185,8 @@ impl Focus {
         }
     }
 
-    /// Adapts what `shape` leaves of a setup of the workload `failover-cases` or
-    /// `failover-limits`.
+    /// Adapts those parts of a setup that `shape` does not adapt. Only the workloads
+    /// `failover-cases` and `failover-limits` need this.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {
             // A fetch of data would complete the placement that the NIC has begun. So all data is

@@ -102,8 +102,8 @@ impl<Q: FailoverQp + 'static> Target<Q> {
             }
             Fault::AtPacket { rail, end, kind, arriving, nth, fate, then } => {
                 let number = self.number(rail, end);
-                // On the spared rail, only the packet may be lost. Which rail is active is known
-                // only now.
+                // On the spared rail, the packet may be lost, but no NIC or link may fail. `rail`
+                // may mean the active rail, which is known only now.
                 let then = then.filter(|_| Some(number) != self.spared_rail);
                 let targets: Vec<_> =
                     then.iter().map(|&(end, failure)| (self.nics[end][number], failure)).collect();

@@ -11,7 +11,7 @@ const OPERATIONS: u64 = 1 << 48;
 /// One of so many seeds concentrates on a case.
 const SEEDS_PER_FOCUS: u64 = 2;
 
-/// The first numbers of connections, and delays of completions.
+/// The first epoch and sequence number of connections, and delays of completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     pub(super) first_epoch: u16,
@@ -57,8 +57,8 @@ impl Limits {
         self.first_epoch > 1
     }
 
-    /// Returns whether an end that has posted `posted` operations may have no number for the next
-    /// one. A bind of a window and the header of an XRC message are operations too.
+    /// Returns whether an end that has posted `posted` operations may have no sequence number for
+    /// its next operation. A bind of a window and the header of an XRC message are operations too.
     pub(super) fn has_used_up_numbers(&self, posted: usize) -> bool {
         self.first_seq + 2 * posted as u64 + 2 >= OPERATIONS
     }

@@ -245,9 +245,9 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         });
     }
 
-    /// Returns whether a message of an end succeeds only when the program of the other end has
-    /// received the message: the connection is durable on every rail, and the other program polls
-    /// in every turn.
+    /// Returns whether a message of end `h` succeeds only when the other end's program has received
+    /// it. The connection must be durable on every rail, and the other program must poll in every
+    /// turn.
     fn confirms_receives(&self, h: usize) -> bool {
         let setup = &self.setup;
         let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());

@@ -22,9 +22,9 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
 }
 
 /// In one of six seeds, draws ends without heartbeats, whose messages wait for receives without
-/// limit. Most of these connections that have options and a log are in mode `durable`. Some of
-/// their NICs acknowledge data that is not in memory yet, or cannot be reset. In another sixth of
-/// the seeds, the second end has other detectors than the first.
+/// limit. If such a connection has a completion log, its mode is usually `durable`. Some of the
+/// NICs acknowledge data that is not in memory yet, or cannot be reset. In another sixth of the
+/// seeds, the second end has other detectors than the first.
 fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
     match rng.below(6) {
         0 => {
@@ -88,7 +88,8 @@ fn draw_psn(rng: &mut Prng, setup: &mut Setup) {
         return;
     }
     let rail = rng.index(setup.rails.len()) as u64;
-    // The secrets of replacements are numbered by the epoch that leaves the rail.
+    // The secret of a replacement queue pair is numbered by its rail, and by the epoch in which the
+    // vQP leaves the rail.
     let number = rail | if rng.below(2) == 0 { 0 } else { rng.between(2, 4) << 8 };
     for secret in &mut setup.secrets {
         let psn = 0x100_0000 - rng.between(1, 64);

@@ -51,8 +51,8 @@ pub(super) fn draw(
     Ok((setup, schedule))
 }
 
-/// Returns reductions that take away more than `reduction`, by one step. The first takes the most
-/// away.
+/// Returns reductions that take away more than `reduction`, by one step. The first reduction takes
+/// the most away.
 pub(super) fn smaller(
     draw_setup: DrawSetup,
     seed: u64,

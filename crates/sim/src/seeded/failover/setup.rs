@@ -17,10 +17,9 @@ use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
 /// One of this number of seeds has queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
-/// Of the seeds that `SEEDS_PER_BACKUP` leaves, one of this number has queue pairs with a shared
-/// backup and options.
+/// Among the other seeds, one of this number has queue pairs with a shared backup and options.
 const SEEDS_PER_OPTIONS: u64 = 6;
-/// Of the seeds without a shared backup, one of this number has XRC connections in both directions.
+/// Among seeds without a shared backup, one of this number has XRC connections in both directions.
 const SEEDS_PER_XRC: u64 = 6;
 /// The largest operation in worlds with few, large operations, in bytes.
 pub(super) const LARGE: usize = 1 << 20;
@@ -359,8 +358,8 @@ fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
     })
 }
 
-/// Returns the secret of which a vQP derives this word for rail 0: the inverse of the step of
-/// SplitMix64 (Steele, Lea, Flood, 2014).
+/// Returns the secret from which a vQP derives this word for rail 0. This function inverts one step
+/// of SplitMix64 (Steele, Lea, Flood, 2014).
 pub(super) fn seed_of_first_word(word: u64) -> u64 {
     let mut z = word;
     z ^= z >> 31 ^ z >> 62;

@@ -41,8 +41,8 @@ impl Entry {
         }
     }
 
-    /// Returns the value that the call stores in a cell with this value, if the result of the call
-    /// permits that the cell had this value.
+    /// Returns the value that the call stores in a cell with this value. Returns `None` if the call
+    /// changes nothing, or if its result shows that the cell had another value.
     fn change_from(&self, value: u32) -> Option<u32> {
         match self.ended {
             Some((_, Returned::ChangedFrom(old))) if old != value => None,
@@ -80,8 +80,8 @@ pub(super) fn check(history: &[Entry], last: u32) -> Result<(), String> {
     }
 }
 
-/// Extends the order of changes, the last of which stored `value`, to an order that explains all
-/// results.
+/// Extends `order`, whose last change stored `value`, to an order of changes that explains all
+/// results. Returns false if there is no such order.
 fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> bool {
     let is_missing = |(nth, entry): (usize, &Entry)| {
         matches!(entry.ended, Some((_, Returned::ChangedFrom(_)))) && !order.contains(&nth)

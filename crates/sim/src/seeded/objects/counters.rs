@@ -17,8 +17,8 @@ const CHECKER: &str = "counter";
 /// An executed add: the previous value, if the client knows it, and the number added.
 type Executed = (Option<i64>, i64);
 
-/// What the clients know. All adds have the same sign, so that the previous values of the adds tell
-/// their order.
+/// What the clients know. An add returns the value before the add. All adds have the same sign, so
+/// these values tell the order of the adds.
 #[derive(Default)]
 struct Record {
     executed: Vec<Executed>,
@@ -145,8 +145,8 @@ impl CounterScript {
         State::Broken
     }
 
-    /// Records that the first adds in flight were executed, one for each previous value, and that
-    /// the others never will be.
+    /// Ends the adds in flight. `previous` has an element for each executed add, in order. The
+    /// other adds will never be executed.
     fn end_adds(&mut self, previous: &[Option<i64>]) {
         let record = &mut *self.counter.record.borrow_mut();
         for (nth, add) in self.under_way.drain(..).enumerate() {

@@ -89,8 +89,8 @@ impl Faults {
         self.rng.below(4);
     }
 
-    /// Draws after what time another process of a coordinator starts. `None` means when the faults
-    /// are over.
+    /// Draws the time after which another process of a coordinator starts. `None`: it starts when
+    /// the faults are over.
     pub(super) fn draw_restart(&mut self) -> Option<Duration> {
         let longest = self.timeout * 3;
         if self.is_over {

@@ -1,13 +1,14 @@
-//! Transactions over virtual queue pairs. Links and NICs fail. Coordinators die at any step, or
-//! sleep, and wake after another process has taken over their lives.
+//! Transactions over virtual queue pairs. Each process that runs as a coordinator is one *life* of
+//! that coordinator. Links and NICs fail. Coordinators die at any step, or sleep, and wake after
+//! another process has taken over their lives.
 //!
 //! Each memory node and each life of a coordinator has a host of its own. Only the TCP connections
 //! are simulated.
 //!
 //! In the end, every life that has ended is recovered. If the transactions that took effect run
 //! again in a serial order, they return the same results. The memory has the records of such a run,
-//! the same in all copies, and no lock. An attempt that was being logged when its coordinator died
-//! took effect if the log has the attempt when the life is recovered.
+//! the same in all copies, and no lock. A coordinator may die while it logs an attempt. The attempt
+//! took effect if the log has it when the coordinator's life is recovered.
 
 mod faults;
 mod history;

@@ -86,7 +86,7 @@ fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     }
 }
 
-/// An end that may execute atomics at its peer, but no WRITEs, writes no completion log there.
+/// An end may execute atomics at its peer, but no WRITEs. So it writes no completion log there.
 #[test]
 fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     const ATOMICS: u64 = 12;

@@ -81,7 +81,8 @@ fn completion_log_is_refused_by_name_of_unordered_nic() {
     assert_eq!(error, BuildError::UnorderedWrites { nic });
 }
 
-/// The configuration of this end determines the memory of the log, so its size has a limit.
+/// The configuration of this end determines how much memory the log takes, so the log has a maximum
+/// size.
 #[test]
 fn completion_log_has_bounded_size() {
     let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);

@@ -61,7 +61,7 @@ const ALL: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
 fn vqps_of_a_domain_share_one_endpoint_and_move() {
     let mut ends = Ends::new(&[[1, 2], [3, 4]]);
     let objects = |ends: &Ends| {
-        // A rail is encoded as GID, MTU, and four numbers; see `failover_forged_messages`.
+        // A rail is encoded as GID, MTU, and four numbers; see `vqp_pair/forger.rs`.
         let infos = ends.vqps[0].iter().map(|vqp| vqp.local_info().encode());
         infos.map(|info| info[42..50].to_vec()).collect::<Vec<_>>()
     };
@@ -74,8 +74,8 @@ fn vqps_of_a_domain_share_one_endpoint_and_move() {
     assert!(ends.vqps.iter().flatten().all(|vqp| vqp.active_rail() == 1 && vqp.close_reason().is_none()));
 }
 
-/// The peer sends its Closed message once. The other vQP of the domain reads the message from the
-/// NIC.
+/// The peer of the first vQP sends its Closed message once. The second vQP of the domain reads the
+/// message from the NIC. The first vQP must still get the message.
 #[test]
 fn message_that_another_vqp_read_is_delivered() {
     let mut ends = Ends::new(&[[1, 2], [3, 4]]);
@@ -111,8 +111,8 @@ fn endpoint_ends_with_the_last_vqp_and_is_made_again() {
     assert!(ends.is_empty(0) && ends.is_empty(1));
 }
 
-/// The cookie names the vQP on an endpoint. So a vQP with the cookie of another vQP of its domain
-/// has an endpoint of its own.
+/// A control message names its vQP by the cookie. If two vQPs of a domain have the same cookie,
+/// each must have its own endpoint.
 #[test]
 fn vqps_with_the_same_cookie_do_not_share_an_endpoint() {
     let mut ends = Ends::new(&[[1, 2], [1, 3]]);

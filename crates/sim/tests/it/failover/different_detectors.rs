@@ -50,8 +50,8 @@ fn heartbeats(interval: Duration, max_missed_heartbeats: u32) -> DetectorConfig 
     DetectorConfig { heartbeat_interval: interval, max_missed_heartbeats, ..DetectorConfig::default() }
 }
 
-/// The detectors of two ends: with heartbeats and without, with intervals of 20 and 200 ms, and
-/// with 100 ms and 2 s of silence.
+/// Three pairs of detectors. The two ends differ in whether they have heartbeats, in the heartbeat
+/// interval (20 and 200 ms), or in the silence that they accept (100 ms and 2 s).
 fn different() -> [[DetectorConfig; 2]; 3] {
     let fast = heartbeats(20 * MS, 5);
     [[fast, heartbeats(20 * MS, 0)], [fast, heartbeats(200 * MS, 5)], [fast, heartbeats(10 * MS, 200)]]

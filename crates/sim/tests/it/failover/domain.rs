@@ -1,5 +1,5 @@
-//! What the NICs of a domain hold when one of them has failed, or a vQP cannot be created: regions,
-//! queue pairs, protection domains.
+//! The regions, queue pairs and protection domains that the NICs of a domain hold when a NIC has
+//! failed, or when a vQP cannot be created.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
 }
 
-/// Deallocates the protection domain of a rail's NIC. Returns whether the domain was empty, so that
-/// the NIC deallocated it.
+/// Deallocates the protection domain of a rail's NIC. Returns whether the NIC did so, which shows
+/// that the protection domain was empty.
 fn dealloc_pd(domain: &Domain, rail: usize) -> bool {
     let nic = &domain.nics()[rail];
     nic.provider.dealloc_pd(nic.pd).is_ok()
@@ -107,7 +107,7 @@ fn vqp_is_made_on_live_nics_and_leaves_no_queue_pairs() {
     );
 }
 
-/// A NIC that was dead when the vQP was made has executed nothing. That absence is evidence: an
+/// A NIC that was dead when the vQP was made has executed nothing. This fact is enough evidence: an
 /// operation that was posted before the first move is executed once on another rail.
 #[test]
 fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {

@@ -104,8 +104,8 @@ fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
     }
 }
 
-/// The evidence decides the operations that wait. They return the values that the old rail
-/// delivered.
+/// Operations wait until the peer has seen them. If the rail fails meanwhile, the evidence decides
+/// these operations, and they return the values that the old rail delivered.
 #[test]
 fn failover_decides_operations_that_wait() {
     let mut pair = pair(false);

@@ -13,7 +13,7 @@ const REFUSE: u8 = 5;
 const CLOSED: u8 = 6;
 const NEW_QP: u8 = 7;
 
-/// The field of a message for a home rail, without a known home.
+/// The field for the home rail in a message whose sender knows no home.
 const NO_HOME: [u8; 10] = [0; 10];
 
 fn proposal(rail: u8) -> Vec<u8> {
@@ -141,7 +141,7 @@ fn exhausted_epochs_close_both_ends() {
             assert_eq!(pair.outcome(0, 1, false), Some(expected));
         } else {
             // Only the first end detects the failure. The refusal of its ballot names the promised
-            // epoch, above which there is none.
+            // epoch. This is the highest epoch, so the first end cannot propose a higher ballot.
             let nic = pair.testbed.nics[0][0].id();
             pair.testbed.world.set_link(nic, false);
             pair.send_write(1, 0, 7);

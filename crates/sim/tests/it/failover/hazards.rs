@@ -54,7 +54,7 @@ fn request_that_fails_twice_is_executed_once() {
         let received: Vec<_> = pair.completions[1].iter().map(|c| (c.wr_id, c.byte_len, c.imm)).collect();
         assert_eq!(received, [(0, LEN, Some(5))]);
         assert_eq!((pair.memory[1].load(60_000), pair.memory[0].load(60_000)), (1, 0));
-        // The control messages have less than the payload of a packet.
+        // The control messages together are shorter than the payload of one packet.
         let more = placed(&pair) - before - u64::from(LEN);
         assert!(more < 4096, "{more} bytes are placed besides the message");
     }

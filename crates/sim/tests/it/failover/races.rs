@@ -13,7 +13,7 @@ use mitra_verbs::{
     Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
 };
 
-/// More calls of NICs than any tested call of a vQP makes.
+/// More NIC calls than any call of a vQP in these tests makes.
 const MAX_CALLS: usize = 400;
 
 /// Two connected ends of an event loop, over hooked NICs.
@@ -90,9 +90,9 @@ impl Pair {
     }
 }
 
-/// `arrives` makes an event arrive for the second end, in each run at another call that the end
-/// makes to a NIC. The second end must handle the event before its event loop sleeps. `is_handled`
-/// says whether it has.
+/// `arrives` causes an event for the second end. In each run, the event arrives at another call
+/// that the second end makes to a NIC. The second end must handle the event before its event loop
+/// sleeps. `is_handled` returns whether it has handled the event.
 fn check_no_event_is_lost(arrives: impl Fn(&mut Pair), is_handled: impl Fn(&Pair) -> bool) {
     for calls in 0.. {
         assert!(calls < MAX_CALLS, "the vQP makes too many calls");
@@ -196,9 +196,10 @@ fn rights_change_although_rail_fails_between_two_calls() {
 }
 
 /// Time passes at each call of a NIC. The test sleeps without a timeout unless the vQPs have one,
-/// so the test ends only if no event is lost. Messages follow additions, so the second end receives
-/// on a rail before it knows of the move to that rail. The second failover moves to queue pairs
-/// that replaced the queue pairs of the first failover.
+/// so the test ends only if no event is lost. The first end posts a message behind each
+/// fetch-and-add. The second end receives such messages on a rail before it knows of the move to
+/// that rail. The second failover moves to queue pairs that replaced the queue pairs of the first
+/// failover.
 #[test]
 fn failovers_lose_no_event_and_no_operation_while_time_passes_between_calls() {
     const ROUNDS: u64 = 300;

@@ -120,8 +120,7 @@ fn unreliable_messages_move_between_rails_of_different_mtus_and_speeds() {
         for kib_times in [[FAST, FAST], [FAST, SLOW], [SLOW, FAST]] {
             for (at, failure) in [(0, Failure::LinkDown), (1, Failure::LinkDown), (1, Failure::NicDead)] {
                 for part in 0..5 {
-                    // About the time in which rail 0 carries this number of quarters of two
-                    // messages.
+                    // About the time in which rail 0 carries `part` halves of a message.
                     let after = kib_times[0] * LEN.div_ceil(1024) * part / 2;
                     let label = format!("{mtus:?}, {kib_times:?}, {failure:?} of host {at} after {after:?}");
                     let mut pair = pair(mtus, kib_times, Config { service: Service::Unreliable, ..config() });

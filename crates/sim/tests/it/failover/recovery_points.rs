@@ -79,8 +79,8 @@ fn run(label: &str, arm: impl FnOnce(&mut World, [Vec<NicId>; 2]) + 'static) -> 
     happened
 }
 
-/// The next rail, or the old one, fails at each call of either end, until a recovery has no more
-/// calls.
+/// In each run, the next rail or the old rail fails at another call of an end. The last run reaches
+/// the end of the recovery before the call.
 #[test]
 fn second_failure_at_every_call_of_a_recovery_keeps_the_promises() {
     for end in 0..2 {

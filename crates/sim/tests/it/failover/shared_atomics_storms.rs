@@ -28,9 +28,9 @@ struct Storm {
     lost_nic: Option<(usize, Failure)>,
 }
 
-/// The longest time between two polls of an end that never seems silent to its peer. A vQP reads
-/// the clock at every fourth poll at least. So the time between two heartbeats exceeds their
-/// interval, an eighth of the timeout, by up to four polls.
+/// The longest time between two polls at which an end never seems silent to its peer. A vQP reads
+/// the clock at least at every fourth poll, so each heartbeat may be up to four polls late. The
+/// interval of heartbeats is an eighth of the timeout.
 fn rarest_poll(heartbeat_timeout: Option<Duration>, peer_timeout: Duration) -> Duration {
     heartbeat_timeout.unwrap_or(peer_timeout / 2) / 8
 }

@@ -6,8 +6,8 @@ use core::time::Duration;
 use crate::shared_word::{Setup, Shape};
 use mitra_sim::workload::shared_word::{PEER_TIMEOUT, Pace};
 
-/// The number of moves of a vQP in a peer timeout after many moves. The pause between two moves
-/// then is an eighth of the peer timeout.
+/// After many moves, the pause between two moves is an eighth of the peer timeout. A vQP then moves
+/// at most this often in one peer timeout.
 const MOVES: u16 = 9;
 /// A refused proposal uses up one epoch, and the accepted proposal that follows uses up another.
 const EPOCHS_PER_MOVE: u16 = 2;

@@ -30,8 +30,8 @@ fn poll_until(pair: &mut VqpPair, ends: &[usize], what: &str, is_done: impl Fn(&
     panic!("{what}: {:?}", pair.vqps);
 }
 
-/// The first end fences rail 0 and posts its receives on rail 1, which the second end refuses. Both
-/// ends replace the queue pairs of rail 0. Rail 0 fails again before the new queue pairs are
+/// The first end fences rail 0 and posts its receives on rail 1. The second end refuses rail 1.
+/// Both ends replace the queue pairs of rail 0. Rail 0 fails again before the new queue pairs are
 /// connected. The ends then move to rail 1, on which the receives are still posted. A receive that
 /// is posted there twice takes two messages, and the second message overwrites the first.
 #[test]

@@ -22,7 +22,7 @@ const NO_VALUE: u64 = u64::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum History {
     NotExecuted,
-    /// The responder's program then sets the word to its first value.
+    /// The operation was executed. The responder's program then sets the word to its first value.
     ExecutedAndReset,
 }
 

@@ -82,8 +82,8 @@ fn run(seed: u64) -> Result<(usize, u16), String> {
 }
 
 /// Runs the worlds of these seeds, in which homes move. `run` returns the number of faults and the
-/// highest epoch of a vQP, or an error. Homes that alternate reach more epochs than
-/// `epochs_per_fault` allows.
+/// highest epoch of a vQP, or an error. Fails if a vQP reaches more epochs than `epochs_per_fault`
+/// allows, because then the homes alternate.
 fn check_homes(
     seeds: impl Iterator<Item = u64>,
     epochs_per_fault: usize,

@@ -58,8 +58,8 @@ fn late_packet_of_the_old_rail_is_dropped() {
 struct Storm {
     pair: VqpPair,
     sent: u64,
-    /// The number of sends up to the last completed one, of completed receives, and of posted
-    /// receives.
+    /// `completed` counts the sends up to the last completed send, `received` the completed
+    /// receives, and `posted` the posted receives.
     completed: u64,
     received: u64,
     posted: u64,

@@ -81,8 +81,8 @@ fn peer_that_is_never_heard_is_unreachable() {
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
 }
 
-/// Messages to a peer that is known not to be connected are lost at once. If the end hears the peer
-/// on another rail, messages wait for the move.
+/// After `send_to_unheard_peer`, the end sends at once, and messages to a peer that is not
+/// connected are lost. If the end hears the peer on another rail, messages wait for the move.
 #[test]
 fn messages_to_an_unheard_peer_are_sent_on_request() {
     let mut pair = VqpPair::new(2, unreliable());

@@ -168,7 +168,7 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for (by_peer, failure) in [(false, 0), (false, 1), (false, 2), (true, 0), (true, 1), (true, 2)] {
         for rounds in 0..60 {
-            // Without a log, a lost NIC of the responder leaves the WRITE at the edge undecided.
+            // Without a log, the loss of a NIC of the responder may leave a WRITE undecided.
             let mut pair = VqpPair::new(2, Config { write_policy: WritePolicy::Repeatable, ..config() });
             let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
             pair.poll_times(&[0, 1], 5);
@@ -244,8 +244,8 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
         pair.poll_times(&[0, 1], FAILOVER);
         assert_eq!(pair.outcome(0, 2, false), Some(Outcome::Success));
         assert_eq!(pair.outcome(1, 3, true), Some(Outcome::Success));
-        // The message that the peer has closed may arrive before the refusal of the WRITE. The
-        // evidence in that message shows that the WRITE was not executed.
+        // The Closed message of the peer may arrive before the refusal of the WRITE. The evidence
+        // in that message shows that the WRITE was not executed.
         let outcomes = [WcStatus::RemoteAccess, WcStatus::Flushed].map(Outcome::Failed);
         assert!(pair.outcome(0, 11, false).is_some_and(|outcome| outcomes.contains(&outcome)), "{rounds}");
         assert_eq!(pair.memory[1].load(0), before);

@@ -22,8 +22,8 @@ use scenario::{Scenario, Second, Strike, Variant};
 /// The number of scenarios of a policy and a variant. `MITRA_SEEDS=60` runs all scenarios.
 const SCENARIOS: u64 = 6;
 
-/// Returns whether the verdict is exact, although no program takes the messages that a dead process
-/// has received.
+/// Returns whether the verdict is exact, apart from lost messages. No program takes the messages
+/// that a dead process has received.
 fn is_true_without_receiver(verdict: &Verdict) -> bool {
     verdict.strays == 0
         && OpKind::ALL.into_iter().all(|kind| {
@@ -48,7 +48,7 @@ fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result
     }
     for h in 0..2 {
         let verdict = &report.verdicts[h];
-        // The baseline promises only that work continues in order.
+        // A policy other than `Exact` promises only that work continues in order.
         let is_true = match (dead, scenario.policy) {
             (None, Policy::Exact) => verdict.is_exact(),
             (Some(_), Policy::Exact) => is_true_without_receiver(verdict),

@@ -40,8 +40,8 @@ struct Window {
     state: State,
     tag: u8,
     uses: usize,
-    /// The number of requests that the user had posted when it posted the last access by the
-    /// current key, and the last READ.
+    /// The number, from 1, of the user's last request by the current key (`last_use`), and of its
+    /// last READ by that key (`last_read`). 0 before such a request.
     last_use: usize,
     last_read: usize,
     /// The SEND that invalidates the current key, if the user has posted one.

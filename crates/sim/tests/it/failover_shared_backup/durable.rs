@@ -64,8 +64,9 @@ fn operations_complete_when_the_peer_has_seen_them() {
     }
 }
 
-/// The evidence decides the operations that wait. They return the values that the old rail
-/// delivered. The next epoch begins a new count.
+/// Operations wait until the peer has seen them. If the rail fails meanwhile, the evidence decides
+/// these operations, and they return the values that the old rail delivered. The next epoch begins
+/// a new count.
 #[test]
 fn failover_decides_operations_that_wait() {
     let mut pair = ready_pair(false);

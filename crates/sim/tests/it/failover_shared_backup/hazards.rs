@@ -286,8 +286,8 @@ fn grants_of_deregistered_memory_make_room_for_others() {
     }
 }
 
-/// A peer that asks for more grants than 256 at once gets no further grants. Its requests wait for
-/// its own queue pair.
+/// An end has grants for at most 256 regions at once. Its requests to other regions wait for its
+/// own queue pair.
 #[test]
 fn requests_to_the_region_after_the_last_grant_wait() {
     let mut pair = BackedPair::new(2, 1);
@@ -345,7 +345,8 @@ fn fenced_write_overtakes_no_read() {
 
 /// One member posts a READ, and another member posts a fenced WRITE. The NIC of the requester dies
 /// when the WRITE was executed and the data of the READ is not in memory. The READ ends in an
-/// error. The WRITE is behind an error of another queue pair, so it succeeds and is not repeated.
+/// error. The error belongs to another queue pair than the WRITE, so the WRITE succeeds and is not
+/// repeated.
 #[test]
 fn operation_behind_the_error_of_another_member_is_not_repeated() {
     let mut world = mitra_sim::Config::fault_free();

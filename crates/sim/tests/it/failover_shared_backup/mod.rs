@@ -117,7 +117,8 @@ fn overlapping_failures_on_three_rails() {
 
 const SUCCESS: Outcome = Outcome::Success;
 
-/// The queue pairs need both ends. Meanwhile the backup carries WRITEs.
+/// A member's own queue pairs are connected only when both ends are polled. Until then, the backup
+/// carries WRITEs.
 #[test]
 fn writes_go_over_backup_before_peer_is_polled() {
     let mut pair = BackedPair::new(2, 2);
@@ -142,8 +143,8 @@ fn sends_wait_for_queue_pair_and_keep_order() {
     assert_eq!((pair.word(1), pair.word(2)), (7, 2));
 }
 
-/// The keys of a queue pair end with it, so a WRITE in flight on the backup is refused. The refusal
-/// costs the other members a failover of the backup, and no operation.
+/// The keys of a queue pair become invalid when it closes, so a WRITE in flight on the backup is
+/// refused. The other members then fail over with the backup, and lose no operation.
 #[test]
 fn closed_queue_pair_grants_nothing_and_others_go_on() {
     for delay in 0..12 {

@@ -115,7 +115,7 @@ fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
             let of_members: Vec<_> = out.failures.iter().map(|[a, _]| count(a)).collect();
             undecided[i] += of_members.iter().sum::<usize>();
             if i == 1 {
-                // The edge of a member's own log, or of the backup's log.
+                // A member's own log, or the backup's log, may leave one operation undecided.
                 assert!(of_members.iter().all(|n| *n <= 1), "seed {seed}: {of_members:?}");
             }
         }

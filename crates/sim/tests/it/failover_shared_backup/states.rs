@@ -24,7 +24,8 @@ fn fail_over(pair: &mut BackedPair) {
     assert!(pair.qps.iter().flatten().all(|qp| qp.has_rail()));
 }
 
-/// The end keeps to this rule even if a failover replaces the queue pair between RTR and RTS.
+/// An end in RTR receives but does not send, even if a failover replaces the queue pair between RTR
+/// and RTS.
 #[test]
 fn end_in_rtr_receives_and_sends_only_from_rts_on() {
     for fails_over in [false, true] {

@@ -118,8 +118,8 @@ fn nothing_is_executed_behind_refused_operation() {
 
 /// No program polls the owner of the refused operation, so the owner posts another operation before
 /// it knows of the refusal. By then the backup has recovered from the refusal. The peer has made no
-/// queue pair since a failover. So one of the two ends has no queue pair of its own to leave, and
-/// may use the backup at once.
+/// queue pair of its own since a failover. It therefore leaves none, and may use the backup at
+/// once.
 #[test]
 fn nothing_is_executed_behind_refused_operation_that_its_owner_has_not_seen() {
     for (poster, peer) in [(0, 1), (1, 0)] {

@@ -1,5 +1,5 @@
-//! Memory windows of queue pairs with a shared backup: the cases that `failover_windows` tests for
-//! virtual queue pairs, and the differences.
+//! Memory windows of queue pairs with a shared backup: the cases that `failover/windows.rs` tests
+//! for virtual queue pairs, and the differences.
 
 use core::time::Duration;
 use std::mem::replace;
@@ -34,7 +34,7 @@ impl WindowPair {
     }
 
     pub fn over(testbed: Testbed, window_type: WindowType) -> WindowPair {
-        // Without a log, a lost NIC of the responder leaves the WRITE at the edge undecided.
+        // Without a log, the loss of a NIC of the responder may leave a WRITE undecided.
         let config = Config { write_policy: WritePolicy::Repeatable, ..config() };
         let pair = BackedPair::with(testbed, config, 2, |backup, _| backup.queue_pair(config));
         WindowPair::of(pair, window_type)
@@ -311,9 +311,9 @@ fn fail(pair: &mut BackedPair, failure: RailFailure) {
     }
 }
 
-/// Binds, uses and invalidates the window repeatedly. A rail fails at the first of these polls, and
-/// another rail at the second. Every operation ends once, with the outcome that it has without a
-/// failure. Returns the number of operations.
+/// Binds, uses and invalidates the window repeatedly. One rail fails at poll `polls[0]`, and
+/// another rail at poll `polls[1]`. Every operation ends once, with the outcome that it has without
+/// a failure. Returns the number of operations.
 fn run_under_failures(
     window_type: WindowType,
     by_peer: bool,

@@ -1,5 +1,5 @@
-//! Ends without heartbeats: the cases that close an end whose peer is gone, and the cases that must
-//! not.
+//! Ends without heartbeats. An end must close if its peer is gone, and must stay open if the peer
+//! is only slow or cut off for a time.
 
 use core::time::Duration;
 use std::sync::Arc;

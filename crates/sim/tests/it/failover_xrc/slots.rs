@@ -61,8 +61,8 @@ fn poll(scene: &mut Scene, times: usize) -> Vec<Completion> {
     received
 }
 
-/// The queue is added when the slots are made. The connection survives, and messages that wait in
-/// the former slots are kept.
+/// A queue with longer receives is added when the slots are already made. The connection survives,
+/// and messages that wait in the former slots are kept.
 #[test]
 fn longer_receives_of_a_later_queue_get_their_messages() {
     for rails in 1..=2 {

@@ -1,5 +1,5 @@
-//! `refused`: an open queue pair refuses no valid request for which it has a number. `numbers`: a
-//! queue pair takes no request for which it has no number.
+//! `refused`: an open queue pair refuses no valid request while it has a free sequence number.
+//! `numbers`: a queue pair takes no request when it has used up its sequence numbers.
 
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;
