@@ -12,10 +12,9 @@ use crate::evidence::{InFlight, Kind, Verdict};
 pub enum Plan {
     End(Outcome),
     Value(u64),
-    /// The operation is sent again on the next rail, without the packets that the responder
+    /// The operation is sent again on the next rail, without the first packets, which the responder
     /// executed.
     Replay {
-        /// The number of packets at the start of the operation that the responder executed.
         skip_packets: u32,
     },
 }
@@ -78,7 +77,8 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     let repeatable = case.write_policy == WritePolicy::Repeatable || Mutant::AmbiguousWriteRepeated.is_on();
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) | (Kind::Local, _) => replay,
-        // A READ has no effect and is repeated, unless a fence ordered later changes behind it.
+        // A READ has no effect and is repeated, unless changes may have been executed behind a
+        // later fence.
         (Kind::Read, _) if Mutant::FencedReadRepeated.is_on() => replay,
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,

@@ -27,7 +27,7 @@ pub(super) struct PendingClose {
     /// The ballot of the binding. This end may still move to it.
     ballot: Ballot,
     evidence: Option<Evidence>,
-    /// The time of the next request for the message of this end's binding.
+    /// The time at which this end next asks for the Closed message of its own binding.
     next_question: Time,
     /// The time at which this end closes without evidence.
     deadline: Time,
@@ -136,8 +136,8 @@ impl RailNegotiation {
         self.actions.push(Action::Close { reason, peer_evidence });
     }
 
-    /// The peer has the same binding, unless it has moved by this end's evidence or has not yet
-    /// followed this end's move.
+    /// Usually the peer has this end's binding. If this end has given its evidence for a move, the
+    /// peer may have moved already. If this end has moved, the peer may not have followed yet.
     fn possible_peer_bindings(&self) -> PeerBindings {
         match (&self.phase, &self.unconfirmed) {
             (Phase::Moving(m), _) if m.local_evidence.is_some() => {

@@ -2,9 +2,9 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-/// Detects rails that carry control messages and no data, for example because the path has a
-/// smaller MTU than the ports or a packet filter. Without the detector, the vQP would move between
-/// such rails forever.
+/// Detects rails that carry control messages and no data, for example because the path has a packet
+/// filter, or a smaller MTU than the ports. Without the detector, the vQP would move between such
+/// rails forever.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct FutileMoveDetector {
     /// The sequence number of the oldest operation, the same at each of the counted failures.

@@ -4,8 +4,8 @@
 //! A [`VirtualQp`] has queue pairs of its own on every rail. With thousands of connections to one
 //! process, these queue pairs take most of the memory, and a failover is thousands of negotiations.
 //! A [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails,
-//! only the backup negotiates with the peer. The ballots of the backup number the epochs of all its
-//! members. The backup carries, in order and exactly once:
+//! only the backup negotiates with the peer. All members take their epochs from the ballots of the
+//! backup. The backup carries, in order and exactly once:
 //!
 //! - the evidence of the members' fenced queue pairs, as many in a message as fit;
 //! - the members' WRITEs and READs, until each member has a new queue pair (SENDs and atomics wait
