@@ -91,7 +91,7 @@ pub enum Body {
     Placed(Placed),
     /// The address of the sender's NIC of a rail has changed.
     Address(Address),
-    /// The sender knows the address of an [`Body::Address`].
+    /// The sender has received a [`Body::Address`] and knows the new address.
     AddressKnown {
         /// The rail.
         rail: u8,

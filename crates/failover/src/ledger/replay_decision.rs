@@ -166,8 +166,9 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// If the next message is a WRITE with immediate, the number of its bytes that earlier rails
-    /// have placed. The peer adds them to the length of its first receive on the new rail.
+    /// The number of payload bytes of the next two-sided operation that earlier rails have placed.
+    /// 0 unless this operation is a torn WRITE with immediate. The peer adds this number to the
+    /// byte count of its first receive completion on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)

@@ -44,7 +44,7 @@ impl RailNegotiation {
     pub fn close(&mut self, reason: CloseReason) {
         use CloseReason::{FailedDuringRecovery, NoRail, PeerClosed, PeerExited, PeerUnreachable};
         let is_silence = matches!(reason, PeerUnreachable | PeerExited | NoRail | FailedDuringRecovery);
-        // A peer that has closed may be gone.
+        // A peer that has closed may be gone, so `PeerClosed` explains its silence.
         self.end(if is_silence && self.pending_close.is_some() { PeerClosed } else { reason }, None);
     }
 
@@ -98,7 +98,7 @@ impl RailNegotiation {
         }
         if now >= pending.next_question {
             pending.next_question = now + self.retry_interval;
-            // A closed end answers every message.
+            // A closed end answers a heartbeat with its Closed messages.
             self.send(self.current, Body::Heartbeat { unusable: self.local_unusable() });
         }
     }

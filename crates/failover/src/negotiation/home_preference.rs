@@ -53,7 +53,7 @@ impl KnownHomes {
         named.map(|home| Home { generation: home.generation.min(known.saturating_add(MAX_STEP)), ..home })
     }
 
-    /// A refusal names the peer's home.
+    /// Records the home that the peer names in a refusal.
     pub(super) fn on_peer_home(&mut self, named: Option<Home>) {
         self.peer = self.peer.max(self.believed(named));
     }
@@ -81,8 +81,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes the home of this end's domain, which is newer than the home of the move. This end
-    /// has not sent its evidence for the move.
+    /// Proposes the home of this end's domain, which is newer than the home of the move. The driver
+    /// has not sent this end's evidence for the move yet.
     pub fn home_is_newer(&mut self, now: Time, home: Home) {
         self.homes.own = Some(home);
         if let Phase::Moving(m) = &mut self.phase {
@@ -134,7 +134,7 @@ impl RailNegotiation {
         is_newer && home.rail != rail && self.down & (1 << home.rail) == 0
     }
 
-    /// An acceptance names the peer's home.
+    /// Updates the home of the move by the home that the peer names when it accepts.
     pub(super) fn on_accepted_home(&mut self, named: Option<Home>) {
         let named = self.homes.believed(named);
         if let Phase::Moving(m) = &mut self.phase {

@@ -96,7 +96,7 @@ impl Durability {
     }
 
     /// Returns the time between two questions if an operation or a held receive waits for the peer,
-    /// and whether the oldest operation is another one than in the last run.
+    /// and whether the oldest operation has changed since the last run.
     fn question_interval(&mut self, recovery: &Recovery, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (&dp.send.ledger, dp.config());
         if ledger.awaits_placement() {

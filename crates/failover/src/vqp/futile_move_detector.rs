@@ -17,8 +17,8 @@ pub(super) struct FutileMoveDetector {
 
 impl FutileMoveDetector {
     /// Records that a request exhausted its retries while `first_seq` was the oldest operation.
-    /// Returns whether moving is futile: more than two failures for each of `rails` rails were
-    /// counted, and the first was at least `timeout` ago.
+    /// Returns whether moving is futile: more than `2 * rails` failures were counted, and the first
+    /// was at least `timeout` ago.
     pub(super) fn on_retries_exhausted(
         &mut self,
         now: Time,

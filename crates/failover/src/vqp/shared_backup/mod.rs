@@ -43,7 +43,7 @@ pub use member::{Member, Step};
 pub use message::{Body, Grant, OfferedQp};
 pub use shared_failover::{BackedQp, SharedFailover};
 
-/// The depth of the backup's send queue, unless a NIC has less.
+/// The depth of the backup's send queue, or half the limit of the NICs, if that is less.
 const SENDS: u32 = 2048;
 
 /// The backup of all [`BackedQp`]s between two processes.

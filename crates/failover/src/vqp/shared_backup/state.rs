@@ -147,7 +147,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
-        backup.datapath.survives_refusals = true; // the refusal of one member's request does not concern the others
+        // The refusal of one member's request does not concern the other members.
+        backup.datapath.survives_refusals = true;
         State {
             backup,
             slots: Vec::new(),
@@ -331,7 +332,8 @@ impl State {
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-            recovery.follow_home(datapath); // the failure may come from a move of the home, which fences queue pairs
+            // The failure may come from a move of the home, which fences queue pairs.
+            recovery.follow_home(datapath);
             recovery.active_rail_failed(datapath, cause);
         }
     }
