@@ -45,8 +45,9 @@ enum Stage {
     Refused(MutexClient),
     /// The next life of a client that has crashed.
     Restarted(MutexClient),
-    /// Like `Refused`, with the state of the mutex that the client has seen. Delayed requests of an
-    /// earlier life of the client can still lock or unlock the mutex.
+    /// A restarted client found the mutex held, in this state. Without a fence, delayed requests of
+    /// its earlier life can still change the word, so the client waits until the word differs from
+    /// this state and names no other client.
     Waiting(MutexClient, MutexState),
     Locking,
     Holding(Held),
@@ -239,20 +240,20 @@ impl Scenario for MutexScenario {
     }
 }
 
-/// Returns a world in which clients lock a mutex this many times each, and the path of each client
-/// fails once. No path is fenced, because the mutex's word needs no fence.
+/// Returns a configuration in which each client locks the mutex `locks` times, and the path of each
+/// client may fail once. No path is fenced, because the mutex's word needs no fence.
 pub fn unfenced(clients: usize, locks: u8) -> MutexWorldConfig {
     let rules = PathRules { fence: false, ..PathRules::IBTA };
     MutexWorldConfig { locks, failures: vec![1; clients], crashes: 0, rules, broken: None }
 }
 
-/// Returns the world of [`unfenced`] with a fence, and evidence.
+/// Returns the configuration of [`unfenced`], but with fenced paths.
 pub fn fenced(clients: usize, locks: u8) -> MutexWorldConfig {
     MutexWorldConfig { rules: PathRules::IBTA, ..unfenced(clients, locks) }
 }
 
-/// Returns a world in which each client crashes once. The next life of a client locks the mutex
-/// without knowledge of the earlier life.
+/// Returns a configuration in which each client may crash once, and no path fails. The next life of
+/// a client locks the mutex without knowledge of the earlier life.
 pub fn crashing(config: MutexWorldConfig) -> MutexWorldConfig {
     MutexWorldConfig { failures: vec![0; config.failures.len()], crashes: 1, ..config }
 }

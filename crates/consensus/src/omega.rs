@@ -1,7 +1,7 @@
-//! The failure detector Ω (leader election) over shared memory (PMSM): eventually, all live
-//! processes name the same live process as the leader. Any number of processes may crash. The
-//! memory never crashes, and links are reliable. At least one process must eventually be timely;
-//! the bound on its delays need not be known.
+//! The failure detector Ω (leader election) over shared memory ("Passing Messages while Sharing
+//! Memory", PODC 2018): eventually, all live processes name the same live process as the leader.
+//! Any number of processes may crash. The memory never crashes, and links are reliable. At least
+//! one process must eventually be timely; the bound on its delays need not be known.
 //!
 //! Each process has one register that it alone writes, with a [`RegisterContent`]. The leader is
 //! the contender with the fewest accusations; of several such contenders, the one with the lowest
@@ -114,7 +114,7 @@ struct Peer {
 enum OutstandingOp {
     /// Writes this process's register, with this value of `active`.
     Write { active: bool },
-    /// Reads the register of a process.
+    /// Reads the register of another process.
     Read(ProcessId),
     /// A read whose result is ignored.
     Stale,

@@ -2,8 +2,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// The address of a metrics endpoint. In text: a port, which stands for the loopback address, or
-/// `ADDRESS:PORT`. Port 0 stands for a free port.
+/// The address of a metrics endpoint. Its text is `ADDRESS:PORT`, or a port alone, which means that
+/// port of the loopback address. Port 0 means any free port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MetricsAddress(pub SocketAddr);
 

@@ -51,9 +51,9 @@ pub enum Body {
     Propose {
         /// The new rail.
         rail: u8,
-        /// The newest home that the sender knows. If this home is not on the new rail, the sender
-        /// proposes the home of the next generation there. `None` if the sender knows of no end
-        /// that shares atomics.
+        /// The newest home that the sender knows. If this home is on another rail, the proposal
+        /// means a new home on `rail`, with the next generation. `None` if the sender knows of no
+        /// end that shares atomics.
         home: Option<Home>,
     },
     /// The sender promises the ballot and has fenced the old rail.
@@ -69,9 +69,9 @@ pub enum Body {
     Resume {
         /// Whether the sender has the receiver's Resume.
         has_peer_resume: bool,
-        /// The number of payload bytes of a torn WRITE with immediate that the sender does not send
-        /// again. The receiver adds this number to the length of its next receive. 0 if the sender
-        /// has no such WRITE.
+        /// The number of payload bytes that the sender leaves out when it sends the rest of a torn
+        /// WRITE with immediate. The receiver adds this number to the byte count of its next
+        /// receive completion. 0 without such a WRITE.
         partial_imm_bytes: u32,
     },
     /// The sender declines the ballot.

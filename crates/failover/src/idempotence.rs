@@ -119,8 +119,8 @@ mod tests {
         SendOp::FetchAdd { remote: REMOTE, add: 1 },
     ];
 
-    /// A row of the table in docs/promises.md whose cells differ by operation: the start of its
-    /// text, and the evidence that is left.
+    /// A failure: the first cell of its row in the table of docs/promises.md, and the evidence that
+    /// it leaves. Only rows whose other cells differ by operation are tested.
     struct Failure {
         row: &'static str,
         responder_nic_readable: bool,

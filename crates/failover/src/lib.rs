@@ -54,8 +54,7 @@ pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;
 pub use owned_region::OwnedRegion;
 
-/// For model checkers: the state machine of each end that agrees with the other end on the active
-/// rail.
+/// For model checkers: the state machine with which an end agrees with its peer on the active rail.
 pub mod rail_negotiation {
     pub use crate::ballot::{Ballot, Role};
     pub use crate::close_reason::CloseReason;

@@ -12,10 +12,9 @@ use crate::evidence::{InFlight, Kind, Verdict};
 pub enum Plan {
     End(Outcome),
     Value(u64),
-    /// The operation is sent again on the next rail, without the packets that the responder
+    /// The operation is sent again on the next rail, without the first packets, which the responder
     /// executed.
     Replay {
-        /// The number of packets at the start of the operation that the responder executed.
         skip_packets: u32,
     },
 }
@@ -37,8 +36,8 @@ pub struct Case {
 /// received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
     // For each operation, the changes to the peer's memory by the next later operation with the
-    // FENCE flag and by all operations behind that one. READs change no memory, so a fence with
-    // only READs behind it permits the repetition of an earlier READ.
+    // FENCE flag and by all operations behind this later operation. READs change no memory, so a
+    // fence with only READs behind it permits the repetition of an earlier READ.
     let mut fenced_after = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {
@@ -78,13 +77,14 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     let repeatable = case.write_policy == WritePolicy::Repeatable || Mutant::AmbiguousWriteRepeated.is_on();
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) | (Kind::Local, _) => replay,
-        // A READ has no effect and is repeated, unless a fence ordered later changes behind it.
+        // A READ has no effect and is repeated, unless changes may have been executed behind a
+        // later fence.
         (Kind::Read, _) if Mutant::FencedReadRepeated.is_on() => replay,
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,
             Changes { began: false, .. } if Mutant::PerhapsFencedReadRepeated.is_on() => replay,
-            // The fenced operation began, so the requester's NIC had received the whole READ
-            // response.
+            // An operation behind the fence began, so the requester's NIC had received the whole
+            // READ response.
             Changes { began: true, .. } if local_placed || Mutant::DeadNicTrusted.is_on() => {
                 Plan::End(Outcome::Success)
             }
@@ -109,7 +109,8 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     }
 }
 
-/// Plans an operation behind one that ended in an error. The planned operation is not replayed.
+/// Plans an operation behind an operation that ended in an error. The planned operation is not
+/// replayed.
 fn plan_after_error(case: &Case) -> Plan {
     match (case.op.kind, case.verdict) {
         (Kind::Read | Kind::Local, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {

@@ -21,7 +21,6 @@ pub struct VersionNode {
     pub superseded: &'static [&'static str],
 }
 
-/// Returns a node that extends `parent` by functions.
 const fn extension(
     parent: &'static str,
     name: &'static str,

@@ -22,8 +22,9 @@ pub(crate) trait HasThread {
 }
 
 impl ThreadWakeup {
-    /// Returns whether the caller must wake the thread for work that is due at `due`. The thread
-    /// then counts as awake at that time.
+    /// Returns whether the caller must wake the thread for work that is due at `due`. If so,
+    /// records `due` as the time of the wake-up, so that no later caller wakes the thread for work
+    /// that is due then or later.
     pub(crate) fn must_wake(&mut self, due: Time) -> bool {
         let is_late = self.0.is_none_or(|wakeup| due < wakeup);
         if is_late {

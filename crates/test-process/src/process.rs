@@ -66,8 +66,8 @@ pub struct TestProcess {
     deadline: Duration,
     expired: Arc<AtomicBool>,
     watchdog: Option<(Sender<()>, JoinHandle<()>)>,
-    /// Reaped by the drop only: until then the numbers of the process and of its group are not
-    /// assigned again, and nobody can kill another process.
+    /// Reaped by the drop only. Until then the numbers of the process and its group are not reused,
+    /// so a signal cannot hit another process.
     child: Child,
 }
 

@@ -19,11 +19,8 @@ use crate::lock_word::LockWord;
 
 /// The length of all that comes before the value, in bytes.
 pub(crate) const HEADER_BYTES: usize = 40;
-/// The length of the lock word, in bytes. The rest of the record follows it.
 pub(crate) const LOCK_BYTES: usize = 8;
-/// The length of the version, in bytes. It follows the lock word.
 pub(crate) const VERSION_BYTES: usize = 8;
-/// The length of lock and version, in bytes.
 pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
 /// The version of a record. Each commit that writes the record increases it. A deleted record has a

@@ -29,7 +29,8 @@ struct DiskState {
     files: BTreeMap<String, FileState>,
     boot: u64,
     fault: WriteFault,
-    /// Whether the machine has stopped during a write. Every access fails until the reboot.
+    /// Whether the machine has stopped during a write. Until the reboot, every access through a
+    /// [`DiskFile`] fails, and [`Files::replace`] fails because of `fault`.
     stopped: bool,
     /// Whether a write has failed since [`Disk::forget_failure`].
     has_failed: bool,

@@ -11,7 +11,7 @@ fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
 }
 
 /// An end that closes during a move does not know which rail its peer uses. The peer nevertheless
-/// decides its operations.
+/// finds out which of its own operations were executed.
 #[test]
 fn application_that_closes_during_a_move() {
     let exploration = exhaustive_rails(RailFaultLimits::ONE_CLOSE, 3, None).explore();

@@ -42,7 +42,7 @@ enum Slot {
 
 impl Staging {
     /// Allocates the memory for WRITEs of at most `max_write_bytes` and READs of at most
-    /// `max_read_bytes` or [`MAX_READ_BYTES`].
+    /// `max_read_bytes` or [`MAX_READ_BYTES`], whichever is larger.
     pub(super) fn new(
         domain: &Arc<Domain>,
         max_write_bytes: usize,
@@ -83,7 +83,6 @@ impl Staging {
     }
 }
 
-/// A connection with its staging memory.
 pub(super) struct StagedLink<'a> {
     pub(super) link: &'a mut Link,
     pub(super) staging: &'a mut Staging,

@@ -57,7 +57,7 @@ impl Domain {
     }
 
     /// Unbinds and removes a window on every NIC. After `Ok`, no NIC grants access by its keys. A
-    /// dead NIC is reset, because it may only be hung.
+    /// NIC that counts as dead is reset, because it may be merely hung and still grant access.
     ///
     /// # Errors
     /// [`Error::NoSuchObject`] if the window is not of this domain; otherwise the error of the
@@ -144,8 +144,8 @@ impl Domain {
     }
 
     /// Translates an operation as [`Domain::window_op_on`] does. An operation without a translation
-    /// becomes an operation that the NIC refuses. The NIC of a queue pair without failover would
-    /// also refuse the original.
+    /// becomes an operation that the NIC refuses, as it would refuse the original on an ordinary
+    /// queue pair.
     pub(crate) fn translate_window_op(&self, op: &SendOp, rail: usize) -> SendOp {
         self.window_op_on(op, rail).unwrap_or_else(|| match *op {
             SendOp::BindWindow(bind) => {

@@ -8,10 +8,10 @@ const MEMBERS: u64 = 3;
 const RAILS: u8 = 3;
 const GENERATIONS: u64 = 2;
 
-/// The rails on which NICs would execute requests of the vQPs' queue pairs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct World {
     core: HomeRail,
+    /// For each vQP, bit i: the NIC of rail i would execute its requests.
     executing: [u8; MEMBERS as usize],
 }
 

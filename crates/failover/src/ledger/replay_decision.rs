@@ -40,12 +40,12 @@ pub struct RecoveryStats {
     pub bytes_in_flight: u64,
     /// The payload bytes that are sent again, or requested again by a READ.
     pub bytes_replayed: u64,
-    /// Whether the old rail certainly carried data of the operations in flight: the peer executed
-    /// at least a part of an operation that is not a READ, or had no receive for the first
-    /// operation that was not executed. Only under [`Policy::Exact`].
+    /// Whether the old rail certainly carried data of the operations in flight. The peer executed
+    /// at least a part of an operation that is not a READ, or the first operation that was not
+    /// executed arrived and found no receive. Only under [`Policy::Exact`].
     pub carried_data: bool,
-    /// The number of payload bytes that earlier rails placed of the next two-sided operation. Only
-    /// a torn WRITE with immediate has such bytes.
+    /// The number of payload bytes of the next two-sided operation that earlier rails have placed.
+    /// 0 unless this operation is a torn WRITE with immediate.
     pub imm_bytes_kept: u32,
 }
 
@@ -116,9 +116,10 @@ impl Ledger {
                         Case { op, verdict, fence, write_policy: *write_policy }
                     })
                     .collect();
-                // The rail completed the first `acknowledged` operations and delivered their
-                // values. The evidence shows the first `done` of them in the peer's memory. If any
-                // are left, a NIC acknowledged them and lost their data.
+                // The rail acknowledged the first `acknowledged` operations and delivered their
+                // values. By the evidence, the first `done` of these are in the peer's memory, and
+                // they succeed. If `done` is smaller, a NIC lost data that it had acknowledged, and
+                // the others are planned like unacknowledged operations.
                 let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
                 let acknowledged = self.acknowledged_in_flight();
                 let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
@@ -165,9 +166,9 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// The number of bytes of the next message that earlier rails have placed. 0 unless the message
-    /// is a WRITE with immediate. The peer adds them to the length of its first receive on the new
-    /// rail.
+    /// The number of payload bytes of the next two-sided operation that earlier rails have placed.
+    /// 0 unless this operation is a torn WRITE with immediate. The peer adds this number to the
+    /// byte count of its first receive completion on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)

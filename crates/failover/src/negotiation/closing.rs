@@ -27,7 +27,7 @@ pub(super) struct PendingClose {
     /// The ballot of the binding. This end may still move to it.
     ballot: Ballot,
     evidence: Option<Evidence>,
-    /// The time of the next request for the message of this end's binding.
+    /// The time at which this end next asks for the Closed message of its own binding.
     next_question: Time,
     /// The time at which this end closes without evidence.
     deadline: Time,
@@ -44,7 +44,7 @@ impl RailNegotiation {
     pub fn close(&mut self, reason: CloseReason) {
         use CloseReason::{FailedDuringRecovery, NoRail, PeerClosed, PeerExited, PeerUnreachable};
         let is_silence = matches!(reason, PeerUnreachable | PeerExited | NoRail | FailedDuringRecovery);
-        // A peer that has closed may be gone.
+        // A peer that has closed may be gone, so `PeerClosed` explains its silence.
         self.end(if is_silence && self.pending_close.is_some() { PeerClosed } else { reason }, None);
     }
 
@@ -98,7 +98,7 @@ impl RailNegotiation {
         }
         if now >= pending.next_question {
             pending.next_question = now + self.retry_interval;
-            // A closed end answers every message.
+            // A closed end answers a heartbeat with its Closed messages.
             self.send(self.current, Body::Heartbeat { unusable: self.local_unusable() });
         }
     }
@@ -136,8 +136,8 @@ impl RailNegotiation {
         self.actions.push(Action::Close { reason, peer_evidence });
     }
 
-    /// The peer has the same binding, unless it has moved by this end's evidence or has not yet
-    /// followed this end's move.
+    /// Usually the peer has this end's binding. If this end has given its evidence for a move, the
+    /// peer may have moved already. If this end has moved, the peer may not have followed yet.
     fn possible_peer_bindings(&self) -> PeerBindings {
         match (&self.phase, &self.unconfirmed) {
             (Phase::Moving(m), _) if m.local_evidence.is_some() => {

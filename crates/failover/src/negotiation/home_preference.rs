@@ -1,4 +1,8 @@
-//! The agreement on one home rail between the vQPs of both ends, if they share atomics.
+//! The agreement of both ends on one home rail, if their vQPs share atomics.
+//!
+//! vQPs that share atomics must all use one rail, the *home*, because atomics of different NICs
+//! need not be atomic to each other. A vQP that proposes another rail as the home raises the home's
+//! generation.
 //!
 //! If a vQP proposed a rail other than the home, the home and all other vQPs would move to that
 //! rail. A vQP that was fenced because the home has moved therefore waits until it can follow. If
@@ -14,8 +18,8 @@ use crate::home_rail::Home;
 
 /// The longest wait for an unusable home is the peer timeout divided by this number.
 const WAITS_PER_TIMEOUT: u32 = 4;
-/// If the home was refused, or is down at the end that does not share atomics, it moves only after
-/// this many retry intervals, so that other vQPs can execute some operations there.
+/// A home that was refused, or that is down at an end that does not share atomics, stays for this
+/// many retry intervals. Other vQPs can thus execute some operations on it.
 const MIN_STAY_RETRIES: u32 = 4;
 /// The maximum by which a generation of the peer may exceed the known ones, so that the peer cannot
 /// use up the generations.
@@ -49,7 +53,7 @@ impl KnownHomes {
         named.map(|home| Home { generation: home.generation.min(known.saturating_add(MAX_STEP)), ..home })
     }
 
-    /// A refusal names the peer's home.
+    /// Records the home that the peer names in a refusal.
     pub(super) fn on_peer_home(&mut self, named: Option<Home>) {
         self.peer = self.peer.max(self.believed(named));
     }
@@ -82,7 +86,9 @@ impl RailNegotiation {
     pub fn home_is_newer(&mut self, now: Time, home: Home) {
         self.homes.own = Some(home);
         if let Phase::Moving(m) = &mut self.phase {
-            m.peer_evidence = None; // if the home comes back before another ballot is proposed, the peer's next message leads to the decision
+            // The old evidence must not lead to a decision. If the home comes back before another
+            // ballot is proposed, the peer's next evidence does.
+            m.peer_evidence = None;
             self.propose(now);
         }
     }
@@ -128,7 +134,7 @@ impl RailNegotiation {
         is_newer && home.rail != rail && self.down & (1 << home.rail) == 0
     }
 
-    /// An acceptance names the peer's home.
+    /// Updates the home of the move by the home that the peer names when it accepts.
     pub(super) fn on_accepted_home(&mut self, named: Option<Home>) {
         let named = self.homes.believed(named);
         if let Phase::Moving(m) = &mut self.phase {

@@ -163,7 +163,7 @@ fn evidence_names_the_home_that_the_peer_has_accepted() {
     assert_eq!((rail, named), (1, Some(home(5, 1))));
 }
 
-/// Returns an end that has accepted rail 1 and fenced, and the evidence of the peer.
+/// Returns the ballot, and an end that has accepted rail 1, has fenced and has the peer's evidence.
 fn accepted_and_ready() -> (RailNegotiation, Ballot) {
     let mut a = end(Role::Zero);
     a.set_home(FIRST, true);
@@ -189,8 +189,9 @@ fn decision_of_a_superseded_ballot_is_not_requested() {
     assert!(message.ballot > ballot && matches!(message.body, Body::Evidence { rail: 2, .. }), "{message:?}");
 }
 
-/// The peer declines a ballot and proposes another one, and this end reads both messages at once.
-/// Evidence for this end's own second ballot would move the home to the rail of that ballot.
+/// The peer declines this end's ballot and then proposes its own. This end reads both messages
+/// before it sends anything. Evidence for any ballot but the peer's must not be sent, because it
+/// would move the home to the rail of that ballot.
 #[test]
 fn evidence_for_a_superseded_ballot_is_not_sent() {
     let mut a = end(Role::Zero);
@@ -224,7 +225,6 @@ fn move_continues_if_the_home_comes_back() {
     assert!(matches!(actions(&mut a)[..], [Action::Decide { rail: 1, .. }]));
 }
 
-/// A vQP waits for the home, and then proposes another rail.
 #[test]
 fn home_that_stays_unusable_is_left_after_a_while() {
     let mut a = end_at(Role::Zero, home(1, 1));
@@ -238,7 +238,8 @@ fn home_that_stays_unusable_is_left_after_a_while() {
     assert_eq!(a.home_of_move(), Some(home(2, 2)));
 }
 
-/// A peer names the highest generation, and higher ones remain.
+/// A peer names generation `u64::MAX`. This end adopts a much lower generation, so further moves
+/// are possible.
 #[test]
 fn peer_cannot_use_up_the_generations() {
     let mut a = end(Role::Zero);

@@ -1,9 +1,7 @@
-//! Questions to the peer. An answer shows that the peer's program runs.
-//!
-//! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen
-//! in memory, and asks the peer for the same. Without heartbeats, an end also asks while a message
-//! waits for a receive of the peer, or a receive waits for the peer's confirmation of the last
-//! move.
+//! In mode `durable`, each end tells the other which operations of the other have reached its
+//! memory, as its own processor sees it. An end whose operations wait asks for this. Without
+//! heartbeats, an end also asks while a message waits for a receive of the peer, or a receive waits
+//! for the peer's confirmation of the last move. An answer shows that the peer's program runs.
 
 use core::time::Duration;
 
@@ -24,10 +22,10 @@ const MIN_QUESTIONS: u32 = 8;
 /// The exchange of [`Placed`]. An end sends its `Placed` when the value changes and when the peer
 /// asks. An end whose operations wait repeats its question, because a message may be lost.
 ///
-/// The rail has acknowledged these operations, so no retry shows that the peer is gone. RNR NAKs do
-/// not show this either, because a hung NIC still sends them. Without heartbeats, a peer that
-/// answers no question for the peer timeout is therefore unreachable. A peer that answers stays
-/// reachable, even if it never posts a receive for a message.
+/// No retry shows that the peer is gone: the rail has acknowledged the operations, or answers with
+/// RNR NAKs. A NIC may send RNR NAKs after its program has stopped, or when the NIC hangs. Without
+/// heartbeats, a peer that answers no question for the peer timeout is therefore unreachable. A
+/// peer that answers stays reachable, even if it never posts a receive for a message.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     sent: Option<(Ballot, Placed)>,

@@ -2,9 +2,9 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-/// Detects rails that carry control messages and no data, for example because the path has a
-/// smaller MTU than the ports or a packet filter. Without the detector, the vQP would move between
-/// such rails forever.
+/// Detects rails that carry control messages and no data, for example because the path has a packet
+/// filter, or a smaller MTU than the ports. Without the detector, the vQP would move between such
+/// rails forever.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct FutileMoveDetector {
     /// The sequence number of the operation that was the oldest at each of the counted failures.
@@ -17,8 +17,8 @@ pub(super) struct FutileMoveDetector {
 
 impl FutileMoveDetector {
     /// Records that a request exhausted its retries while `first_seq` was the oldest operation.
-    /// Returns whether moving is futile: more than two failures for each of `rails` rails were
-    /// counted, and the first was at least `timeout` ago.
+    /// Returns whether moving is futile: more than `2 * rails` failures were counted, and the first
+    /// was at least `timeout` ago.
     pub(super) fn on_retries_exhausted(
         &mut self,
         now: Time,

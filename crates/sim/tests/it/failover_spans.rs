@@ -1,6 +1,6 @@
-//! The `tracing` spans around a failover. The test needs a process of its own, as nextest gives it:
-//! whether a span is enabled is cached for all threads, and the threads of other tests have no
-//! subscriber.
+//! The `tracing` spans around a failover. The test needs a process of its own, which nextest gives
+//! it. `tracing` caches for all threads whether a span is enabled, and the threads of other tests
+//! have no subscriber.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

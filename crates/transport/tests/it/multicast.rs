@@ -129,11 +129,11 @@ fn sender_attached_without_loopback_receives_no_copy() {
         recv(&mut p, 0, qp, wr_id, wr_id * 1000);
         p.nodes[0].nic.attach_mcast(qp, group(1), false).unwrap();
     }
-    // The same packet from another address: a queue pair of the peer may have the same number.
     let sent = send(&mut p, b"hello", QKEY);
     assert_eq!(statuses(&p.recv_completions(0)), [(2, WcStatus::Success)]);
     let packet = Packet::parse(&sent).unwrap();
     let node = &mut p.nodes[0];
+    // From another address, the same source number is another queue pair, so `own` receives a copy.
     node.nic.handle_multicast(p.now, gid(1), group(1), &packet, &mut node.memory);
     assert_eq!(statuses(&p.recv_completions(0)), [(1, WcStatus::Success)]);
 }
@@ -198,11 +198,11 @@ fn packets_not_for_the_group_are_dropped() {
     let qp = p.nodes[1].qp;
     attach(&mut p, 1, qp);
     recv(&mut p, 1, qp, 1, 0);
-    // Packets that are dropped: to the queue pair's own number through the group, to another group,
-    // and to the multicast number outside the group.
     let sent = send(&mut p, b"hello", QKEY);
     assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::Success)]);
     recv(&mut p, 1, qp, 2, 0);
+    // Dropped: a packet to the group with the queue pair's own number, a packet to another group,
+    // and two packets to the multicast number at a unicast address.
     let direct = Packet { dest_qp: qp, ..Packet::parse(&sent).unwrap() };
     let node = &mut p.nodes[1];
     node.nic.handle_multicast(p.now, gid(0), group(1), &direct, &mut node.memory);
@@ -211,7 +211,6 @@ fn packets_not_for_the_group_are_dropped() {
     p.inject(1, &Packet::parse(&sent).unwrap());
     assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_no_qp"), 4);
-    // A packet of another transport service.
     let reliable = Packet::new(Transport::Rc, MULTICAST, Psn::new(0), Message::SendOnly, b"hello");
     let node = &mut p.nodes[1];
     node.nic.handle_multicast(p.now, gid(0), group(1), &reliable, &mut node.memory);

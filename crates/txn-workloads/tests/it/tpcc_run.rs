@@ -139,7 +139,7 @@ fn unused_item_rolls_the_order_back() {
 
 #[test]
 fn last_name_means_the_middle_customer_by_first_name() {
-    // 2,000 of the customers share names.
+    // The 3,000 customers have 1,000 last names, so many customers share a name.
     let scale = scale(1, Sizes { items: 1, districts: 1, ..Sizes::TPCC });
     let mut store = loaded(scale);
     let mut by_name: BTreeMap<String, Vec<(String, u16)>> = BTreeMap::new();

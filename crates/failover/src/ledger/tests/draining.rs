@@ -1,5 +1,3 @@
-//! The draining of the send queue.
-
 use super::{decide, executed, ledger, post_all, write};
 use crate::config::WritePolicy;
 

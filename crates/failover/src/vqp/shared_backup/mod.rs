@@ -4,8 +4,8 @@
 //! A [`VirtualQp`] has queue pairs of its own on every rail. With thousands of connections to one
 //! process, these queue pairs take most of the memory, and a failover is thousands of negotiations.
 //! A [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails,
-//! only the backup negotiates with the peer. The ballots of the backup number the epochs of all its
-//! members. The backup carries, in order and exactly once:
+//! only the backup negotiates with the peer. All members take their epochs from the ballots of the
+//! backup. The backup carries, in order and exactly once:
 //!
 //! - the evidence of the members' fenced queue pairs, as many in a message as fit;
 //! - the members' WRITEs and READs, until each member has a new queue pair (SENDs and atomics wait
@@ -43,7 +43,7 @@ pub use member::{Member, Step};
 pub use message::{Body, Grant, OfferedQp};
 pub use shared_failover::{BackedQp, SharedFailover};
 
-/// The depth of the backup's send queue, unless a NIC has less.
+/// The depth of the backup's send queue, or half the limit of the NICs, if that is less.
 const SENDS: u32 = 2048;
 
 /// The backup of all [`BackedQp`]s between two processes.

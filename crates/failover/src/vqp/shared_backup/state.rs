@@ -28,9 +28,9 @@ const RESERVED_SENDS: usize = 16;
 /// The number of operations that the backup posts as a list.
 const OPS_PER_LIST: usize = 16;
 
-/// The longest time after a move for which a member that can use the backup makes no queue pair.
-/// The operations of the other members thus complete first. The recovery of 10,000 members takes 80
-/// to 110 ms.
+/// After a move, a member that can use the backup may wait this long before it makes its own queue
+/// pair, so that the operations of the other members complete first. The recovery of 10,000 members
+/// takes 80 to 110 ms.
 const OWN_QP_DELAY: Duration = Duration::from_millis(100);
 /// While members have events to handle, one in this many of their polls drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
@@ -147,7 +147,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
-        backup.datapath.survives_refusals = true; // the refusal of one member's request does not concern the others
+        // The refusal of one member's request does not concern the other members.
+        backup.datapath.survives_refusals = true;
         State {
             backup,
             slots: Vec::new(),
@@ -277,7 +278,7 @@ impl State {
         }
     }
 
-    /// Queues a message of a member that does not come from its state machine.
+    /// Queues a message that a member sends outside its state machine.
     pub(super) fn tell(&mut self, id: MemberId, body: Body) {
         if let Some(to) = self.entry(id).and_then(|entry| entry.peer) {
             self.outbox.push_back(Message { to, body });
@@ -331,7 +332,8 @@ impl State {
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
-            recovery.follow_home(datapath); // the failure may come from a move of the home, which fences queue pairs
+            // The failure may come from a move of the home, which fences queue pairs.
+            recovery.follow_home(datapath);
             recovery.active_rail_failed(datapath, cause);
         }
     }
@@ -345,9 +347,10 @@ impl State {
         }
         datapath.send.ledger.cancel(user(member));
         let rail = recovery.active_rail();
-        // The NIC is dead, or it hangs and may still access memory.
         if datapath.rails.get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
-            let _ = datapath.rails.get(rail).provider().reset(); // if the reset fails, the backup soon closes with `Unfenced`
+            // The NIC is dead, or it hangs and may still access memory, so it is reset. If the
+            // reset fails, the backup soon closes with `Unfenced`.
+            let _ = datapath.rails.get(rail).provider().reset();
         }
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
@@ -452,7 +455,8 @@ impl State {
                 Outcome::Success | Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => {
                     self.buffers.free(buffer);
                 }
-                _ => self.is_message_refused = true, // or the backup has closed, and the value does not matter
+                // After the backup has closed, this value does not matter.
+                _ => self.is_message_refused = true,
             },
             None => {}
         }

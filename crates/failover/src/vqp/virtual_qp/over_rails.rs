@@ -255,9 +255,9 @@ impl VirtualQp {
     }
 
     /// Lets an unreliable connection send messages on the active rail although the peer was not
-    /// heard there. The permission ends when the peer is heard on any rail. The method is for a
-    /// caller that knows that the peer is not connected, so that the messages are lost. Has no
-    /// effect on a reliable connection.
+    /// heard there. The permission ends when the peer is heard on any rail. For a caller that knows
+    /// that the peer is not connected and accepts that the messages are lost. Has no effect on a
+    /// reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
         self.datapath.rails.sends_unheard = true;
     }

@@ -134,8 +134,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Enters the state of a queue pair of a NIC after the first error of a send: ERR, or SQE if
-    /// the queue pair is unreliable and its connection has not ended.
+    /// Enters the state that a NIC's queue pair has after a send has failed: ERR, or SQE if the
+    /// queue pair is unreliable and its connection has not ended.
     pub(super) fn fail_sends(&self, locked: &mut LockedState) {
         let has_ended =
             locked.sender().close_reason().is_some_and(|reason| reason != CloseReason::PeerClosed);

@@ -84,8 +84,8 @@ fn message_that_the_close_collects_succeeds_at_both_ends() {
     assert_eq!(pair.outcome(0, 9, false), Some(Outcome::Failed(WcStatus::Flushed)), "not executed");
 }
 
-/// Operations that the peer executed succeed with their values. The other operations were not
-/// executed.
+/// Operations that the peer executed succeed with their values, except the READ, which is flushed
+/// because its value did not arrive. The other operations were not executed, and are flushed.
 #[test]
 fn operations_in_flight_are_decided_when_the_peer_closes() {
     for executed in [false, true] {
