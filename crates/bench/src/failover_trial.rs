@@ -71,7 +71,8 @@ pub(crate) struct Observed {
     pub(crate) completions: Vec<Completion>,
 }
 
-/// One side of a trial, connected to the other side.
+/// The objects of a process that takes part in a trial. Its queue pair is connected to the peer
+/// process.
 pub(crate) struct TrialEndpoint {
     pub(crate) nics: [Arc<SoftNic>; 2],
     pub(crate) qp: VirtualBenchQp,

@@ -51,7 +51,8 @@ pub const LARGE: FilterLimits = FilterLimits {
     grants: u8::MAX,
 };
 
-/// One sender with one bit; one restart. The third call has the bit of the first call.
+/// The sender numbers its calls with one bit, so the third call has the bit of the first call. The
+/// receiver restarts once.
 pub const ONE_BIT: BitFilterLimits =
     BitFilterLimits { senders: 1, calls: 3, timeouts: 1, restarts: 1, ordered: true };
 

@@ -7,8 +7,8 @@ use crate::config::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Whichever rail executes them, work requests name the memory by its primary registration. This is
-/// the registration on the first rail whose NIC was alive, usually rail 0.
+/// Work requests name the memory by its primary registration, whichever rail executes the requests.
+/// The primary registration is on the first rail whose NIC was alive, usually rail 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMr {
     primary: Mr,

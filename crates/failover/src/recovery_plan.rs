@@ -35,9 +35,9 @@ pub struct Case {
 /// `local_placed` says whether the local NIC was alive when it was fenced, so that all data that it
 /// received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // For each operation, the changes to the peer's memory by the next later operation with the
-    // FENCE flag and by all operations behind this later operation. READs change no memory, so a
-    // fence with only READs behind it permits the repetition of an earlier READ.
+    // `fenced_after[i]` has the changes to the peer's memory by the next operation with the FENCE
+    // flag after operation i, and by all operations behind that FENCE operation. READs change no
+    // memory, so a fence with only READs behind it permits the repetition of an earlier READ.
     let mut fenced_after = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {

@@ -51,7 +51,7 @@ pub enum LinkError {
     Nic(#[from] Error),
 }
 
-/// The end of a request.
+/// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Success,
@@ -219,7 +219,6 @@ impl Drop for QueuePair {
     }
 }
 
-/// Returns the end of a request of a virtual queue pair.
 fn ending(outcome: Outcome) -> Result<Ending, LinkError> {
     Ok(match outcome {
         Outcome::Success => Ending::Success,

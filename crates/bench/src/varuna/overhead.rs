@@ -19,7 +19,7 @@ const VARIANTS: [(Variant, &str); 6] = [
     (Variant::VqpLog, "log"),
     (Variant::VqpLog4, "log4"),
 ];
-/// One of this many WRITEs or SENDs requests a completion.
+/// The number of WRITEs or SENDs for which the bench requests one completion.
 const SIGNAL_EVERY: u64 = 16;
 /// The outstanding messages of a block that measures throughput.
 const WINDOW: u32 = 16;

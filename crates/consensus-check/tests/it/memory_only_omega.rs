@@ -18,8 +18,8 @@ fn world_of<R: Rules, E: OmegaRules>(n: u8) -> World<MemoryOnlyOmega<R, E>> {
     )
 }
 
-/// One lost message suffices. A process that does not receive an accusation continues to lead, but
-/// the accuser never again considers the process as a leader.
+/// The property fails after a single lost message. A process that does not receive an accusation
+/// continues to lead, but the accuser never again considers the process as a leader.
 #[test]
 fn omega_with_messages_fails_after_lost_message() {
     const SEED: u64 = 21;

@@ -17,8 +17,8 @@ fn operations_of_both_ends_survive_a_move() {
     assert_holds(SharedBackupLimits::ONE_MOVE);
 }
 
-/// One end has operations on the first queue pair and is slow. The peer may leave two queue pairs
-/// before the slow end has fenced the first queue pair.
+/// The end with operations on the first queue pair is slow. The peer of the slow end may leave two
+/// queue pairs before the slow end has fenced the first queue pair.
 #[test]
 fn operations_of_either_end_survive_two_moves() {
     for operations in [[2, 0], [0, 2]] {

@@ -24,7 +24,6 @@ fn sent(end: &mut RailNegotiation) -> Vec<Message> {
         .collect()
 }
 
-/// Returns the reason for the closing, and the peer's evidence by which the end decides.
 fn closing(end: &mut RailNegotiation) -> Option<(CloseReason, Option<Evidence>)> {
     core::iter::from_fn(|| end.poll_action()).find_map(|action| match action {
         Action::Close { reason, peer_evidence } => Some((reason, peer_evidence)),

@@ -348,8 +348,8 @@ impl<Q: DataQps> Datapath<Q> {
     /// Completes the oldest receive with the completion `wc` of `rail`.
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
-        // A NIC completes a request before the receive that takes the peer's answer to the request.
-        // Programs rely on this order.
+        // A NIC reports the completion of a request before the completion of the receive that takes
+        // the peer's answer. Programs rely on this order.
         self.take_send_completions();
         if wc.status == WcStatus::Success {
             let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };
@@ -437,7 +437,6 @@ impl<Q: DataQps> Datapath<Q> {
         self.ready.iter().position(waits).unwrap_or(self.ready.len())
     }
 
-    /// Moves the deliverable completions to `out`, and returns their number.
     #[inline]
     pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         if self.ready.is_empty() && self.shared.is_none() { 0 } else { self.drain_ready(out) }

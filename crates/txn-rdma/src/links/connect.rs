@@ -45,7 +45,7 @@ pub struct LinksConfig {
     /// The registered memory for the payload of the requests under way at one node, in bytes: at
     /// least the longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
     pub staging_bytes: usize,
-    /// The time for which a node that does not answer is asked again by [`Links::connect`].
+    /// The time for which [`Links::connect`] keeps asking a node that does not answer.
     pub timeout: Duration,
 }
 

@@ -10,7 +10,7 @@ use crate::config::{Service, WritePolicy};
 const PEER_CLOSED: UnresolvedError = UnresolvedError::Undecided(CloseReason::PeerClosed);
 const UNFENCED: UnresolvedError = UnresolvedError::Undecided(CloseReason::Unfenced);
 
-/// No peer is left to receive the messages, which is no error of the sender. A bind is no message.
+/// No peer is left to receive the messages, which is no error of the sender.
 #[test]
 fn messages_to_an_unreliable_peer_that_has_closed_are_lost() {
     let flushed = Outcome::Failed(WcStatus::Flushed);
