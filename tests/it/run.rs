@@ -206,7 +206,7 @@ fn program_without_verbs_runs_with_a_note() {
     let script = scene.file("script", b"#!/bin/sh\nexit 0\n", 0o755);
     let said = note(&[script.to_str().unwrap()]).expect("a note");
     assert!(said.contains("script is a script, and /bin/sh is not linked"), "{said}");
-    // The program is linked with libibverbs directly, and through another library.
+    // `ibv_devinfo` is linked with libibverbs directly, and `fi_info` through another library.
     assert_eq!(note(&["ibv_devinfo", "-h"]), None);
     assert_eq!(note(&["fi_info", "--version"]), None);
 }

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::telemetry::Telemetry;
 
-/// The counts of the virtual queue pairs of a [`Domain`](crate::Domain), and of the domains that
-/// share its NICs.
+/// How many virtual queue pairs a [`Domain`](crate::Domain) and the other domains on its NICs have,
+/// and how often these have moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activity {
     /// The number of vQPs that are neither closed nor dropped.

@@ -51,9 +51,10 @@ pub enum Body {
     Propose {
         /// The new rail.
         rail: u8,
-        /// The newest home that the sender knows. If this home is on another rail, the proposal
-        /// means a new home on `rail`, with the next generation. `None` if the sender knows of no
-        /// end that shares atomics.
+        /// The newest home that the sender knows: the rail on which the atomics that ends share are
+        /// executed. If this home is on another rail, the proposal means a new home on `rail`,
+        /// whose generation is one higher. `None` if the sender knows of no end that shares
+        /// atomics.
         home: Option<Home>,
     },
     /// The sender promises the ballot and has fenced the old rail.

@@ -7,7 +7,7 @@ use crate::config::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Work requests name the memory by its primary registration, whichever rail executes the requests.
+/// Work requests name the memory by its primary registration, whichever rail executes them.
 /// The primary registration is on the first rail whose NIC was alive, usually rail 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMr {

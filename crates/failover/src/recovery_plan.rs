@@ -35,8 +35,8 @@ pub struct Case {
 /// `local_placed` says whether the local NIC was alive when it was fenced, so that all data that it
 /// received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // `fenced_after[i]` has the changes to the peer's memory by the next operation with the FENCE
-    // flag after operation i, and by all operations behind that FENCE operation. READs change no
+    // `fenced_after[i]` tells whether the next FENCE operation after operation i, or any operation
+    // behind that one, changed the peer's memory. READs change no
     // memory, so a fence with only READs behind it permits the repetition of an earlier READ.
     let mut fenced_after = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());

@@ -81,8 +81,8 @@ fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
 }
 
 /// Returns the name of an interface that has the address, is up, and has a carrier. Soft-RoCE
-/// derives the state of its port from the same conditions (`rxe_set_port_state`). The
-/// function does not use `IFF_RUNNING`, which may follow the carrier a second late.
+/// derives the state of its port from the same conditions (`rxe_set_port_state`). `IFF_RUNNING` is
+/// not used, because it can lag behind the carrier by a second.
 ///
 /// # Errors
 /// `getifaddrs(3)` fails.

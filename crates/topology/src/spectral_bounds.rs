@@ -3,12 +3,12 @@
 //! The Laplacian L = D − A has the eigenvalue 0 with the constant eigenvector. Let all other
 //! eigenvalues of a connected graph lie in \[lo, hi\] with lo > 0, and let r = ((hi − lo)/(hi +
 //! lo))². The matrix M = I − 2L/(hi + lo) fixes the constant vector, shrinks every vector
-//! orthogonal to it by at least the factor √r, and maps a vector with support S to one with support
-//! in N\[S\]. With the Cauchy–Schwarz inequality, for |S| = s·n (Tanner 1984, with M instead of the
-//! adjacency matrix):
+//! orthogonal to it by at least the factor √r. It maps a vector with support S to one with support
+//! in N\[S\], the closed neighbourhood: S and the neighbours of S. With the Cauchy–Schwarz
+//! inequality, for |S| = s·n (Tanner 1984, with M instead of the adjacency matrix):
 //!
-//! - |N\[S\]| ≥ |S| / (s + r(1 − s)); with s ≤ 1/2, h ≥ (1 − r)/(1 + r);
-//! - a set that represents at most n/2 has s ≤ r/(1 + r);
+//! - |N\[S\]| ≥ |S| / (s + r(1 − s)); for s ≤ 1/2 the vertex expansion is at least (1 − r)/(1 + r);
+//! - a set whose closed neighbourhood has at most n/2 vertices has s ≤ r/(1 + r);
 //! - for two sets of s·n vertices at distance 3 or more, every polynomial of degree 2 in L has zero
 //!   entries between them. The Chebyshev polynomial shrinks vectors orthogonal to the constant
 //!   vector by r/(2 − r), hence s ≤ r/2 (after Haemers 1995).
@@ -16,10 +16,10 @@
 //! The interval \[lo, hi\] is certified, not estimated. Let T be the Chebyshev polynomial of degree
 //! [`DEGREE`] over an estimate of the interval, and x a vector of normal random numbers, made
 //! orthogonal to the constant vector. With a probability of at least 1 − 2⁻⁴⁰, the component of x
-//! along an eigenvector exceeds 2⁻⁴⁰. Then its eigenvalue μ satisfies |T(μ)| ≤ 2⁴⁰·‖T(L)x‖. Outside
-//! the estimated interval T grows so fast that μ is close to the interval. The argument is used for
-//! two eigenvectors, those of lo and hi, so the bounds are wrong with a probability below 2⁻³⁹ over
-//! the seed. A bad estimate makes the bounds weaker, not wrong.
+//! along an eigenvector exceeds 2⁻⁴⁰. Then |T(μ)| ≤ 2⁴⁰·‖T(L)x‖ for the eigenvalue μ of this
+//! eigenvector. Outside the estimated interval T grows so fast that μ is close to the interval. The
+//! argument is used for two eigenvectors, those of lo and hi, so the bounds are wrong with a
+//! probability below 2⁻³⁹ over the seed. A bad estimate makes the bounds weaker, not wrong.
 
 use mitra_prng::Prng;
 
@@ -63,12 +63,14 @@ impl Spectrum {
         (1.0 - self.r) / (1.0 + self.r)
     }
 
-    /// Returns an upper bound on the size of a set that represents at most n/2 of `n` vertices.
+    /// Returns an upper bound on the size of a set whose closed neighbourhood has at most n/2 of
+    /// `n` vertices.
     pub(crate) fn minority(&self, n: usize) -> usize {
         (n as f64 * self.r / (1.0 + self.r)) as usize
     }
 
-    /// Returns an upper bound on the size of each side of an SM-cut of `n` vertices.
+    /// Returns an upper bound on the size of each side of an SM-cut of `n` vertices: two sets of
+    /// this size at distance 3 or more.
     pub(crate) fn cut(&self, n: usize) -> usize {
         (n as f64 * self.r / 2.0) as usize
     }
@@ -84,14 +86,14 @@ impl Laplacian<'_> {
         x
     }
 
-    /// Returns entry `v` of Lx.
+    /// Returns entry `v` of the product Lx.
     fn row(&self, x: &[f64], v: u32) -> f64 {
         let around: f64 = self.0.neighbours(v).iter().map(|&w| x[w as usize]).sum();
         self.0.degree(v) as f64 * x[v as usize] - around
     }
 
-    /// Estimates the greatest eigenvalue of a linear function of L and its eigenvector, by power
-    /// iteration. `of` computes an entry of the product from the entries of Lx and x.
+    /// Estimates the greatest eigenvalue of a·L + b·I and its eigenvector, by power iteration. `of`
+    /// computes an entry of (a·L + b·I)x from the same entry of Lx and of x.
     fn extreme(&self, start: &[f64], of: impl Fn(f64, f64) -> f64) -> (f64, Vec<f64>) {
         let mut x = start.to_vec();
         let mut value = 0.0;
@@ -135,11 +137,12 @@ impl Laplacian<'_> {
                 }
             }
         }
-        // |T(μ)| ≤ 2⁴⁰·‖T(L)x‖. A further factor of 2 covers rounding errors, which are far below
-        // ‖x‖ while T is small.
+        // An eigenvalue μ has |T(μ)| ≤ 2⁴⁰·‖T(L)x‖, see the module documentation. A further factor
+        // of 2 covers rounding errors, which are far below ‖x‖ while T is small.
         let length = (norm(&now).ln() + scale).max(norm(start).ln());
         let bound = length + 41.0 * std::f64::consts::LN_2;
-        // arcosh(y) ≤ ln(2y), and T(c ± e·cosh(t)) = cosh(DEGREE·t).
+        // So T(μ) = cosh(DEGREE·t) with μ = midpoint ± half_width·cosh(t), and t is at most
+        // arcosh(|T(μ)|)/DEGREE, where arcosh(y) ≤ ln(2y).
         let half = half_width * ((bound + std::f64::consts::LN_2) / DEGREE as f64).cosh();
         (midpoint - half, midpoint + half)
     }

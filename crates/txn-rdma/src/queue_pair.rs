@@ -55,8 +55,10 @@ pub enum LinkError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Success,
+    /// The request was executed, but its return value is lost.
     ValueLost,
     NotExecuted,
+    /// The request may have been executed.
     Unknown,
 }
 

@@ -73,9 +73,9 @@ struct Wrong {
     what: What,
     /// The offset in the region.
     off: u64,
-    /// An address in place of the region's plus the offset.
+    /// The address of the request, unless it is the region's address plus `off`.
     address: Option<u64>,
-    /// A key in place of the region's.
+    /// The key of the request, unless it is the region's.
     key: Option<u32>,
     status: WcStatus,
 }

@@ -22,9 +22,9 @@ use crate::report::Row;
 use crate::resident_memory::resident;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
-/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail. After a
-/// failover, it may hold two of each on a rail: a replaced queue pair stays in RESET to reserve the
-/// vQP's number. A software NIC has 32,768 of each.
+/// The maximum number of vQPs. A software NIC has 32,768 queue pairs, and as many completion
+/// queues. After a failover, a vQP may hold two of each on a rail, because a replaced queue pair
+/// stays in RESET to reserve its number.
 const MAX_VQPS: usize = 16_000;
 /// The time after which a vQP that has not recovered counts as lost.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -230,7 +230,8 @@ fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::R
     while !group.qps.have_rails() {
         group.qps.sweep(|_| {});
     }
-    // Neither side posts before both are connected. Meanwhile, the sweeps let the backup answer.
+    // Neither side posts before both are connected. The sweeps let this side's shared backup answer
+    // the peer meanwhile.
     connection.send(&())?;
     while !connection.is_readable()? {
         group.qps.sweep(|_| {});

@@ -52,8 +52,8 @@ fn leader_decides_in_two_delays_with_one_signature() {
     assert_eq!((decided(&world), SIGNED.get()), (1, 1));
 }
 
-/// Returns the number of seeds, out of `seeds`, in which all processes decide without faults and
-/// panics.
+/// Returns for how many of `seeds` seeds all processes decide in a world without faults, and no
+/// process panics (leaves Cheap Quorum).
 fn deciding_seeds<R: Rules>(seeds: u64) -> usize {
     let decides = |seed: &u64| {
         let world =

@@ -99,8 +99,8 @@ fn at(rail: u8) -> Home {
     Home { generation: 0, rail }
 }
 
-/// If two ends choose homes of one generation at the same time, both take the home with the higher
-/// rail.
+/// Of two homes of one generation, the one with the higher rail counts as newer, so two ends that
+/// choose at the same time agree.
 #[test]
 fn older_home_replaces_a_newer_one_only_if_nobody_is_there() {
     let (older, newer) = (Home { generation: 1, rail: 1 }, Home { generation: 1, rail: 2 });

@@ -40,11 +40,11 @@ pub struct RecoveryStats {
     pub bytes_in_flight: u64,
     /// The payload bytes that are sent again, or requested again by a READ.
     pub bytes_replayed: u64,
-    /// Whether the old rail certainly carried data of the operations in flight. The peer executed
-    /// at least a part of an operation that is not a READ, or the first operation that was not
-    /// executed arrived and found no receive. Only under [`Policy::Exact`].
+    /// Whether the old rail certainly carried data of the operations in flight: either the peer
+    /// executed at least a part of an operation other than a READ, or the first operation that was
+    /// not executed arrived and found no receive. Only under [`Policy::Exact`].
     pub carried_data: bool,
-    /// The number of payload bytes of the next two-sided operation that earlier rails have placed.
+    /// How many payload bytes of the next two-sided operation the earlier rails have placed.
     /// 0 unless this operation is a torn WRITE with immediate.
     pub imm_bytes_kept: u32,
 }
@@ -166,7 +166,7 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// The number of payload bytes of the next two-sided operation that earlier rails have placed.
+    /// How many payload bytes of the next two-sided operation the earlier rails have placed.
     /// 0 unless this operation is a torn WRITE with immediate. The peer adds this number to the
     /// byte count of its first receive completion on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {

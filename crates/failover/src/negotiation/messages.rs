@@ -60,10 +60,10 @@ impl RailNegotiation {
             // The proposer does not know the higher ballot.
             return self.refuse(ballot);
         }
-        // Nothing need be sent again for the last move: a peer proposes only after its last move
-        // was confirmed, so it has this end's Resume. The peer's own Resume may have been lost. If
-        // this end accepts the proposal, the peer's evidence repeats the content of the Resume. If
-        // this end declines, it goes on asking for the Resume.
+        // Nothing need be resent for the last move: a peer proposes only after its last move was
+        // confirmed, so it has this end's Resume. The peer's own Resume may have been lost. If this
+        // end accepts the proposal, the peer's evidence repeats the content of the Resume. If this
+        // end declines, it goes on asking for the Resume.
         self.unconfirmed = None;
         let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
         if !is_usable || self.has_newer_home(rail, home) {

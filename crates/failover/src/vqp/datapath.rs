@@ -349,7 +349,7 @@ impl<Q: DataQps> Datapath<Q> {
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
         // A NIC reports the completion of a request before the completion of the receive that takes
-        // the peer's answer. Programs rely on this order.
+        // the peer's answer, and programs rely on this order. So the requests are completed first.
         self.take_send_completions();
         if wc.status == WcStatus::Success {
             let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };

@@ -94,8 +94,8 @@ impl SendQueue {
     /// pair and its rail, and no request waits before this one ([`Ledger::admit_new`]), posts the
     /// request before recording it: the ledger records the request while its packets are on their
     /// way. Otherwise [`SendQueue::post`] posts the request. The caller has called
-    /// [`SendQueue::check`]. The check is not part of this function, because a function that may
-    /// refuse a request copies the request.
+    /// [`SendQueue::check`]. The check is a function of its own, because the compiler copies a
+    /// request that is passed by value to a function that may refuse it.
     #[inline]
     pub(super) fn submit(
         &mut self,

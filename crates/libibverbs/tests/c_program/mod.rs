@@ -1,4 +1,4 @@
-//! Builds the C programs of the tests, and the library that they run with.
+//! Builds the C programs of the tests and the preload library, and runs the programs with it.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -1,5 +1,5 @@
-//! The features besides faults that the test of a user's program relies on: reports, restarts,
-//! repetition.
+//! What a user's test relies on besides faults: the report of a run, restarts of a host, and the
+//! repetition of a run from its seed.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -153,7 +153,8 @@ impl Datapath {
 
     /// Unbinds the windows of a closed vQP by a reset of its data queue pairs.
     pub(in crate::vqp) fn release_windows(&mut self) {
-        // A dead NIC grants nothing, or was reset when the vQP closed.
+        // The result is ignored: a NIC that refuses is dead and grants no access, or the queue pair
+        // was already reset when the vQP closed.
         self.rails.iter().for_each(|rail| drop(rail.modify_to_reset()));
         self.windows.release(&self.domain);
     }

@@ -38,8 +38,8 @@ impl Recovery {
         if dp.termination.is_closed() {
             return;
         }
-        // The peer may have moved before this end, and the new rail may have refused a request of
-        // the peer.
+        // The error of every rail is kept, not only of the active one: the peer may have moved
+        // before this end, and the new rail may have refused a request of the peer.
         (0..dp.rails.len()).for_each(|rail| Recovery::keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
             // The completions are polled before the queue pair enters ERR, which drops the

@@ -32,7 +32,7 @@ const OPS_PER_LIST: usize = 16;
 /// pair, so that the operations of the other members complete first. The recovery of 10,000 members
 /// takes 80 to 110 ms.
 const OWN_QP_DELAY: Duration = Duration::from_millis(100);
-/// The number of polls of members that have events to handle for each poll that drives the backup.
+/// While members have events to handle, only every `POLLS_PER_DRIVE`-th poll drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
 
 /// The `wr_id` of a member's operations on the backup, by which

@@ -153,8 +153,8 @@ impl sealed::Failover for OwnFailover {
 
     fn resume(&mut self, dp: &mut Datapath) {
         if dp.config().service == Service::Unreliable {
-            // If the queue pair refuses the change, it has failed, and the vQP moves to the next
-            // rail.
+            // The result is ignored: a queue pair that refuses the change has failed, and its
+            // failure moves the vQP to the next rail.
             let _ = dp.rails.get(self.recovery.active_rail()).leave_sqe();
         }
     }
