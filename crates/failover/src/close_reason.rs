@@ -49,8 +49,8 @@ close_reasons! {
     /// in flight cannot be decided.
     PeerUnreachable: "the peer answered on no rail within peer_timeout",
         "check that the peer's process and host run, then connect a new one";
-    /// The peer is silent, and on every rail whose NIC is alive at this end, its host has reported
-    /// that no process has the peer's port open. Only software NICs receive this report
+    /// The peer is silent, and its host has reported that no process has the peer's port open. This
+    /// end has received the report on every rail whose local NIC is alive. Only software NICs do
     /// ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)). With other NICs, the
     /// vQP closes as [`CloseReason::PeerUnreachable`].
     PeerExited: "the peer's process has ended or closed its NICs: its host refuses packets on every rail that this end can use",

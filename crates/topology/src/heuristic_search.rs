@@ -12,8 +12,8 @@ use crate::witnesses::Witnesses;
 /// vertices counts as small.
 const STARTS: usize = 24;
 
-/// Grows sets from every vertex of a small graph. In a large graph it grows them from random
-/// vertices and from a vertex of least degree, which is a witness for HBO if any single vertex is.
+/// Grows sets from every vertex of a small graph. In a large graph, the start vertices are random
+/// ones and one of least degree: if any single vertex is a witness for HBO, this one is.
 pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
     let mut rng = Prng::new(seed);
     let n = graph.vertex_count();

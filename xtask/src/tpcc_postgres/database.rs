@@ -42,7 +42,7 @@ pub(super) fn load(clusters: &Clusters, load: Load, scale: &Scale) -> Result<()>
     Ok(())
 }
 
-/// Writes records by COPY.
+/// Copies the records of the tables that PostgreSQL has.
 fn copy(client: &mut Client, records: impl Iterator<Item = Loaded>) -> Result<()> {
     let mut records: Vec<Loaded> = records.collect();
     records.sort_unstable_by_key(|(at, _)| *at);
@@ -65,7 +65,7 @@ fn copy(client: &mut Client, records: impl Iterator<Item = Loaded>) -> Result<()
     Ok(())
 }
 
-/// Makes [`RUN`] a copy of the loaded database, in the memory of both servers.
+/// Makes [`RUN`] a copy of the loaded database, and reads it into the buffers of both servers.
 pub(super) fn reset(clusters: &Clusters) -> Result<()> {
     let mut client = clusters.connect(Server::Primary, "postgres")?;
     client.batch_execute(&format!("DROP DATABASE IF EXISTS {RUN}"))?;

@@ -75,7 +75,8 @@ impl HomeMembership {
     }
 
     /// Connects the new queue pair of a rail to the peer's queue pair. `is_active` says whether the
-    /// rail is active. On the active rail, the peer may post without a new ballot.
+    /// rail is active. On the active rail, the peer may post at once, without a new ballot, so the
+    /// new queue pair first takes the place of the one that is bound at the home.
     ///
     /// # Errors
     /// The errors of a NIC and of [`Domain::connect_replacement_at_home`].

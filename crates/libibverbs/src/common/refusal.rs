@@ -113,8 +113,8 @@ fn count() {
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-/// Returns the number of refusals in this thread so far. A call compares two results to find out
-/// whether a verb in the call has explained the refusal.
+/// Returns how many refusals this thread has explained so far. A call of librdmacm compares the
+/// numbers before and after: if they differ, a verb inside the call has explained the refusal.
 pub(crate) fn count_of_thread() -> u64 {
     COUNT.try_with(Cell::get).unwrap_or_default()
 }

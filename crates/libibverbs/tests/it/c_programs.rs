@@ -269,13 +269,12 @@ scenarios! { UC_QUEUE_PAIRS (on_one_rail on_two_rails on_three_rails): window_of
 
 scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }
 
-// All rails but the last are lost.
+// One end or both ends lose all rails but one, which is the last in most scenarios.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
 
 // Each end loses a different rail.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_three_rails): recovers_on_third }
 
-/// The program's messages say that the peer's process has ended.
 #[test]
 fn messages_name_the_killed_peer() {
     let output = c_program::run(&TWO_PROCESSES, "2", &["killed"], &[]);
@@ -297,7 +296,8 @@ mod refused_calls {
     }
 }
 
-/// Calls with arbitrary arguments, from seeds. The arguments `SEED 1` repeat a run.
+/// Calls with arbitrary arguments. The program's arguments are the first seed and the number of
+/// seeds, so `SEED 1` repeats one run.
 mod arbitrary_calls {
     #[test]
     fn on_one_rail() {

@@ -6,7 +6,6 @@ use std::process::{Command, Output};
 
 use mitra_test_process::command;
 
-/// Advice for a missing tool or library.
 const ADVICE: &str = "this test needs gcc, binutils and libibverbs-dev: run `cargo xtask setup`";
 
 /// Runs a command and returns its standard output.

@@ -101,7 +101,7 @@ struct History {
     now: u64,
     programs: Vec<(Program, Output)>,
     events: Vec<Event>,
-    /// Programs that the store has refused, with the reason.
+    /// Why programs did not commit: the store refused them, or they rolled back.
     refused: Vec<Abort>,
 }
 

@@ -615,8 +615,8 @@ fn nodes_without_the_store_are_found() {
     assert_eq!(store.inspect().store_errors.count, 0, "nobody asks a dead node");
 }
 
-/// The checksums of a record and of a bucket are wrong, and nobody writes them. Transactions end
-/// and free their locks.
+/// The checksums of a record and of a bucket are wrong, although no write is in progress.
+/// Transactions that read them abort and free their locks.
 #[test]
 fn damaged_records_end_transactions() {
     for access in [Access::Read, Access::Update] {

@@ -123,8 +123,9 @@ impl DatagramNetwork {
     /// [`Directory::identify`] does. If the sender is unknown, first handles the messages that have
     /// arrived, because the sender states its addresses before it sends a datagram.
     pub(super) fn identify(&self, rail: usize, (gid, qpn): (Gid, Qpn), to: Gid) -> Option<(Gid, Qpn)> {
-        // A datagram to a group also arrives on rail 0 if the sender's rail is on the same network
-        // as rail 0.
+        // On rail 0, an unknown GID counts as a sender on rail 0. It may be the address of a device
+        // on another rail, because a datagram to a group arrives on all rails of one network. So
+        // the announcements that have arrived are handled first.
         if rail == 0 && is_multicast(to) && !lock(&self.directory).is_known(gid) {
             self.exchange();
         }

@@ -1,7 +1,8 @@
-//! A connection that is made after RTR. A queue pair of a NIC enters RTR and RTS without its peer.
-//! Over several rails, a queue pair needs the peer's connection data. A peer whose last connection
-//! has ended has no data until its program resets it. With such a peer, the queue pair enters RTR
-//! and RTS without the data, continues to query the peer, and connects when the peer answers.
+//! A connection that is made after RTR. A NIC's queue pair enters RTR and RTS whether or not its
+//! peer is ready. A queue pair over several rails needs the peer's connection data, and a peer
+//! whose last connection has ended has none until its program resets its queue pair. Until then,
+//! the queue pair is in RTR or RTS without a connection: it queries the peer, and connects when the
+//! peer answers.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};

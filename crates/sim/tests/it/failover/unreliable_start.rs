@@ -9,7 +9,6 @@ use mitra_verbs::{Data, SendOp};
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// Heartbeats every millisecond.
 fn unreliable() -> Config {
     let mut config =
         Config { service: Service::Unreliable, peer_timeout: Duration::from_millis(200), ..config() };
@@ -81,8 +80,9 @@ fn peer_that_is_never_heard_is_unreachable() {
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
 }
 
-/// After `send_to_unheard_peer`, the end sends at once, and messages to a peer that is not
-/// connected are lost. If the end hears the peer on another rail, messages wait for the move.
+/// After `send_to_unheard_peer`, an end sends on the active rail at once, and loses the messages if
+/// the peer is not connected. Once it hears the peer on another rail only, messages wait until the
+/// connection moves there.
 #[test]
 fn messages_to_an_unheard_peer_are_sent_on_request() {
     let mut pair = VqpPair::new(2, unreliable());

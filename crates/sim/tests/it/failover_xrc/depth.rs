@@ -1,12 +1,10 @@
-//! The depth of the send queue.
-
 use mitra_failover::{BuildError, CompletionLogConfig, Config, Service, VirtualQp};
 use mitra_verbs::Error;
 
 use super::scene::{Kind, SENDS, Scene, config};
 
-/// A request that needs a header takes one entry of the configured depth. A list that does not fit
-/// is not posted.
+/// An XRC message may need a header: a SEND before it, which names its queue. Both together take
+/// one entry of the configured depth. A list that does not fit is not posted.
 #[test]
 fn send_queue_has_the_configured_depth() {
     for kind in [Kind::Send, Kind::SendWithImm] {
@@ -31,12 +29,13 @@ fn send_queue_has_the_configured_depth() {
     }
 }
 
-/// A request may take two entries of a rail's send queue. If the queue is full, the headers wait.
+/// A message and its header take two entries of a rail's send queue, which is no deeper than the
+/// vQP's queue. If the rail's queue is full, they wait.
 #[test]
 fn send_queue_may_be_as_deep_as_that_of_a_nic() {
     let limit = Scene::fault_free(2, config()).sender.domain().limits().wrs;
-    // The kind, whether there is a log, how many requests are signalled, and whether the rail
-    // fails.
+    // The kind, whether there is a log, the number of requests for each signalled one, and whether
+    // the rail fails.
     for (kind, log, one_in, fails) in [
         (Kind::SendWithImm, false, 1, true),
         (Kind::WriteWithImm, true, 7, true),

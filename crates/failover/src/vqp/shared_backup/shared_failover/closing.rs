@@ -44,8 +44,9 @@ impl SharedFailover {
         None
     }
 
-    /// Completes every outstanding request of a closed queue pair. Waits until the operations on
-    /// the backup have ended, because the backup may still access their memory.
+    /// Completes every outstanding request of a closed queue pair. Does nothing while operations on
+    /// the backup are in flight, because the backup may still access the memory of these requests.
+    /// A later poll calls this function again.
     pub(super) fn flush_if_closed(&mut self, dp: &mut MemberPath) {
         if self.on_backup > 0 {
             return;
