@@ -1,7 +1,9 @@
 //! The configuration of a NIC.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use mitra_transport::{NicConfig, Tuning};
 use mitra_verbs::{AtomicScope, Gid, Limits, Mtu};
@@ -33,6 +35,8 @@ pub struct Config {
     pub tuning: Tuning,
     /// Segmentation offload. Default: [`Offload::Auto`].
     pub offload: Offload,
+    /// How datagrams reach the NICs of this host. Default: [`Links::Udp`].
+    pub links: Links,
     /// The pcap file to which the NIC writes every packet that it sends or receives. `None`
     /// captures nothing.
     pub capture: Option<PathBuf>,
@@ -49,6 +53,41 @@ pub enum Offload {
     Off,
 }
 
+/// How datagrams reach the NICs of this host: through shared memory, or over UDP. Shared memory
+/// needs no system call while the receiver polls. It is possible between NICs of one user and one
+/// network namespace. The packets, their faults and their captures are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Links {
+    /// The NIC uses shared memory for the peers that it reaches so, and UDP for the others.
+    Auto,
+    /// The NIC uses shared memory only, and drops the datagrams to other peers.
+    SharedMemory,
+    /// The NIC uses UDP only.
+    #[default]
+    Udp,
+}
+
+impl fmt::Display for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Links::Auto => "auto",
+            Links::SharedMemory => "shm",
+            Links::Udp => "udp",
+        })
+    }
+}
+
+impl FromStr for Links {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Links, String> {
+        [Links::Auto, Links::SharedMemory, Links::Udp]
+            .into_iter()
+            .find(|links| links.to_string() == text)
+            .ok_or_else(|| "expected auto, shm or udp".to_owned())
+    }
+}
+
 impl Config {
     /// Returns the configuration of a NIC at a free loopback address. Only this machine can reach
     /// it.
@@ -63,6 +102,7 @@ impl Config {
             limits: defaults.limits,
             tuning: Tuning { send_window: 1 << 20, ..defaults.tuning },
             offload: Offload::Auto,
+            links: Links::Udp,
             capture: None,
         }
     }

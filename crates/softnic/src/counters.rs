@@ -33,6 +33,8 @@ counters! {
     rx_malformed,
     /// Receive calls that the kernel rejected.
     rx_errors,
+    /// Datagrams received through shared memory, among `rx_datagrams`.
+    rx_shared_memory,
     /// ICMP reports that no process of the sending host has the RoCE port open.
     rx_refusals,
     tx_datagrams,
@@ -40,6 +42,10 @@ counters! {
     tx_bytes,
     /// System calls that sent several datagrams (`UDP_SEGMENT`).
     tx_runs,
+    /// Datagrams sent through shared memory, among `tx_datagrams`.
+    tx_shared_memory,
+    /// Datagrams lost because the receiver has not yet read those before, and its ring is full.
+    tx_ring_full,
     /// Send calls that found the socket's send buffer full. The NIC sends the datagrams later.
     tx_blocked,
     /// Datagrams lost because the kernel rejected them (no route, or longer than the path MTU).

@@ -3,6 +3,7 @@
 mod multicast;
 mod port_refusals;
 mod receive;
+mod shared_memory_io;
 mod transmit;
 
 use core::time::Duration;
@@ -14,6 +15,7 @@ use mitra_transport::fault::{Failure, Faults};
 use mitra_transport::{IpPath, Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
+use crate::Links;
 use crate::Offload;
 use crate::capture::Capture;
 use crate::clock;
@@ -23,6 +25,7 @@ use crate::delay_queue::{DelayQueue, Direction};
 use crate::memory_regions::MemoryRegions;
 use crate::path_cache::PathCache;
 use crate::poll_lease::PollLease;
+use crate::shared_memory::SharedMemoryLinks;
 use crate::spin_policy::SpinPolicy;
 use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::thread_wakeup::{HasThread, ThreadWakeup};
@@ -55,6 +58,14 @@ const MAX_RECEIVES_SETTLE: u32 = 256;
 /// progress thread. The additional receive calls take 1% of the program's time.
 const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
 
+/// While other NICs have links, and the socket had no datagram for [`SOCKET_ACTIVE`], a poller
+/// reads the socket once in this time only, because each read is a system call.
+const MIN_SOCKET_INTERVAL: Duration = Duration::from_micros(20);
+const SOCKET_ACTIVE: Duration = Duration::from_millis(1);
+/// A thread that drives the NIC accepts links of other NICs once in this time. The progress thread
+/// accepts them at once, but may wait for a processor.
+const MIN_ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
+
 /// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path,
 /// `engine/transmit.rs` the transmit path.
 pub(crate) struct Engine {
@@ -79,6 +90,13 @@ pub(crate) struct Engine {
     /// `None` after a reset.
     pub(crate) socket: Option<Arc<RoceSocket>>,
     pub(crate) multicast_groups: Vec<MulticastGroup>,
+    allowed_links: Links,
+    pub(crate) links: SharedMemoryLinks,
+    last_accept: Time,
+    pub(crate) last_lease_check: Time,
+    /// When the socket was last read, and when it last had a datagram.
+    last_socket_look: Time,
+    last_socket_data: Time,
     pub(crate) tx_queue: TxQueue,
     pub(crate) rx_buffer: RxBuffer,
     pub(crate) paths: PathCache,
@@ -109,6 +127,7 @@ impl Engine {
         config: NicConfig,
         socket: Arc<RoceSocket>,
         offload: Offload,
+        (allowed_links, links): (Links, SharedMemoryLinks),
         capture: Option<Capture>,
         async_events: Arc<EventQueue<AsyncEvent>>,
     ) -> Engine {
@@ -133,8 +152,14 @@ impl Engine {
             delay_queue: DelayQueue::default(),
             driver_counters: DriverCounters::default(),
             nic: Nic::new(config),
+            allowed_links,
+            links,
             socket: Some(socket),
             multicast_groups: Vec::new(),
+            last_accept: Time::ZERO,
+            last_lease_check: Time::ZERO,
+            last_socket_look: Time::ZERO,
+            last_socket_data: Time::ZERO,
             tx_queue: TxQueue::new(offload),
             capture,
             async_events,
@@ -155,7 +180,8 @@ impl Engine {
     }
 
     /// Drives one round: receives datagrams, handles timers, sends packets and reports events.
-    /// Returns the number of receive calls that returned data.
+    /// Returns the number of receive calls that returned data, and of datagrams through shared
+    /// memory.
     pub(crate) fn drive(&mut self, now: Time, driver: Driver) -> u32 {
         if !self.dma_ok() {
             return 0;
@@ -169,15 +195,40 @@ impl Engine {
             Driver::Poller => self.poller_receives,
             Driver::Thread => MAX_RECEIVES_THREAD,
         };
+        if now - self.last_accept >= MIN_ACCEPT_INTERVAL {
+            self.last_accept = now;
+            self.links.accept(now);
+        }
+        let mut from_links = self.receive_from_links(now);
+        for _ in 1..if is_late { MAX_RECEIVES_LATE_TIMER } else { 1 } {
+            let received = self.receive_from_links(now);
+            from_links += received;
+            if received == 0 {
+                break;
+            }
+        }
+        self.send_probes(now);
+        let skips_socket = driver == Driver::Poller
+            && !is_late
+            && self.links.incoming_count() > 0
+            && now - self.last_socket_data > SOCKET_ACTIVE
+            && now - self.last_socket_look < MIN_SOCKET_INTERVAL;
         let mut received = 0;
-        while received < max_receives && self.receive(now) {
-            received += 1;
+        if !skips_socket {
+            while received < max_receives && self.receive(now) {
+                received += 1;
+            }
+            received += self.receive_multicast(now, max_receives);
+            self.last_socket_look = now;
+            if received > 0 {
+                self.last_socket_data = now;
+            }
+            if driver == Driver::Poller {
+                let next = if received < max_receives { received } else { received * 2 };
+                self.poller_receives = next.clamp(1, MAX_RECEIVES_POLLER);
+            }
         }
-        received += self.receive_multicast(now, max_receives);
-        if driver == Driver::Poller {
-            let next = if received < max_receives { received } else { received * 2 };
-            self.poller_receives = next.clamp(1, MAX_RECEIVES_POLLER);
-        }
+        received += from_links;
         if due.is_some() {
             self.nic.handle_timeout(now);
         }
@@ -257,7 +308,11 @@ impl Engine {
         if !self.dma_ok() {
             return None;
         }
-        [self.nic.poll_timeout(), self.delay_queue.next_due()].into_iter().flatten().min()
+        let links = self.links.next_due(self.last_drive);
+        // A ring has room again without an event.
+        let is_ring_full = self.tx_queue.is_blocked_by_link().then_some(self.last_drive);
+        let due = [self.nic.poll_timeout(), self.delay_queue.next_due(), links, is_ring_full];
+        due.into_iter().flatten().min()
     }
 
     /// Sends or executes the delayed datagrams that are due.
@@ -269,7 +324,7 @@ impl Engine {
             }
             match delayed.direction {
                 Direction::Transmit(class) => {
-                    self.send_one(delayed.peer, class, &mut delayed.datagram.into_vec(), None)
+                    self.send_one(now, delayed.peer, class, &mut delayed.datagram.into_vec(), None)
                 }
                 Direction::Receive(group, traffic_class) => {
                     let peer = IpPath { address: delayed.peer, traffic_class };
@@ -333,8 +388,9 @@ impl Engine {
     /// have done both by then.
     pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
+            self.links.accept(now);
             for _ in 0..MAX_RECEIVES_SETTLE {
-                if !self.receive(now) {
+                if self.receive_from_links(now) == 0 && !self.receive(now) {
                     break;
                 }
             }
@@ -346,7 +402,7 @@ impl Engine {
     /// Replaces the socket by one that is bound to another address, and joins the multicast groups
     /// there. If the NIC cannot join a group there, it still receives the group on the old
     /// interface.
-    pub(crate) fn replace_socket(&mut self, socket: Arc<RoceSocket>) {
+    pub(crate) fn replace_socket(&mut self, socket: Arc<RoceSocket>, links: SharedMemoryLinks) {
         self.transmit(clock::now());
         if self.socket.as_ref().is_some_and(|old| old.receives_traffic_classes()) {
             socket.receive_traffic_classes();
@@ -355,6 +411,8 @@ impl Engine {
         self.paths = PathCache::new(address);
         self.rx_buffer.use_new_socket();
         self.rejoin_multicast(address.ip());
+        self.links.close_all();
+        self.links = links;
         self.socket = Some(socket);
         self.nic.change_gid(address.ip().into());
     }
@@ -363,6 +421,7 @@ impl Engine {
     /// `None` if the NIC was closed before.
     pub(crate) fn close(&mut self) -> Option<Arc<RoceSocket>> {
         self.multicast_groups.clear();
+        self.links.close_listener();
         self.memory.clear();
         self.completion_queues.disarm_all();
         self.flush_capture();

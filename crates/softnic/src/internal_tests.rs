@@ -20,7 +20,8 @@ struct LoopbackNic {
 
 impl LoopbackNic {
     fn new(memory: &Arc<Buffer>, atomic_scope: AtomicScope) -> LoopbackNic {
-        let nic = SoftNic::open(Config { atomic_scope, ..Config::loopback() }).unwrap();
+        let nic =
+            SoftNic::open(Config { atomic_scope, links: crate::Links::Udp, ..Config::loopback() }).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let channel = nic.create_completion_channel().unwrap();
@@ -159,12 +160,14 @@ fn thread_drives_nic_for_lease_holder_that_does_not() {
     sender.send_to(&[0; 8], address).unwrap();
     // The holder drove the NIC recently, so the thread does not receive the datagram.
     engine.last_poll_drive = Some((loopback.cq, now + Duration::from_secs(1)));
+    engine.last_lease_check = Time::ZERO;
     let _ = shared.run_round(&mut engine);
     assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before));
     // The holder has not driven the NIC for long, and keeps the lease by polls that find
     // completions.
     engine.last_poll_drive = Some((loopback.cq, Time::ZERO));
     (0..100).for_each(|_| engine.lease.record_poll());
+    engine.last_lease_check = Time::ZERO;
     let _ = shared.run_round(&mut engine);
     assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before + 1));
 }

@@ -16,12 +16,14 @@ mod held_ports;
 mod interfaces;
 #[cfg(test)]
 mod internal_tests;
+mod last_hit_cache;
 mod link_watch;
 mod memory_regions;
 mod path_cache;
 mod poll_lease;
 mod progress_thread;
 mod roce_port_users;
+mod shared_memory;
 mod soft_nic;
 mod spin_policy;
 mod thread_cpu_clock;
@@ -29,7 +31,7 @@ mod thread_wakeup;
 mod udp_socket;
 
 pub use completion_channel::SoftCompletionChannel;
-pub use config::{Config, Offload};
+pub use config::{Config, Links, Offload};
 pub use error::OpenError;
 pub use fault_injection::RailFaults;
 pub use interfaces::{Interface, interface_index, interface_of, interfaces, live_interface};

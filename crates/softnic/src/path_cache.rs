@@ -1,18 +1,15 @@
 //! Caches of the paths to and from peers. A path has the peer's address and the ICRC state. A
 //! receive path also has the state of the peer's IPv4 identifications.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use mitra_verbs::Gid;
 use mitra_wire::{IcrcPath, ROCE_PORT, Verdict};
 use nix::sys::socket::SockaddrStorage;
 
+use crate::last_hit_cache::LastHitCache;
 use crate::udp_socket::MAX_GSO_SEGMENTS;
 
-/// The capacity of a cache, in paths. A full cache is cleared.
-const MAX_PATHS: usize = 4096;
 /// The number of consecutive packets with unexpected identifications after which the NIC no longer
 /// treats a sender as predictable. The NIC accepts the last of these packets and drops the others.
 const ACCEPT_AFTER: u8 = 3;
@@ -23,39 +20,6 @@ pub(crate) struct PathCache {
     /// The key is the sender and the destination, which is the NIC's own address or a multicast
     /// group.
     rx: LastHitCache<(SocketAddr, SocketAddr), RxPath>,
-}
-
-/// A bounded map that finds the entry of the last lookup without hashing.
-struct LastHitCache<K, V> {
-    index: HashMap<K, usize>,
-    entries: Vec<(K, V)>,
-    last_hit: usize,
-}
-
-impl<K: Copy + Eq + Hash, V> LastHitCache<K, V> {
-    fn new() -> LastHitCache<K, V> {
-        LastHitCache { index: HashMap::new(), entries: Vec::new(), last_hit: 0 }
-    }
-
-    fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
-        if self.entries.get(self.last_hit).is_none_or(|(last, _)| *last != key) {
-            self.last_hit = match self.index.get(&key) {
-                Some(&index) => index,
-                None => self.insert(key, make()),
-            };
-        }
-        &mut self.entries[self.last_hit].1
-    }
-
-    fn insert(&mut self, key: K, value: V) -> usize {
-        if self.entries.len() >= MAX_PATHS {
-            self.index.clear();
-            self.entries.clear();
-        }
-        self.index.insert(key, self.entries.len());
-        self.entries.push((key, value));
-        self.entries.len() - 1
-    }
 }
 
 pub(crate) struct TxPath {
@@ -109,6 +73,11 @@ impl PathCache {
 }
 
 impl RxPath {
+    /// Sets the ICRC of a datagram that came without one.
+    pub(crate) fn seal(&self, datagram: &mut [u8]) {
+        self.icrc.seal(datagram, 0);
+    }
+
     fn new(from: SocketAddr, to: SocketAddr) -> RxPath {
         RxPath {
             gid: Gid::from(from.ip()),
@@ -217,15 +186,5 @@ mod tests {
         datagram[20] ^= 4;
         assert_eq!(path.check(&datagram, 0), IcrcCheck::Bad);
         assert_eq!(path.check(&datagram[..15], 0), IcrcCheck::TooShort);
-    }
-
-    #[test]
-    fn cache_of_senders_is_bounded() {
-        let mut paths = PathCache::new("127.1.0.2:4791".parse().unwrap());
-        for port in 1..=u16::MAX {
-            let local = paths.local;
-            paths.rx(SocketAddr::new(IpAddr::from([127, 1, 0, 1]), port), local);
-            assert!(paths.rx.entries.len() <= MAX_PATHS && paths.rx.index.len() <= MAX_PATHS);
-        }
     }
 }

@@ -17,7 +17,7 @@
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
@@ -123,10 +123,26 @@ pub(crate) struct WakeConditions {
     socket: Option<Arc<RoceSocket>>,
     /// The sockets of multicast groups; empty if `socket` is `None`.
     multicast_sockets: Vec<Arc<RoceSocket>>,
+    /// The descriptors of the links through shared memory. While no poller holds the lease, the
+    /// other NICs also signal new datagrams by them.
+    ring_descriptors: Vec<Arc<OwnedFd>>,
     /// Whether the thread also wakes when `socket` becomes writable, because packets wait for space
     /// in its send buffer.
     tx_blocked: bool,
     until: Option<Time>,
+}
+
+impl WakeConditions {
+    /// The conditions while a poller holds the lease.
+    fn under_lease(engine: &mut Engine, now: Time) -> WakeConditions {
+        WakeConditions {
+            socket: None,
+            multicast_sockets: Vec::new(),
+            ring_descriptors: engine.links.descriptors(now),
+            tx_blocked: false,
+            until: Some(engine.last_lease_check + CHECK_INTERVAL),
+        }
+    }
 }
 
 /// The causes that have ended a sleep of the progress thread.
@@ -135,6 +151,8 @@ struct Woken {
     is_signalled: bool,
     /// The error queue of the NIC's socket has an entry.
     has_socket_error: bool,
+    /// A link through shared memory has an event.
+    has_ring_event: bool,
     /// An interface has changed.
     has_link_change: bool,
 }
@@ -202,11 +220,14 @@ impl SharedNic {
         self.signal.wake();
     }
 
-    /// Wakes the progress thread if no poller holds the lease and the NIC has work before the
-    /// thread would wake.
+    /// Wakes the progress thread if no poller holds the lease, and the NIC has work before the
+    /// thread would wake, or the thread sleeps on links that have changed.
     pub(crate) fn wake_if_due(&self, engine: &mut Engine) {
         if engine.lease.is_held() {
             return;
+        }
+        if engine.links.take_change() {
+            return self.wake();
         }
         let Some(due) = engine.next_due() else { return };
         if engine.thread_wakeup.must_wake(due) {
@@ -243,7 +264,11 @@ impl SharedNic {
             }
             return Step::Worked;
         };
-        let Woken { is_signalled, has_socket_error, has_link_change } = self.sleep(&conditions);
+        let Woken { is_signalled, has_socket_error, has_ring_event, has_link_change } =
+            self.sleep(&conditions);
+        if has_ring_event && let Ok(mut engine) = self.lock() {
+            engine.links.handle_events(clock::now());
+        }
         if has_link_change {
             self.read_interface(true);
         }
@@ -257,6 +282,15 @@ impl SharedNic {
     /// Runs one round. Returns what the thread sleeps on, or `None` if it runs another round first.
     pub(crate) fn run_round(&self, engine: &mut Engine) -> Option<WakeConditions> {
         let now = clock::now();
+        engine.links.end_sleep();
+        let is_check_due = now - engine.last_lease_check >= CHECK_INTERVAL / 2;
+        if is_check_due {
+            engine.last_lease_check = now;
+        }
+        // The events of links wake the thread earlier.
+        if !is_check_due && engine.lease.is_held() && engine.host_access().is_ok() {
+            return Some(WakeConditions::under_lease(engine, now));
+        }
         if engine.lease.check() && engine.host_access().is_ok() {
             // A lease holder whose polls all find completions does not drive the NIC, and a holder
             // that waits for data in memory does not poll when the data arrives. In both cases the
@@ -271,12 +305,7 @@ impl SharedNic {
             if !engine.lease.is_held() {
                 return None;
             }
-            return Some(WakeConditions {
-                socket: None,
-                multicast_sockets: Vec::new(),
-                tx_blocked: false,
-                until: Some(now + CHECK_INTERVAL),
-            });
+            return Some(WakeConditions::under_lease(engine, now));
         }
         if engine.drive(now, Driver::Thread) > 0 {
             engine.spin_policy.record_receive(now);
@@ -287,13 +316,18 @@ impl SharedNic {
         {
             return None;
         }
+        let is_alive = engine.dma_ok();
+        // A ring that is full has room again soon, without a wake-up.
+        if is_alive && (engine.tx_queue.is_blocked_by_link() || !engine.links.begin_sleep()) {
+            return None;
+        }
         engine.flush_capture();
         let is_active = now - engine.last_active < ACTIVE_PERIOD;
         let next_check = is_active.then_some(now + MAX_SLEEP_WHEN_ACTIVE);
-        let is_alive = engine.dma_ok();
         Some(WakeConditions {
             socket: engine.socket.clone().filter(|_| is_alive),
             multicast_sockets: if is_alive { engine.multicast_sockets() } else { Vec::new() },
+            ring_descriptors: if is_alive { engine.links.descriptors(now) } else { Vec::new() },
             tx_blocked: engine.tx_queue.is_blocked(),
             until: [next_check, engine.next_due()].into_iter().flatten().min(),
         })
@@ -330,6 +364,11 @@ impl SharedNic {
         fds.extend(sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN | writable)));
         let multicast = conditions.multicast_sockets.iter();
         fds.extend(multicast.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        let links_at = fds.len();
+        fds.extend(
+            conditions.ring_descriptors.iter().map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)),
+        );
+        let links_end = fds.len();
         fds.extend(self.link_watch.as_ref().map(|watch| PollFd::new(watch.as_fd(), PollFlags::POLLIN)));
         // An error only ends the sleep early.
         let _ = ppoll(&mut fds, timeout, None);
@@ -339,6 +378,7 @@ impl SharedNic {
         Woken {
             is_signalled: is_ready(&fds[0]),
             has_socket_error: socket.and_then(PollFd::revents).is_some_and(has_error),
+            has_ring_event: fds[links_at..links_end].iter().any(is_ready),
             has_link_change: self.link_watch.is_some() && fds.last().is_some_and(is_ready),
         }
     }

@@ -20,8 +20,9 @@ use crate::fault_injection::RailFaults;
 use crate::held_ports::{self, HeldPort};
 use crate::interfaces::{interface_of, not_local};
 use crate::progress_thread::SharedNic;
+use crate::shared_memory::SharedMemoryLinks;
 use crate::udp_socket::RoceSocket;
-use crate::{Config, clock};
+use crate::{Config, Links, clock};
 
 /// The largest send window is the size of the receive buffer divided by this. The kernel charges a
 /// datagram outside a `UDP_GRO` run with twice its length, and several senders share the buffer.
@@ -35,6 +36,7 @@ pub struct SoftNic {
     attr: DeviceAttr,
     /// Locked while the address changes.
     address: Mutex<IpAddr>,
+    links: Links,
     send_window: u32,
     receive_buffer_size: usize,
     shared: Arc<SharedNic>,
@@ -54,6 +56,8 @@ impl SoftNic {
         config.address.into_iter().for_each(held_ports::release);
         let socket = RoceSocket::open(config.address)?;
         let ip = socket.address().ip();
+        let links = SharedMemoryLinks::open(ip.into(), config.links)
+            .with_operation("listening for links through shared memory")?;
         let max_mtu = port_mtu(ip, config.max_mtu)?;
         let name = config.name.unwrap_or_else(|| format!("mitra-{ip}"));
         let mut seed = [0; 32];
@@ -76,7 +80,14 @@ impl SoftNic {
             None => None,
         };
         let async_events = Arc::new(EventQueue::new(MAX_EVENTS).with_operation("creating an eventfd")?);
-        let engine = Engine::new(nic, Arc::new(socket), config.offload, capture, Arc::clone(&async_events));
+        let engine = Engine::new(
+            nic,
+            Arc::new(socket),
+            config.offload,
+            (config.links, links),
+            capture,
+            Arc::clone(&async_events),
+        );
         let attr = engine.nic.attr().clone();
         let shared = Arc::new(
             SharedNic::new(engine, Arc::clone(&async_events)).with_operation("creating an eventfd")?,
@@ -86,6 +97,7 @@ impl SoftNic {
         Ok(Arc::new(SoftNic {
             attr,
             address: Mutex::new(ip),
+            links: config.links,
             send_window,
             receive_buffer_size,
             shared,
@@ -165,6 +177,8 @@ impl SoftNic {
         let socket = RoceSocket::open(address)?;
         let address = socket.address().ip();
         let port = port_mtu(address, None)?;
+        let links = SharedMemoryLinks::open(address.into(), self.links)
+            .with_operation("listening for links through shared memory")?;
         let changed = self.host_call(|engine, _| {
             if port < engine.nic.query_port().max_mtu {
                 return Ok(Err(OpenError::UnusableAddress {
@@ -172,7 +186,7 @@ impl SoftNic {
                     reason: "its interface has a smaller MTU than the NIC's port; raise it",
                 }));
             }
-            engine.replace_socket(Arc::new(socket));
+            engine.replace_socket(Arc::new(socket), links);
             Ok(Ok(()))
         });
         changed.map_err(|dead: Error| OpenError::System {
@@ -211,6 +225,7 @@ impl SoftNic {
     pub fn settle(&self) {
         if let Some(mut engine) = self.shared.try_lock() {
             engine.settle(clock::now());
+            self.shared.wake_if_due(&mut engine);
         }
     }
 
@@ -242,7 +257,8 @@ impl SoftNic {
     }
 
     /// Closes the NIC permanently. On return the NIC has released the registered memory, and its
-    /// thread has ended. Returns the NIC's socket, or `None` if the NIC was closed before.
+    /// thread has ended. Returns the NIC's socket, or `None` if the NIC was closed before. The
+    /// caller closes or holds the socket, and then closes the links ([`SoftNic::close_links`]).
     fn close(&self, settles: bool) -> Option<Arc<RoceSocket>> {
         if self.shared.is_forked_child() {
             // The parent owns the thread, and the lock may be in any state.
@@ -261,6 +277,12 @@ impl SoftNic {
             let _ = thread.join();
         }
         socket
+    }
+
+    /// Closes the links of a closed NIC. Their peers ask the port whether the process has ended as
+    /// soon as a link closes, so the port must be closed, or held, before.
+    fn close_links(&self) {
+        self.shared.lock_to_close().0.links.close_all();
     }
 }
 
@@ -292,7 +314,11 @@ fn port_mtu(ip: IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
 
 impl Drop for SoftNic {
     fn drop(&mut self) {
-        self.close(true);
+        let socket = self.close(true);
+        if socket.is_some() {
+            drop(socket);
+            self.close_links();
+        }
     }
 }
 

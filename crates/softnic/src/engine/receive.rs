@@ -68,6 +68,23 @@ impl RxBuffer {
         }
     }
 
+    /// Exchanges the buffer for the other one, whose content stays.
+    pub(super) fn swap(&mut self) {
+        std::mem::swap(&mut self.bytes, &mut self.earlier);
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; MAX_RECEIVE].into();
+        }
+    }
+
+    /// Takes the buffer out, to be put back.
+    pub(super) fn take(&mut self) -> Box<[u8]> {
+        std::mem::take(&mut self.bytes)
+    }
+
+    pub(super) fn put_back(&mut self, bytes: Box<[u8]>) {
+        self.bytes = bytes;
+    }
+
     /// Returns the buffer for a receive call. [`Engine::process_received`] reads the data from it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
@@ -76,7 +93,7 @@ impl RxBuffer {
 
 /// Returns whether a datagram is a positive acknowledgement. A NAK may end the queue pair, and the
 /// NIC would then drop the requests that arrived before the NAK.
-fn is_ack(datagram: &[u8]) -> bool {
+pub(super) fn is_ack(datagram: &[u8]) -> bool {
     datagram.len() == ACK_LEN
         && Packet::parse(&datagram[..ACK_LEN - ICRC_LEN]).is_ok_and(|packet| {
             matches!(packet.message, Message::Ack(Aeth { syndrome: Syndrome::Ack { .. }, .. }))
@@ -114,10 +131,7 @@ impl Engine {
         if buffer.overtakers >= MAX_OVERTAKERS_WITHOUT_GRO {
             socket.enable_gro(&mut buffer.gro);
         }
-        std::mem::swap(&mut buffer.bytes, &mut buffer.earlier);
-        if buffer.bytes.is_empty() {
-            buffer.bytes = vec![0; MAX_RECEIVE].into();
-        }
+        buffer.swap();
         let mut next = socket.receive(&mut buffer.bytes, &mut buffer.gro);
         while matches!(next, Err(Errno::EAGAIN)) && wait_until.is_some_and(|until| clock::now() < until) {
             std::thread::yield_now();
@@ -134,25 +148,27 @@ impl Engine {
         if let Some(ack) = next.take_if(is_next_ack) {
             self.process_received(now, local, None, ack);
         }
-        self.swap_buffers();
+        self.rx_buffer.swap();
         self.process_received(now, local, None, received);
         if let Some(next) = next {
-            self.swap_buffers();
+            self.rx_buffer.swap();
             self.process_received(now, local, None, next);
         }
         true
     }
 
-    fn swap_buffers(&mut self) {
-        std::mem::swap(&mut self.rx_buffer.bytes, &mut self.rx_buffer.earlier);
-    }
-
     /// Returns whether the NIC must look for an acknowledgement in the socket and handle it before
     /// this datagram. False for a run, which contains its acknowledgement.
     fn may_overtake_ack(&self, received: &Received) -> bool {
-        let datagram = &self.rx_buffer.bytes[..received.len];
         received.segment_len.is_none_or(|len| len >= received.len)
-            && datagram.len() > ICRC_LEN
+            && self.datagram_may_overtake_ack(received.len)
+    }
+
+    /// Returns whether the next datagram may be an acknowledgement that the NIC must handle before
+    /// the datagram of `len` bytes in the buffer.
+    pub(super) fn datagram_may_overtake_ack(&self, len: usize) -> bool {
+        let datagram = &self.rx_buffer.bytes[..len];
+        datagram.len() > ICRC_LEN
             && opcode::completes_receive(datagram[0])
             && Packet::parse(&datagram[..datagram.len() - ICRC_LEN])
                 .is_ok_and(|packet| self.nic.may_overtake_ack(&packet))
@@ -230,14 +246,19 @@ impl Engine {
                 return;
             }
         }
+        self.process_packet(now, peer, destination.group, datagram);
+    }
+
+    /// Executes the packet of a datagram, whose ICRC was checked.
+    pub(super) fn process_packet(&mut self, now: Time, peer: IpPath, group: Option<Gid>, datagram: &[u8]) {
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
             self.driver_counters.rx_malformed += 1;
             return;
         };
         if self.faults.is_idle() {
-            self.dispatch(now, peer, destination.group, &packet);
+            self.dispatch(now, peer, group, &packet);
         } else {
-            self.execute_with_faults(now, peer, destination.group, datagram, &packet);
+            self.execute_with_faults(now, peer, group, datagram, &packet);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The transmit path: from the transport through fault injection and the ICRC to the socket, in as
-//! few system calls as possible.
+//! few system calls as possible. [`shared_memory_io`](super::shared_memory_io) sends to the NICs of
+//! this host.
 
 use mitra_transport::TxBatch;
 use mitra_transport::fault::Verdict;
@@ -24,14 +25,16 @@ const MIN_PAIR_LEN: usize = 1000;
 
 /// Packets that the transport has produced and the socket has not yet taken.
 pub(crate) struct TxQueue {
-    batch: TxBatch,
+    pub(super) batch: TxBatch,
     /// The index of the first datagram of the batch that is not sent.
-    next: usize,
+    pub(super) next: usize,
     /// Whether the NIC uses `UDP_SEGMENT`. Cleared if the kernel rejects it.
     use_gso: bool,
     /// The number of send calls in a row that have reported an ICMP message about an earlier
     /// datagram.
     icmp_errors: u32,
+    /// Whether the next datagram waits for space in a ring.
+    is_link_full: bool,
 }
 
 /// The maximum number of send calls that are repeated because they have reported ICMP messages
@@ -40,21 +43,32 @@ const MAX_ICMP_ERRORS: u32 = 4;
 
 impl TxQueue {
     pub(crate) fn new(offload: Offload) -> TxQueue {
-        TxQueue { batch: TxBatch::new(), next: 0, use_gso: offload == Offload::Auto, icmp_errors: 0 }
+        TxQueue {
+            batch: TxBatch::new(),
+            next: 0,
+            use_gso: offload == Offload::Auto,
+            icmp_errors: 0,
+            is_link_full: false,
+        }
     }
 
     /// Returns whether a datagram of the batch is not sent. After [`Engine::transmit`], such a
-    /// datagram waits for space in the socket's send buffer.
+    /// datagram waits for space in the socket's send buffer, or in a ring.
     pub(crate) fn is_blocked(&self) -> bool {
         self.next < self.batch.ends.len()
     }
+
+    /// Returns whether the next datagram waits for space in a ring.
+    pub(crate) fn is_blocked_by_link(&self) -> bool {
+        self.is_blocked() && self.is_link_full
+    }
 }
 
-enum SendResult {
+pub(super) enum SendResult {
     /// The number of datagrams to remove from the queue, because the kernel has taken them or they
     /// are lost.
     Consumed(usize),
-    /// The socket's send buffer is full.
+    /// The socket's send buffer, or the ring, is full.
     Blocked,
 }
 
@@ -67,7 +81,7 @@ impl Engine {
         loop {
             while self.tx_queue.is_blocked() {
                 let result =
-                    if self.faults.is_idle() { self.send_next() } else { self.send_next_with_faults(now) };
+                    if self.faults.is_idle() { self.send_next(now) } else { self.send_next_with_faults(now) };
                 match result {
                     SendResult::Consumed(count) => self.tx_queue.next += count,
                     SendResult::Blocked => {
@@ -85,9 +99,14 @@ impl Engine {
 
     /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or
     /// a single datagram.
-    fn send_next(&mut self) -> SendResult {
+    fn send_next(&mut self, now: Time) -> SendResult {
+        let by_link = self.send_by_link(now);
+        self.tx_queue.is_link_full = matches!(by_link, Some(SendResult::Blocked));
+        if let Some(result) = by_link {
+            return result;
+        }
         let Some(socket) = &self.socket else { return SendResult::Blocked };
-        let TxQueue { batch, next, use_gso, icmp_errors } = &mut self.tx_queue;
+        let TxQueue { batch, next, use_gso, icmp_errors, .. } = &mut self.tx_queue;
         let path = self.paths.tx(batch.destination);
         socket.set_traffic_class(batch.traffic_class);
         let ends = &batch.ends[*next..];
@@ -178,16 +197,16 @@ impl Engine {
         };
         let tap = self.faults.transmit(&packet);
         match tap.verdict {
-            Verdict::Pass => self.send_one(peer, class, &mut datagram, None),
+            Verdict::Pass => self.send_one(now, peer, class, &mut datagram, None),
             Verdict::Drop => self.driver_counters.fault_dropped += 1,
             Verdict::Corrupt(bit) => {
                 self.driver_counters.fault_corrupted += 1;
-                self.send_one(peer, class, &mut datagram, Some(bit));
+                self.send_one(now, peer, class, &mut datagram, Some(bit));
             }
             Verdict::Duplicate => {
                 self.driver_counters.fault_duplicated += 1;
-                self.send_one(peer, class, &mut datagram, None);
-                self.send_one(peer, class, &mut datagram, None);
+                self.send_one(now, peer, class, &mut datagram, None);
+                self.send_one(now, peer, class, &mut datagram, None);
             }
             Verdict::Delay(by) => {
                 match self.delay_queue.push(now + by, Direction::Transmit(class), peer, &datagram) {
@@ -202,14 +221,24 @@ impl Engine {
 
     /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the
     /// socket does not take the datagram, the datagram is lost.
-    pub(crate) fn send_one(&mut self, peer: Gid, traffic_class: u8, datagram: &mut [u8], flip: Option<u32>) {
-        let Some(socket) = &self.socket else { return };
-        let path = self.paths.tx(peer);
-        socket.set_traffic_class(traffic_class);
-        path.icrc.seal(datagram, 0);
+    pub(crate) fn send_one(
+        &mut self,
+        now: Time,
+        peer: Gid,
+        traffic_class: u8,
+        datagram: &mut [u8],
+        flip: Option<u32>,
+    ) {
+        self.paths.tx(peer).icrc.seal(datagram, 0);
         if let Some(bit) = flip {
             flip_bit(datagram, bit);
         }
+        if self.send_one_by_link(now, peer, traffic_class, datagram) {
+            return;
+        }
+        let Some(socket) = &self.socket else { return };
+        socket.set_traffic_class(traffic_class);
+        let path = self.paths.tx(peer);
         let mut sent = socket.send(datagram, &path.socket_address);
         let (local, address, socket_address) = (socket.address(), path.address, path.socket_address);
         while sent.is_err_and(|error| error != Errno::EAGAIN) && self.is_about_earlier_datagram() {
@@ -235,7 +264,7 @@ pub(crate) fn flip_bit(datagram: &mut [u8], bit: u32) {
 }
 
 /// Returns the offset of a datagram, from the end offsets of all datagrams.
-fn datagram_start(ends: &[u32], index: usize) -> usize {
+pub(super) fn datagram_start(ends: &[u32], index: usize) -> usize {
     index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)
 }
 

@@ -302,6 +302,7 @@ impl Provider for SoftNic {
     fn reset(&self) -> Result<()> {
         if let Some(socket) = self.close(false) {
             *self.held_port.lock().unwrap_or_else(PoisonError::into_inner) = Some(HeldPort::new(socket));
+            self.close_links();
         }
         Ok(())
     }

@@ -38,13 +38,23 @@ impl Default for LinkAttr {
     }
 }
 
+/// The configuration of a NIC at a free loopback address, with the links of this test program.
+pub fn loopback() -> Config {
+    Config { links: crate::LINKS, ..Config::loopback() }
+}
+
+/// The configuration of a NIC at an address, with the links of this test program.
+pub fn at(address: IpAddr) -> Config {
+    Config { address: Some(address), ..loopback() }
+}
+
 pub fn open(config: Config) -> Arc<SoftNic> {
     SoftNic::open(config).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Returns two connected endpoints, each on its own NIC.
 pub fn connected_pair() -> (Endpoint, Endpoint) {
-    connected_pair_with(Config::loopback(), Config::loopback(), LinkAttr::default())
+    connected_pair_with(loopback(), loopback(), LinkAttr::default())
 }
 
 pub fn connected_pair_with(a: Config, b: Config, link: LinkAttr) -> (Endpoint, Endpoint) {

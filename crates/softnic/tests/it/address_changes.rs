@@ -5,24 +5,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::*;
 
-use crate::common::{Endpoint, LinkAttr, connect, connected_pair, open, poll_until};
+use crate::common::{Endpoint, LinkAttr, connect, connected_pair, loopback, open, poll_until};
 
 /// Returns a loopback address that no NIC has: the NIC that had it is closed.
 fn free_address() -> IpAddr {
-    open(Config::loopback()).address()
+    open(loopback()).address()
 }
 
 #[test]
 fn new_address_is_reported_and_used() {
-    let peer = Endpoint::new(open(Config::loopback()));
-    let nic = open(Config::loopback());
+    let peer = Endpoint::new(open(loopback()));
+    let nic = open(loopback());
     let (old, new) = (nic.address(), free_address());
     nic.change_address(new).unwrap();
     assert_eq!((nic.address(), nic.query_port().unwrap().gid), (new, new.into()));
     assert_eq!(nic.poll_async_event(), Some(AsyncEvent::GidChange));
     assert_eq!(nic.poll_async_event(), None);
     poll_until("the release of the old address", || {
-        SoftNic::open(Config { address: Some(old), ..Config::loopback() }).is_ok()
+        SoftNic::open(Config { address: Some(old), ..loopback() }).is_ok()
     });
     let end = Endpoint::new(nic);
     connect(&end, &peer, LinkAttr::default());
@@ -34,7 +34,7 @@ fn new_address_is_reported_and_used() {
 
 #[test]
 fn free_loopback_address_is_found() {
-    let nic = open(Config::loopback());
+    let nic = open(loopback());
     let old = nic.address();
     nic.change_address(None).unwrap();
     assert!(nic.address().is_loopback() && nic.address() != old, "{}", nic.address());
@@ -73,7 +73,7 @@ fn unusable_address_is_refused_and_the_old_one_stays() {
 /// Nobody polls: the progress thread listens on the new socket.
 #[test]
 fn progress_thread_follows() {
-    let (a, b) = (Endpoint::new(open(Config::loopback())), Endpoint::new(open(Config::loopback())));
+    let (a, b) = (Endpoint::new(open(loopback())), Endpoint::new(open(loopback())));
     b.nic.change_address(free_address()).unwrap();
     connect(&a, &b, LinkAttr::default());
     a.fill(0, 8, 3);

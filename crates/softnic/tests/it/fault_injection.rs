@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Endpoint, LinkAttr, TIMEOUT, connect, connected_pair, connected_pair_with, open, pattern, sleep_until,
+    Endpoint, LinkAttr, TIMEOUT, at, connect, connected_pair, connected_pair_with, loopback, open, pattern,
+    sleep_until,
 };
-use mitra_softnic::Config;
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 const FEW_RETRIES: LinkAttr = LinkAttr { mtu: Mtu::M1024, timeout: 12, retry_cnt: 2 };
 
 fn pair_with_few_retries() -> (Endpoint, Endpoint) {
-    connected_pair_with(Config::loopback(), Config::loopback(), FEW_RETRIES)
+    connected_pair_with(loopback(), loopback(), FEW_RETRIES)
 }
 
 fn is_dead(end: &Endpoint) -> bool {
@@ -142,7 +142,7 @@ fn address_is_free_after_reset() {
     let ip = b.ip();
     b.nic.reset().unwrap();
     assert!(is_dead(&b));
-    let replacement = Endpoint::new(open(Config::at(ip)));
+    let replacement = Endpoint::new(open(at(ip)));
     a.nic.modify_qp(a.qp, &QpAttr::to(QpState::Reset)).unwrap();
     connect(&a, &replacement, LinkAttr::default());
     a.post(1, SendOp::Write(replacement.mr.remote(0)), 0, 8);
@@ -152,7 +152,7 @@ fn address_is_free_after_reset() {
 /// Sends a WRITE of five packets, during which a trigger fires at one end. Checks that exactly
 /// `executed` packets are in memory, and that the requester gets no successful completion.
 fn check_trigger_during_write(trigger: Trigger, at_requester: bool, executed: usize) {
-    let (a, b) = connected_pair_with(Config::loopback(), Config::loopback(), MTU_1024);
+    let (a, b) = connected_pair_with(loopback(), loopback(), MTU_1024);
     let first = b.nic.query_qp(b.qp).unwrap().rq_psn;
     let failing = if at_requester { &a } else { &b };
     failing.nic.faults().arm(trigger);
@@ -212,11 +212,11 @@ fn deferred_write_is_lost_if_nic_dies() {
 
 #[test]
 fn deferred_writes_are_visible_to_nic_and_placed_after_heal() {
-    let nic = open(Config::loopback());
+    let nic = open(loopback());
     let channel = nic.create_completion_channel().unwrap();
     let cq = nic.create_cq(64, Some(&channel)).unwrap();
     let b = Endpoint::with(nic, std::sync::Arc::new(Buffer::new(crate::common::MEMORY_SIZE)), cq);
-    let a = Endpoint::new(open(Config::loopback()));
+    let a = Endpoint::new(open(loopback()));
     connect(&a, &b, LinkAttr::default());
     b.nic.req_notify_cq(cq, false).unwrap();
     b.post_recv(5, 64, 8);
@@ -259,11 +259,8 @@ fn qp_error_state_places_deferred_writes() {
 
 #[test]
 fn noisy_link_executes_operations_exactly_once() {
-    let (a, b) = connected_pair_with(
-        Config::loopback(),
-        Config::loopback(),
-        LinkAttr { mtu: Mtu::M1024, ..LinkAttr::default() },
-    );
+    let (a, b) =
+        connected_pair_with(loopback(), loopback(), LinkAttr { mtu: Mtu::M1024, ..LinkAttr::default() });
     let noise = Noise {
         drop_ppm: 25_000,
         duplicate_ppm: 25_000,

@@ -3,6 +3,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use mitra_softnic::Links;
+
+const LINKS: Links = Links::Auto;
+
 mod address_changes;
 mod fault_injection;
 mod malformed_packets;
@@ -10,5 +14,6 @@ mod multicast;
 mod pcap_capture;
 mod port_refusals;
 mod progress_and_events;
+mod shared_memory;
 mod traffic_class;
 mod verbs_operations;

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use crate::common::{Endpoint, connected_pair, sleep_until};
+use crate::common::{Endpoint, connected_pair, loopback, sleep_until};
 use mitra_prng::Prng;
 use mitra_verbs::*;
 use mitra_wire::{IcrcPath, Message, Packet, ROCE_PORT, Reth, Transport};
@@ -123,7 +123,7 @@ fn random_datagrams_of_every_length_do_no_harm() {
 fn idents_of_counting_sender_are_solved() {
     // Some senders count the IPv4 identification up: soft-RoCE, a socket that allows fragments, and
     // (from a random start) a connected UDP socket, even with the "don't fragment" flag.
-    let b = Endpoint::new(crate::common::open(mitra_softnic::Config::loopback()));
+    let b = Endpoint::new(crate::common::open(loopback()));
     let ip = "127.200.1.3".parse().unwrap();
     b.connect_to(Gid::from(std::net::IpAddr::V4(ip)), Qpn::new(0x11), crate::common::LinkAttr::default());
     let peer = RawSender::bind(SocketAddr::new(ip.into(), ROCE_PORT), &b);
@@ -140,7 +140,7 @@ fn idents_of_counting_sender_are_solved() {
 
 #[test]
 fn gso_run_of_raw_sender_is_split() {
-    let b = Endpoint::new(crate::common::open(mitra_softnic::Config::loopback()));
+    let b = Endpoint::new(crate::common::open(loopback()));
     let ip = "127.200.1.4".parse().unwrap();
     b.connect_to(Gid::from(std::net::IpAddr::V4(ip)), Qpn::new(0x11), crate::common::LinkAttr::default());
     let peer = RawSender::bind(SocketAddr::new(ip.into(), ROCE_PORT), &b);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use crate::common::{TIMEOUT, open, poll_until, sleep_until};
+use crate::common::{TIMEOUT, at, loopback, open, poll_until, sleep_until};
 use mitra_softnic::{Config, OpenError, SoftNic, interfaces, roce_port_users};
 use mitra_transport::fault::{Failure, Noise};
 use mitra_verbs::*;
@@ -111,7 +111,7 @@ impl Member {
 }
 
 fn nic() -> Arc<SoftNic> {
-    open(Config::loopback())
+    open(loopback())
 }
 
 fn is_bound(group: IpAddr) -> bool {
@@ -291,7 +291,7 @@ fn capture_holds_multicast_packets() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rail.pcap");
     let group = unique_group();
-    let nic = open(Config { capture: Some(path.clone()), ..Config::loopback() });
+    let nic = open(Config { capture: Some(path.clone()), ..loopback() });
     let member = Member::attached(&nic, group);
     member.send(group, b"seen twice");
     assert_eq!(member.next_message(), b"seen twice");
@@ -309,7 +309,7 @@ fn capture_holds_multicast_packets() {
 /// Opens a NIC at an address, and waits while another NIC has the address.
 fn open_when_free(address: IpAddr) -> Arc<SoftNic> {
     let mut nic = None;
-    poll_until("the address", || match SoftNic::open(Config::at(address)) {
+    poll_until("the address", || match SoftNic::open(at(address)) {
         Err(OpenError::PortTaken { .. }) => false,
         opened => {
             nic = Some(opened.unwrap_or_else(|e| panic!("{e}")));

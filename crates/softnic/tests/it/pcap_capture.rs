@@ -1,6 +1,6 @@
 //! The pcap capture of a NIC.
 
-use crate::common::{LinkAttr, connected_pair_with};
+use crate::common::{LinkAttr, connected_pair_with, loopback};
 use mitra_softnic::Config;
 use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};
@@ -10,9 +10,8 @@ use mitra_wire::{Packet, Verdict, icrc, pcap};
 fn capture_holds_every_packet_with_valid_icrc() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rail.pcap");
-    let config = Config { capture: Some(path.clone()), ..Config::loopback() };
-    let (a, b) =
-        connected_pair_with(config, Config::loopback(), LinkAttr { mtu: Mtu::M1024, ..LinkAttr::default() });
+    let config = Config { capture: Some(path.clone()), ..loopback() };
+    let (a, b) = connected_pair_with(config, loopback(), LinkAttr { mtu: Mtu::M1024, ..LinkAttr::default() });
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 10_000);
     a.post(2, SendOp::Read(b.mr.remote(0)), 20_000, 10_000);
     a.wait_success();

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mitra_softnic::{Config, SoftNic};
+use mitra_softnic::{Config, Links, SoftNic};
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
-use crate::common::{Endpoint, LinkAttr, connect, connected_pair, open, poll_until};
+use crate::common::{Endpoint, LinkAttr, connect, connected_pair, loopback, open, poll_until};
 
 /// A UD queue pair with a completion queue.
 struct Datagrams {
@@ -47,7 +47,8 @@ fn counter(nic: &SoftNic, name: &str) -> u64 {
 
 #[test]
 fn each_packet_to_a_port_that_nobody_has_open_is_reported() {
-    let (nic, peer) = (open(Config::loopback()), open(Config::loopback()));
+    let config = || Config { links: Links::Udp, ..loopback() };
+    let (nic, peer) = (open(config()), open(config()));
     let (gone, sender) = (peer.address(), Datagrams::new(&nic));
     let ah = sender.handle(gone);
     sender.send_to(ah);
@@ -71,7 +72,7 @@ fn each_packet_to_a_port_that_nobody_has_open_is_reported() {
 #[test]
 fn refusals_cost_other_peers_no_datagram() {
     let (a, b) = connected_pair();
-    let peer = open(Config::loopback());
+    let peer = open(loopback());
     let gone = peer.address();
     drop(peer);
     let sender = Datagrams::new(&a.nic);
@@ -96,7 +97,7 @@ fn refusals_cost_other_peers_no_datagram() {
 #[test]
 fn dead_nic_refuses_nothing() {
     for failure in [Failure::NicDead, Failure::LinkDown] {
-        let (nic, peer) = (open(Config::loopback()), open(Config::loopback()));
+        let (nic, peer) = (open(loopback()), open(loopback()));
         let sender = Datagrams::new(&nic);
         let ah = sender.handle(peer.address());
         peer.faults().fail(failure);
@@ -110,7 +111,7 @@ fn dead_nic_refuses_nothing() {
 /// The requester retransmits, and nobody polls.
 #[test]
 fn progress_thread_learns_of_refusals() {
-    let (a, b) = (Endpoint::new(open(Config::loopback())), Endpoint::new(open(Config::loopback())));
+    let (a, b) = (Endpoint::new(open(loopback())), Endpoint::new(open(loopback())));
     connect(&a, &b, LinkAttr::default());
     let gone = b.ip();
     drop(b);
@@ -121,7 +122,7 @@ fn progress_thread_learns_of_refusals() {
 /// A reset ends the NIC and not the process. Its address can be opened again at once.
 #[test]
 fn reset_nic_refuses_nothing_until_it_is_dropped() {
-    let (nic, peer) = (open(Config::loopback()), open(Config::loopback()));
+    let (nic, peer) = (open(loopback()), open(loopback()));
     let sender = Datagrams::new(&nic);
     let address = peer.address();
     let ah = sender.handle(address);
@@ -130,7 +131,7 @@ fn reset_nic_refuses_nothing_until_it_is_dropped() {
         sender.send_to(ah);
     }
     assert_eq!(nic.port_refusals(address.into()), 0);
-    let again = open(Config { address: Some(address), ..Config::loopback() });
+    let again = open(Config { address: Some(address), ..loopback() });
     drop(peer); // releases nothing that belongs to the new NIC
     for _ in 0..50 {
         sender.send_to(ah);

@@ -3,8 +3,9 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use crate::common::{Endpoint, LinkAttr, TIMEOUT, connect, connected_pair, open, poll_until, sleep_until};
-use mitra_softnic::Config;
+use crate::common::{
+    Endpoint, LinkAttr, TIMEOUT, connect, connected_pair, loopback, open, poll_until, sleep_until,
+};
 use mitra_verbs::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -20,11 +21,11 @@ fn is_readable(fd: &impl AsFd) -> bool {
 
 /// Returns two connected endpoints, and the channel of the second endpoint's completion queue.
 fn pair_with_channel() -> (Endpoint, Endpoint, Arc<dyn CompletionChannel>) {
-    let nic = open(Config::loopback());
+    let nic = open(loopback());
     let channel = nic.create_completion_channel().unwrap();
     let cq = nic.create_cq(64, Some(&channel)).unwrap();
     let b = Endpoint::with(nic, Arc::new(Buffer::new(crate::common::MEMORY_SIZE)), cq);
-    let a = Endpoint::new(open(Config::loopback()));
+    let a = Endpoint::new(open(loopback()));
     connect(&a, &b, LinkAttr::default());
     (a, b, channel)
 }
@@ -172,7 +173,7 @@ fn ud_send_raises_event_within_post() {
 
 #[test]
 fn channel_of_another_nic_is_rejected() {
-    let (one, other) = (open(Config::loopback()), open(Config::loopback()));
+    let (one, other) = (open(loopback()), open(loopback()));
     let channel = other.create_completion_channel().unwrap();
     let refused = one.create_cq(4, Some(&channel)).unwrap_err();
     assert!(refused.to_string().contains("belongs to another NIC"), "{refused}");
@@ -180,8 +181,8 @@ fn channel_of_another_nic_is_rejected() {
 
 #[test]
 fn threads_share_nic() {
-    let hub = open(Config::loopback());
-    let far = open(Config::loopback());
+    let hub = open(loopback());
+    let far = open(loopback());
     std::thread::scope(|scope| {
         for _ in 0..4 {
             let (hub, far) = (Arc::clone(&hub), Arc::clone(&far));

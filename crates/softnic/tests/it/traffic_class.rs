@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::common::*;
-use mitra_softnic::Config;
 use mitra_softnic::fault::Noise;
 use mitra_verbs::*;
 
@@ -22,7 +21,8 @@ fn ud_qp(end: &Endpoint) -> Qpn {
 
 /// Sends a datagram with each class, and returns the classes in the received IPv4 headers.
 fn received_classes(classes: &[u8], tx: Noise, rx: Noise) -> Vec<u8> {
-    let (a, b) = (Endpoint::new(open(Config::loopback())), Endpoint::new(open(Config::loopback())));
+    let (a, b) =
+        (Endpoint::new(open(crate::common::loopback())), Endpoint::new(open(crate::common::loopback())));
     b.nic.receive_traffic_classes().unwrap();
     a.nic.faults().set_noise(tx, Noise::default());
     b.nic.faults().set_noise(Noise::default(), rx);

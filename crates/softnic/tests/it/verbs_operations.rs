@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use crate::common::{
-    Endpoint, LinkAttr, connect, connected_pair, connected_pair_with, open, pattern, poll_until,
+    Endpoint, LinkAttr, at, connect, connected_pair, connected_pair_with, loopback, open, pattern, poll_until,
 };
-use mitra_softnic::{Config, Offload, OpenError, SoftNic};
+use mitra_softnic::{Config, Links, Offload, OpenError, SoftNic};
 use mitra_verbs::*;
 
 /// Runs all operations, with lengths around multiples of the MTU.
@@ -60,7 +60,7 @@ fn all_operations_work_on_every_mtu() {
             (Offload::Auto, Offload::Off),
             (Offload::Off, Offload::Auto),
         ] {
-            let config = |offload| Config { offload, ..Config::loopback() };
+            let config = |offload| Config { offload, ..loopback() };
             let (a, b) = connected_pair_with(config(a), config(b), LinkAttr { mtu, ..LinkAttr::default() });
             run_all_operations(&a, &b, mtu);
             for end in [&a, &b] {
@@ -79,8 +79,8 @@ fn all_operations_work_on_every_mtu() {
 fn offload_setting_controls_gso_and_gro() {
     for (offload, runs) in [(Offload::Auto, true), (Offload::Off, false)] {
         let (a, b) = connected_pair_with(
-            Config { offload, ..Config::loopback() },
-            Config { offload, ..Config::loopback() },
+            Config { offload, links: Links::Udp, ..loopback() },
+            Config { offload, links: Links::Udp, ..loopback() },
             LinkAttr::default(),
         );
         a.fill(0, 1 << 19, 3);
@@ -100,7 +100,7 @@ fn offload_setting_controls_gso_and_gro() {
 #[test]
 fn response_and_preceding_ack_arrive_in_one_gro_run() {
     for (offload, runs) in [(Offload::Auto, true), (Offload::Off, false)] {
-        let config = || Config { offload, ..Config::loopback() };
+        let config = || Config { offload, links: Links::Udp, ..loopback() };
         let (a, b) = connected_pair_with(config(), config(), LinkAttr::default());
         let mut rounds = 0;
         poll_until("a GRO run at both endpoints", || {
@@ -140,11 +140,11 @@ fn concurrent_requests_complete_in_order() {
 
 #[test]
 fn one_nic_serves_several_peers() {
-    let hub = Endpoint::new(open(Config::loopback()));
+    let hub = Endpoint::new(open(loopback()));
     let spokes: Vec<(Endpoint, Endpoint)> = (0..4)
         .map(|_| {
             let at_hub = Endpoint::with(hub.nic.clone(), hub.memory.clone(), hub.cq);
-            let spoke = Endpoint::new(open(Config::loopback()));
+            let spoke = Endpoint::new(open(loopback()));
             connect(&at_hub, &spoke, LinkAttr::default());
             (at_hub, spoke)
         })
@@ -176,14 +176,14 @@ fn reconnect(a: &Endpoint, b: &Endpoint) {
 
 #[test]
 fn nic_connects_to_itself() {
-    let (a, b) = self_pair(open(Config::loopback()));
+    let (a, b) = self_pair(open(loopback()));
     run_all_operations(&a, &b, Mtu::M4096);
 }
 
 #[test]
 fn ipv6_loopback_works() {
     // IPv6 has a single loopback address, so another test may have its port.
-    let nic = match SoftNic::open(Config::at("::1".parse().unwrap())) {
+    let nic = match SoftNic::open(at("::1".parse().unwrap())) {
         Ok(nic) => nic,
         Err(OpenError::AddressNotLocal { .. } | OpenError::System { .. }) => return, // this machine has no IPv6
         Err(OpenError::PortTaken { .. }) => return,
@@ -208,7 +208,7 @@ fn ud_and_gsi_datagrams_arrive() {
 }
 
 fn check_datagram(qp_type: QpType, qkey: u32) {
-    let (a, b) = (open(Config::loopback()), open(Config::loopback()));
+    let (a, b) = (open(loopback()), open(loopback()));
     let side = |nic: &std::sync::Arc<SoftNic>| {
         let pd = nic.alloc_pd().unwrap();
         let cq = nic.create_cq(16, None).unwrap();
@@ -257,31 +257,31 @@ fn deregistered_region_is_not_accessed() {
 
 #[test]
 fn open_errors_name_address_and_alternative() {
-    let nic = open(Config::loopback());
+    let nic = open(loopback());
     let ip = IpAddr::from(nic.query_port().unwrap().gid);
-    let taken = SoftNic::open(Config::at(ip)).unwrap_err().to_string();
+    let taken = SoftNic::open(at(ip)).unwrap_err().to_string();
     assert!(taken.contains(&format!("UDP port 4791 of {ip} is in use by this process itself")), "{taken}");
     drop(nic);
-    drop(open(Config::at(ip)));
+    drop(open(at(ip)));
 
-    let message = |ip: &str| SoftNic::open(Config::at(ip.parse().unwrap())).unwrap_err().to_string();
+    let message = |ip: &str| SoftNic::open(at(ip.parse().unwrap())).unwrap_err().to_string();
     let foreign = message("192.0.2.1");
     assert!(foreign.contains("not an address of this machine; use one in 127.0.0.0/8"), "{foreign}");
     assert!(message("0.0.0.0").contains("unspecified"));
     assert!(message("224.0.0.1").contains("multicast"));
     assert!(message("fe80::1").contains("scope"));
-    let nowhere = Config { capture: Some("/nonexistent/x.pcap".into()), ..Config::loopback() };
+    let nowhere = Config { capture: Some("/nonexistent/x.pcap".into()), ..loopback() };
     let message = SoftNic::open(nowhere).unwrap_err().to_string();
     assert!(message.contains("/nonexistent/x.pcap"), "{message}");
 }
 
 #[test]
 fn port_mtu_follows_interface_and_bound() {
-    let nic = open(Config::loopback());
+    let nic = open(loopback());
     let port = nic.query_port().unwrap();
     assert_eq!((port.state, port.max_mtu), (PortState::Active, Mtu::M4096));
     assert!(IpAddr::from(port.gid).is_loopback());
-    let nic = open(Config { max_mtu: Some(Mtu::M1024), ..Config::loopback() });
+    let nic = open(Config { max_mtu: Some(Mtu::M1024), ..loopback() });
     assert_eq!(nic.query_port().unwrap().max_mtu, Mtu::M1024);
 }
 

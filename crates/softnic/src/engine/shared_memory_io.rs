@@ -1,0 +1,245 @@
+//! Datagrams through shared memory: sending the packets of the transport, and receiving those of
+//! other NICs of this host.
+
+use std::net::{IpAddr, SocketAddr};
+
+use mitra_transport::IpPath;
+use mitra_verbs::{Gid, Time};
+use mitra_wire::{ICRC_LEN, ROCE_PORT};
+
+use super::Engine;
+use super::receive::is_ack;
+use super::transmit::{SendResult, TxQueue, datagram_start};
+use crate::Links;
+use crate::path_cache::IcrcCheck;
+use crate::shared_memory::{Broken, OutgoingLink, Pushed, Record};
+
+/// The largest number of datagrams that one round takes from a link.
+const MAX_RECORDS: u32 = 64;
+
+/// The largest number of attempts to send a probe.
+const MAX_ATTEMPTS: u32 = 8;
+
+/// What became of datagrams to a link.
+#[derive(Default)]
+struct Pushes {
+    /// Those that were sent, before all others.
+    sent: usize,
+    dropped: usize,
+    is_blocked: bool,
+    is_broken: bool,
+}
+
+fn push_all<'a>(
+    link: &mut OutgoingLink,
+    now: Time,
+    (traffic_class, is_sealed): (u8, bool),
+    mut datagrams: impl Iterator<Item = &'a [u8]>,
+) -> Pushes {
+    let mut pushes = Pushes::default();
+    while let Some(datagram) = datagrams.next() {
+        match link.push(now, Record { len: datagram.len(), traffic_class, is_sealed }, datagram) {
+            Ok(Pushed::Sent) => pushes.sent += 1,
+            // The datagrams behind a lost one are lost, too.
+            Ok(Pushed::Dropped) => pushes.dropped = 1 + datagrams.by_ref().count(),
+            Ok(Pushed::Blocked) => pushes.is_blocked = true,
+            Err(Broken) => pushes.is_broken = true,
+        }
+        if pushes.is_blocked || pushes.is_broken {
+            break;
+        }
+    }
+    pushes.is_broken |= link.publish().is_err();
+    pushes
+}
+
+impl Engine {
+    /// Sends the datagrams of the transmit queue through shared memory. Returns `None` if they go
+    /// over UDP.
+    pub(super) fn send_by_link(&mut self, now: Time) -> Option<SendResult> {
+        let TxQueue { batch, next, .. } = &mut self.tx_queue;
+        let (peer, count) = (batch.destination, batch.ends.len() - *next);
+        let Some(link) = self.links.to(peer, now) else { return self.drop_without_link(count) };
+        if !self.is_interface_up {
+            self.driver_counters.tx_errors += count as u64;
+            return Some(SendResult::Consumed(count));
+        }
+        let start = datagram_start(&batch.ends, *next);
+        let datagrams = batch.ends[*next..].iter().scan(start, |from, &end| {
+            let start = std::mem::replace(from, end as usize);
+            Some(&batch.bytes[start..end as usize])
+        });
+        let pushes = push_all(link, now, (batch.traffic_class, false), datagrams);
+        let sent = *next..*next + pushes.sent;
+        let end = batch.ends[sent.clone()].last().map_or(start, |end| *end as usize);
+        self.driver_counters.tx_bytes += (end - start) as u64;
+        if let (Some(capture), Some(socket)) = (&mut self.capture, &self.socket) {
+            let path = self.paths.tx(peer);
+            for index in sent {
+                let datagram =
+                    &mut batch.bytes[datagram_start(&batch.ends, index)..batch.ends[index] as usize];
+                path.icrc.seal(datagram, 0);
+                capture.packet(socket.address(), path.address, 0, datagram);
+            }
+        }
+        Some(self.after_push(now, peer, &pushes))
+    }
+
+    /// Sends one sealed datagram through shared memory. Returns false if it goes over UDP. A
+    /// datagram that meets a full ring is lost.
+    pub(super) fn send_one_by_link(
+        &mut self,
+        now: Time,
+        peer: Gid,
+        traffic_class: u8,
+        datagram: &[u8],
+    ) -> bool {
+        let Some(link) = self.links.to(peer, now) else { return self.drop_without_link(1).is_some() };
+        if !self.is_interface_up {
+            self.driver_counters.tx_errors += 1;
+            return true;
+        }
+        let pushes = push_all(link, now, (traffic_class, true), core::iter::once(datagram));
+        self.driver_counters.tx_ring_full += u64::from(pushes.is_blocked);
+        if pushes.sent > 0 {
+            self.driver_counters.tx_bytes += datagram.len() as u64;
+            if let (Some(capture), Some(socket)) = (&mut self.capture, &self.socket) {
+                capture.packet(socket.address(), self.paths.tx(peer).address, 0, datagram);
+            }
+        }
+        self.after_push(now, peer, &pushes);
+        true
+    }
+
+    fn after_push(&mut self, now: Time, peer: Gid, pushes: &Pushes) -> SendResult {
+        self.driver_counters.tx_datagrams += pushes.sent as u64;
+        self.driver_counters.tx_shared_memory += pushes.sent as u64;
+        self.driver_counters.tx_ring_full += pushes.dropped as u64;
+        if pushes.is_broken {
+            // What remains goes over UDP.
+            self.links.close(peer, now);
+        }
+        match pushes.sent + pushes.dropped {
+            0 if pushes.is_blocked => SendResult::Blocked,
+            count => SendResult::Consumed(count),
+        }
+    }
+
+    /// Drops datagrams to a peer without a link if the NIC uses links only.
+    fn drop_without_link(&mut self, count: usize) -> Option<SendResult> {
+        if self.allowed_links != Links::SharedMemory {
+            return None;
+        }
+        self.driver_counters.tx_errors += count as u64;
+        Some(SendResult::Consumed(count))
+    }
+
+    /// Receives from the links of other NICs. Returns the number of datagrams.
+    pub(crate) fn receive_from_links(&mut self, now: Time) -> u32 {
+        let mut received = 0;
+        let mut index = 0;
+        // An older link of a peer is read before its newer one.
+        while index < self.links.incoming_count() {
+            let mut from_link = 0;
+            let mut is_finished = false;
+            while from_link < MAX_RECORDS && !is_finished {
+                match self.receive_record(now, index) {
+                    Ok(0) if self.links.is_closed(index) => is_finished = true,
+                    Ok(0) => break,
+                    Ok(count) => from_link += count,
+                    Err(Broken) => {
+                        self.driver_counters.rx_malformed += 1;
+                        is_finished = true;
+                    }
+                }
+            }
+            received += from_link;
+            match is_finished {
+                true => self.links.close_incoming(index),
+                false => index += 1,
+            }
+        }
+        received
+    }
+
+    /// Receives the next datagram of a link, and the acknowledgement behind it if the NIC must
+    /// handle that first. Returns the number of datagrams.
+    fn receive_record(&mut self, now: Time, index: usize) -> Result<u32, Broken> {
+        let Some(record) = self.links.pop(index, self.rx_buffer.bytes_mut())? else { return Ok(0) };
+        let peer = self.links.sender_of(index);
+        if !self.datagram_may_overtake_ack(record.len) {
+            self.process_record(now, peer, record);
+            return Ok(1);
+        }
+        // The sender has made both visible at once.
+        self.rx_buffer.swap();
+        let next = self.links.pop(index, self.rx_buffer.bytes_mut());
+        let Ok(Some(next)) = next else {
+            self.rx_buffer.swap();
+            self.process_record(now, peer, record);
+            return next.map(|_| 1);
+        };
+        let is_next_first = is_ack(&self.rx_buffer.bytes_mut()[..next.len]);
+        if is_next_first {
+            self.process_record(now, peer, next);
+        }
+        self.rx_buffer.swap();
+        self.process_record(now, peer, record);
+        if !is_next_first {
+            self.rx_buffer.swap();
+            self.process_record(now, peer, next);
+        }
+        Ok(2)
+    }
+
+    fn process_record(&mut self, now: Time, from: Gid, record: Record) {
+        let Some(socket) = &self.socket else { return };
+        if !self.is_interface_up {
+            return;
+        }
+        let local = socket.address();
+        let traffic_class = if socket.receives_traffic_classes() { record.traffic_class } else { 0 };
+        self.driver_counters.rx_datagrams += 1;
+        self.driver_counters.rx_shared_memory += 1;
+        self.driver_counters.rx_bytes += record.len as u64;
+        let mut buffer = self.rx_buffer.take();
+        let datagram = &mut buffer[..record.len];
+        let address = SocketAddr::new(IpAddr::from(from), ROCE_PORT);
+        let is_good = if record.len <= ICRC_LEN {
+            self.driver_counters.rx_malformed += 1;
+            false
+        } else if record.is_sealed {
+            let is_good = self.paths.rx(address, local).check(datagram, 0) != IcrcCheck::Bad;
+            self.driver_counters.rx_icrc_bad += u64::from(!is_good);
+            is_good
+        } else {
+            true
+        };
+        if let Some(capture) = &mut self.capture {
+            if !record.is_sealed && is_good {
+                self.paths.rx(address, local).seal(datagram);
+            }
+            capture.packet(address, local, 0, datagram);
+        }
+        if is_good {
+            let peer = IpPath { address: from, traffic_class };
+            self.process_packet(now, peer, None, datagram);
+        }
+        self.rx_buffer.put_back(buffer);
+    }
+
+    /// Asks the peers whose links have ended whether their processes have ended, too: the host of
+    /// such a process answers "port unreachable" to an empty datagram.
+    pub(super) fn send_probes(&mut self, now: Time) {
+        while let Some(peer) = self.links.take_probe(now) {
+            let address = self.paths.tx(peer).socket_address;
+            for _ in 0..MAX_ATTEMPTS {
+                let Some(socket) = &self.socket else { return };
+                // The call fails if it reports an answer to an earlier datagram.
+                if socket.send(&[], &address).is_ok() || !self.read_socket_errors() {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A NIC whose peers of the same user are hostile.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mitra_verbs::{Gid, Provider};
+
+use super::memory::MappedRing;
+use super::rendezvous::{self, Connection};
+use super::ring::{Record, RingMemory, Sender};
+use super::{MAX_ARRIVING, MAX_LINKS, RING};
+use crate::{Config, Links, SoftNic};
+
+struct Nic {
+    nic: Arc<SoftNic>,
+    gid: Gid,
+}
+
+impl Nic {
+    fn open() -> Nic {
+        let nic = SoftNic::open(Config { links: Links::Auto, ..Config::loopback() }).unwrap();
+        Nic { gid: nic.address().into(), nic }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.nic.counters().iter().find(|counter| counter.name == name).unwrap().value
+    }
+
+    fn incoming(&self) -> usize {
+        self.nic.shared().lock().unwrap().links.incoming_count()
+    }
+
+    fn arriving(&self) -> usize {
+        self.nic.shared().lock().unwrap().links.arriving.len()
+    }
+
+    fn wait(&self, description: &str, holds: impl Fn(&Nic) -> bool) {
+        let started = Instant::now();
+        while !holds(self) {
+            assert!(started.elapsed() < Duration::from_secs(60), "{description}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A NIC of another address, without a progress thread: a listener, as the proof of the address.
+struct Peer {
+    gid: Gid,
+    _listener: OwnedFd,
+}
+
+impl Peer {
+    fn new(last: u8) -> Peer {
+        let process = std::process::id().to_be_bytes();
+        let gid = Gid::from(IpAddr::from([127, 255, process[3], last]));
+        Peer { gid, _listener: rendezvous::listen(gid).unwrap() }
+    }
+
+    fn link(&self, nic: &Nic) -> (Connection, MappedRing) {
+        let connection = Connection::open(nic.gid).unwrap();
+        let ring = MappedRing::create(RING).unwrap();
+        connection.send_hello(self.gid, &ring).unwrap();
+        (connection, ring)
+    }
+}
+
+#[test]
+fn silent_connections_are_bounded() {
+    let nic = Nic::open();
+    let connections: Vec<_> = (0..3 * MAX_ARRIVING).filter_map(|_| Connection::open(nic.gid).ok()).collect();
+    assert!(connections.len() > MAX_ARRIVING);
+    nic.wait("connections are accepted", |nic| nic.arriving() == MAX_ARRIVING);
+    let peer = Peer::new(1);
+    let _link = peer.link(&nic);
+    nic.wait("a link among them", |nic| nic.incoming() == 1);
+    drop(connections);
+    nic.wait("the connections are closed", |nic| nic.arriving() == 0);
+}
+
+#[test]
+fn links_are_bounded() {
+    let nic = Nic::open();
+    let peers: Vec<Peer> = (100..=100 + MAX_LINKS as u8).map(Peer::new).collect();
+    let mut links = Vec::new();
+    for (peer, count) in peers[1..].iter().zip(1..) {
+        links.push(peer.link(&nic));
+        nic.wait("a link", |nic| nic.incoming() == count);
+    }
+    let (refused, _ring) = peers[0].link(&nic);
+    nic.wait("the link is refused", |_| !refused.take_wake_ups());
+    assert_eq!(nic.incoming(), MAX_LINKS);
+    drop(links);
+    nic.wait("the links are removed", |nic| nic.incoming() == 0);
+}
+
+/// A peer that makes links again and again has one. What it sent by the others before is read.
+#[test]
+fn link_replaces_the_earlier_one_of_its_peer() {
+    let nic = Nic::open();
+    let peer = Peer::new(2);
+    let mut links = Vec::new();
+    for count in 1..=3 * MAX_LINKS as u64 {
+        let (connection, ring) = peer.link(&nic);
+        let mut sender = Sender::new(ring);
+        assert_eq!(sender.push(Record { len: 3, traffic_class: 0, is_sealed: false }, &[0; 3]), Ok(true));
+        sender.publish();
+        connection.wake_peer().unwrap();
+        nic.wait("the datagram", |nic| nic.counter("rx_shared_memory") == count);
+        links.push((connection, sender));
+        nic.wait("the earlier link is closed", |nic| nic.incoming() == 1);
+    }
+}
+
+/// The ring names an address under which nobody listens.
+#[test]
+fn link_without_proof_of_its_address_is_refused() {
+    let nic = Nic::open();
+    let peer = Peer::new(3);
+    let gid = peer.gid;
+    drop(peer);
+    let connection = Connection::open(nic.gid).unwrap();
+    connection.send_hello(gid, &MappedRing::create(RING).unwrap()).unwrap();
+    nic.wait("the link is refused", |_| !connection.take_wake_ups());
+    assert_eq!(nic.incoming(), 0);
+}
+
+#[test]
+fn ring_of_another_size_is_refused() {
+    let nic = Nic::open();
+    let peer = Peer::new(4);
+    let connection = Connection::open(nic.gid).unwrap();
+    connection.send_hello(peer.gid, &MappedRing::create(RING / 2).unwrap()).unwrap();
+    nic.wait("the link is refused", |_| !connection.take_wake_ups());
+    assert_eq!(nic.incoming(), 0);
+}
+
+/// A datagram that is no packet is counted. A header that is no header closes the link, and no
+/// other.
+#[test]
+fn damaged_ring_is_closed() {
+    let nic = Nic::open();
+    let peers = [Peer::new(5), Peer::new(6)];
+    let (good, ring) = peers[0].link(&nic);
+    let mut sender = Sender::new(ring);
+    let (bad, damaged) = peers[1].link(&nic);
+    nic.wait("both links", |nic| nic.incoming() == 2);
+    for value in [1, u64::MAX, 1 << 62] {
+        // The first header.
+        damaged.store(128, value);
+    }
+    bad.wake_peer().unwrap();
+    nic.wait("the link is closed", |nic| nic.incoming() == 1);
+    assert_eq!(nic.counter("rx_malformed"), 1);
+    let record = |len| Record { len, traffic_class: 0, is_sealed: false };
+    assert_eq!(sender.push(record(60), &[0xff; 60]), Ok(true));
+    assert_eq!(sender.push(record(3), &[0; 3]), Ok(true));
+    sender.publish();
+    good.wake_peer().unwrap();
+    nic.wait("the datagrams are counted", |nic| nic.counter("rx_shared_memory") == 2);
+    assert_eq!(nic.counter("rx_malformed"), 3);
+}

@@ -1,0 +1,177 @@
+//! Links through shared memory between the NICs of this host.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use mitra_softnic::{Config, Links};
+use mitra_transport::fault::Failure;
+use mitra_verbs::*;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+
+use crate::common::{Endpoint, LinkAttr, connect, connected_pair_with, open, poll_until, sleep_until};
+
+fn with(links: Links) -> Config {
+    Config { links, ..Config::loopback() }
+}
+
+fn pair(a: Links, b: Links) -> (Endpoint, Endpoint) {
+    connected_pair_with(with(a), with(b), LinkAttr::default())
+}
+
+/// Writes, reads and adds, with payloads of one packet and of many, and checks the memories.
+fn exchange(a: &Endpoint, b: &Endpoint) {
+    for len in [8, 4096, 300_000] {
+        a.fill(0, len, 1);
+        b.fill(0, len, 2);
+        let remote = RemoteAddr { addr: b.memory.addr() + 400_000, rkey: b.mr.rkey };
+        a.post(1, SendOp::Write(remote), 0, len as u32);
+        a.wait_success();
+        assert_eq!(b.bytes(400_000, len), a.bytes(0, len));
+        let remote = RemoteAddr { addr: b.memory.addr(), rkey: b.mr.rkey };
+        a.post(2, SendOp::Read(remote), 400_000, len as u32);
+        a.wait_success();
+        assert_eq!(a.bytes(400_000, len), b.bytes(0, len));
+    }
+    b.memory.store(0, 40);
+    let remote = RemoteAddr { addr: b.memory.addr(), rkey: b.mr.rkey };
+    a.post(3, SendOp::FetchAdd { remote, add: 2 }, 8, 8);
+    a.wait_success();
+    assert_eq!((a.memory.load(8), b.memory.load(0)), (40, 42));
+}
+
+#[test]
+fn all_datagrams_take_shared_memory() {
+    for (a, b) in [(Links::Auto, Links::Auto), (Links::SharedMemory, Links::Auto)] {
+        let (a, b) = pair(a, b);
+        exchange(&a, &b);
+        for end in [&a, &b] {
+            assert!(end.counter("tx_datagrams") > 70);
+            assert_eq!(end.counter("tx_shared_memory"), end.counter("tx_datagrams"));
+            assert_eq!(end.counter("rx_shared_memory"), end.counter("rx_datagrams"));
+        }
+        assert_eq!(a.counter("retransmitted_packets"), 0);
+    }
+}
+
+#[test]
+fn one_end_with_udp_only_is_reached_over_udp() {
+    for (a, b) in [(Links::Udp, Links::Auto), (Links::Auto, Links::Udp), (Links::Udp, Links::Udp)] {
+        let (a, b) = pair(a, b);
+        exchange(&a, &b);
+        for end in [&a, &b] {
+            assert_eq!((end.counter("tx_shared_memory"), end.counter("rx_shared_memory")), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn nic_with_links_only_drops_what_has_no_link() {
+    let few = LinkAttr { timeout: 10, retry_cnt: 2, ..LinkAttr::default() };
+    let (a, b) = connected_pair_with(with(Links::SharedMemory), with(Links::Udp), few);
+    let remote = RemoteAddr { addr: b.memory.addr(), rkey: b.mr.rkey };
+    a.post(1, SendOp::Write(remote), 0, 8);
+    assert_eq!(a.wait_completion().status, WcStatus::RetryExceeded);
+    assert!(a.counter("tx_errors") >= 3);
+    assert_eq!((a.counter("tx_datagrams"), b.counter("rx_datagrams")), (0, 0));
+}
+
+/// Nobody polls: the progress threads of both ends wake for each request.
+#[test]
+fn sleeping_nics_are_woken() {
+    let (a, b) = pair(Links::Auto, Links::Auto);
+    let remote = RemoteAddr { addr: b.memory.addr(), rkey: b.mr.rkey };
+    for round in 1..=20u64 {
+        a.memory.store(0, round);
+        a.post(round, SendOp::Write(remote), 0, 8);
+        sleep_until("the value", || b.memory.load(0) == round);
+        // The threads sleep without a bound once they were idle for 100 ms.
+        if round % 10 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(250));
+        }
+    }
+    assert_eq!(b.counter("rx_shared_memory"), b.counter("rx_datagrams"));
+    assert_eq!(a.counter("retransmitted_packets"), 0);
+}
+
+/// Somebody listens under the address of the peer and accepts nothing, as a process that is
+/// stopped.
+#[test]
+fn link_that_nobody_accepts_is_abandoned() {
+    let (a, b) = (Endpoint::new(open(with(Links::Auto))), Endpoint::new(open(with(Links::Udp))));
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    let name = [b"mitra-softnic/".as_slice(), &b.gid().0].concat();
+    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name).unwrap()).unwrap();
+    listen(&listener, Backlog::new(8).unwrap()).unwrap();
+    connect(&a, &b, LinkAttr { timeout: 12, ..LinkAttr::default() });
+    exchange(&a, &b);
+    assert!(a.counter("retransmitted_packets") > 0);
+    assert_eq!(b.counter("rx_shared_memory"), 0);
+    assert_eq!(a.nic.port_refusals(b.gid()), 0);
+}
+
+/// A NIC is closed, and another takes its address. The sender notices both.
+#[test]
+fn link_is_made_anew_for_the_next_nic_at_an_address() {
+    let (a, b) = pair(Links::Auto, Links::Auto);
+    exchange(&a, &b);
+    let address = b.ip();
+    drop(b);
+    for _ in 0..3 {
+        let b = Endpoint::new(open(Config { address: Some(address), ..with(Links::Auto) }));
+        let a = Endpoint::new(Arc::clone(&a.nic));
+        connect(&a, &b, LinkAttr::default());
+        exchange(&a, &b);
+        poll_until("a datagram by the new link", || {
+            exchange(&a, &b);
+            b.counter("rx_shared_memory") > 0
+        });
+        drop(b);
+    }
+}
+
+/// The receiver's host is asked as soon as the link closes. Nobody sends anything.
+#[test]
+fn end_of_a_process_is_noticed_at_once() {
+    let (a, b) = pair(Links::Auto, Links::Auto);
+    exchange(&a, &b);
+    let gone = b.gid();
+    assert_eq!(a.nic.port_refusals(gone), 0);
+    drop(b);
+    sleep_until("a refusal", || a.nic.port_refusals(gone) > 0);
+}
+
+/// The port of a NIC that was reset stays open and silent.
+#[test]
+fn reset_is_no_end_of_a_process() {
+    let (a, b) = pair(Links::Auto, Links::Auto);
+    exchange(&a, &b);
+    b.nic.reset().unwrap();
+    let remote = RemoteAddr { addr: 0, rkey: b.mr.rkey };
+    a.post(1, SendOp::Write(remote), 0, 8);
+    sleep_until("a retransmission over UDP", || a.counter("tx_shared_memory") < a.counter("tx_datagrams"));
+    assert_eq!(a.nic.port_refusals(b.nic.address().into()), 0);
+}
+
+#[test]
+fn nic_reaches_itself() {
+    let nic = open(with(Links::Auto));
+    let (a, b) = (Endpoint::new(Arc::clone(&nic)), Endpoint::new(nic));
+    connect(&a, &b, LinkAttr::default());
+    exchange(&a, &b);
+    assert_eq!(a.counter("rx_shared_memory"), a.counter("rx_datagrams"));
+}
+
+#[test]
+fn dead_nic_receives_nothing() {
+    let few = LinkAttr { timeout: 12, retry_cnt: 2, ..LinkAttr::default() };
+    let (a, b) = connected_pair_with(with(Links::Auto), with(Links::Auto), few);
+    exchange(&a, &b);
+    b.memory.store(0, 7);
+    b.nic.faults().fail(Failure::NicDead);
+    a.memory.store(0, 8);
+    let remote = RemoteAddr { addr: b.memory.addr(), rkey: b.mr.rkey };
+    a.post(1, SendOp::Write(remote), 0, 8);
+    assert_eq!(a.wait_completion().status, WcStatus::RetryExceeded);
+    assert_eq!(b.memory.load(0), 7);
+}

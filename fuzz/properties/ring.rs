@@ -1,0 +1,104 @@
+//! A ring in shared memory whose ends are hostile: words of the memory change at any time. No end
+//! panics or reads beyond the ring. Until a word has changed, the ring is a queue.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::bytes::Bytes;
+use super::ring::{Broken, Receiver, Record, RingMemory, Sender, ring_size};
+
+/// The bytes of records.
+const RECORDS: usize = 1024;
+const MAX_LEN: usize = 300;
+const WORD: usize = 8;
+
+/// Memory of this process, in words.
+#[derive(Clone)]
+struct Local(Rc<RefCell<Vec<u8>>>);
+
+impl RingMemory for Local {
+    fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        let mut word = [0; WORD];
+        self.read(offset, &mut word);
+        u64::from_le_bytes(word)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.write(offset, &value.to_le_bytes());
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0.borrow()[offset..offset + out.len()]);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn fence(&self) {}
+}
+
+/// Each step is a byte and its arguments: push (length: 2 bytes, content: 1), publish, pop, sleep,
+/// wake, or change a word (its number: 1 byte, its highest and its lowest two bytes).
+pub(crate) fn run(data: &[u8]) {
+    let memory = Local(Rc::new(RefCell::new(vec![0; ring_size(RECORDS)])));
+    let (mut sender, mut receiver) = (Sender::new(memory.clone()), Receiver::new(memory.clone(), MAX_LEN));
+    let (mut unpublished, mut waiting) = (VecDeque::new(), VecDeque::new());
+    let (mut is_damaged, mut sleeps) = (false, false);
+    let mut out = [0; MAX_LEN];
+    let mut input = Bytes(data);
+    while !input.0.is_empty() {
+        match input.byte() % 6 {
+            0 => {
+                let len = usize::from(input.word()) % (MAX_LEN + 1);
+                let content = input.byte();
+                let record = Record { len, traffic_class: content, is_sealed: content % 2 == 0 };
+                match sender.push(record, &vec![content; len]) {
+                    Ok(true) => unpublished.push_back(record),
+                    Ok(false) => {}
+                    Err(Broken) => return assert!(is_damaged),
+                }
+            }
+            1 => {
+                let has_batch = !unpublished.is_empty();
+                let wakes = sender.publish();
+                assert!(is_damaged || wakes == (has_batch && sleeps));
+                sleeps &= !wakes;
+                waiting.append(&mut unpublished);
+            }
+            2 => match receiver.pop(&mut out) {
+                Ok(found) => {
+                    assert!(found.is_none_or(|record| record.len <= MAX_LEN));
+                    if !is_damaged {
+                        assert_eq!(found, waiting.pop_front());
+                        let is_whole = |r: Record| out[..r.len].iter().all(|byte| *byte == r.traffic_class);
+                        assert!(found.is_none_or(is_whole));
+                    }
+                }
+                Err(Broken) => return assert!(is_damaged),
+            },
+            3 => {
+                sleeps = receiver.begin_sleep();
+                assert!(is_damaged || sleeps == waiting.is_empty());
+                if !sleeps {
+                    receiver.end_sleep();
+                }
+            }
+            4 => {
+                receiver.end_sleep();
+                sleeps = false;
+            }
+            _ => {
+                let offset = usize::from(input.byte()) * WORD % memory.len();
+                let value = u64::from(input.word()) << 48 | u64::from(input.word());
+                is_damaged |= value != memory.load(offset);
+                memory.store(offset, value);
+            }
+        }
+    }
+}
