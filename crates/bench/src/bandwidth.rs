@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "GB/s of payload, ICRC on. Values are medians of blocks, ratios are medians over the rounds.".into(),
     );
     let settings = serde_json::json!({
-        "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2,
+        "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2, "links": args.common.rails.to_string(),
         "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling", "counters": counters,
     });
     Report { name: "bandwidth", unit: "GB/s", machine, settings, rows, claims: Vec::new(), notes }

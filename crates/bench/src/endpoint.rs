@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_failover::{CompletionLogConfig, DetectorConfig, Domain, Policy};
-use mitra_softnic::SoftNic;
+use mitra_softnic::{Links, SoftNic};
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,22 @@ pub(crate) struct NicPlacement {
     pub(crate) addresses: Option<[IpAddr; 2]>,
     /// The largest MTU, in bytes. `None` takes the MTU of the interface.
     pub(crate) mtu: Option<usize>,
+    /// How datagrams reach the peer: `auto`, `shm` or `udp`.
+    #[serde(with = "links_as_text")]
+    pub(crate) links: Links,
+}
+
+mod links_as_text {
+    use mitra_softnic::Links;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(links: &Links, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(links)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Links, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 impl NicPlacement {
@@ -38,6 +54,7 @@ impl NicPlacement {
                 Some(addresses) => mitra_softnic::Config::at(addresses[rail]),
                 None => mitra_softnic::Config::loopback(),
             };
+            config.links = self.links;
             config.max_mtu = self.mtu.and_then(Mtu::from_bytes);
             SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
         };

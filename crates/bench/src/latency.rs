@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .into(),
     );
     let settings = serde_json::json!({
-        "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2,
+        "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2, "links": args.common.rails.to_string(),
         "signal_every": args.signal_every, "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling",
     });
     Report { name: "latency", unit: "us", machine, settings, rows, claims: Vec::new(), notes }

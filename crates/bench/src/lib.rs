@@ -29,6 +29,7 @@ use anyhow::{Context, bail};
 use clap::{Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mitra_peer_process::{PeerConnection, PeerProcess};
+use mitra_softnic::Links;
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
@@ -72,12 +73,20 @@ pub(crate) struct Common {
     /// [default: the MTU of the interfaces]
     #[arg(long, value_parser = parse_mtu)]
     mtu: Option<usize>,
+    /// How packets reach the peer: through shared memory (shm), over UDP (udp), or as the NICs
+    /// choose (auto)
+    #[arg(long, default_value_t, value_name = "KIND")]
+    rails: Links,
 }
 
 impl Common {
     /// Returns the placements of this process's NICs and of the peer's NICs.
     fn placements(&self) -> [NicPlacement; 2] {
-        [0, 1].map(|end| NicPlacement { addresses: self.addresses.map(|ends| ends[end]), mtu: self.mtu })
+        [0, 1].map(|end| NicPlacement {
+            addresses: self.addresses.map(|ends| ends[end]),
+            mtu: self.mtu,
+            links: self.rails,
+        })
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
+use mitra_softnic::Links;
+
 use super::progress;
 use super::report::{Blocks, Machine, Report};
 
@@ -27,6 +29,10 @@ pub(crate) struct Args {
     /// Run only the rows whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
+    /// How packets reach the other process: through shared memory (shm), over UDP (udp), or as the
+    /// NICs choose (auto)
+    #[arg(long, default_value_t, value_name = "KIND")]
+    rails: Links,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -130,7 +136,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 pair.reverse();
             }
             for (measure, blocks) in pair {
-                let (median, p99) = measure.run(args.iters).with_context(|| case.name.to_owned())?;
+                let (median, p99) =
+                    measure.run(args.iters, args.rails).with_context(|| case.name.to_owned())?;
                 blocks.push(median, p99);
                 bar.inc(1);
             }
@@ -144,7 +151,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "Latencies are half of a round trip. A ratio above 1 means a higher latency or a higher bandwidth than the baseline."
             .into(),
     );
-    let settings = serde_json::json!({ "iters": args.iters, "blocks": args.blocks });
+    let settings =
+        serde_json::json!({ "iters": args.iters, "blocks": args.blocks, "links": args.rails.to_string() });
     Report { name: "programs", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
         .print(args.json)?;
     Ok(ExitCode::SUCCESS)
@@ -162,14 +170,15 @@ impl Measure {
     }
 
     /// Returns the median and the 99th percentile of a latency, or the mean bandwidth twice.
-    fn run(self, iters: u64) -> anyhow::Result<(f64, f64)> {
+    fn run(self, iters: u64, links: Links) -> anyhow::Result<(f64, f64)> {
         let (lat, bw) = (iters.to_string(), (iters / 10).to_string());
         match self {
             Measure::Bench(bench, op, size) => {
                 let n = if bench == "latency" { lat } else { bw };
                 let args =
                     ["bench", bench, "--json", "--only", "qp", "--op", op, "--size", size, "--blocks", "1"];
-                let output = mitra().args(args).args(["--iters", &n]).output()?;
+                let links = links.to_string();
+                let output = mitra().args(args).args(["--iters", &n, "--rails", &links]).output()?;
                 ensure!(output.status.success(), "mitra bench {bench}: {}", output.status);
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
                 let of = |field: &str| {
@@ -178,14 +187,14 @@ impl Measure {
                 Ok((of("median")?, of("p99")?))
             }
             Measure::Latency(program, part) => {
-                let figures = perftest(&[program, "-F", "-s", "8", "-n", &lat])?;
+                let figures = perftest(links, &[program, "-F", "-s", "8", "-n", &lat])?;
                 // perftest columns: #bytes #iterations t_min t_max t_typical t_avg t_stdev 99%
                 // 99.9%
                 let [_, _, _, _, typical, _, _, p99, ..] = figures[..] else { bail!("{figures:?}") };
                 Ok((typical * part, p99 * part))
             }
             Measure::Bandwidth(program) => {
-                let figures = perftest(&[program, "-F", "-s", "65536", "-n", &bw])?;
+                let figures = perftest(links, &[program, "-F", "-s", "65536", "-n", &bw])?;
                 // perftest columns: #bytes #iterations peak average message-rate; rates in 2^20
                 // bytes per second
                 let [_, _, _, average, ..] = figures[..] else { bail!("{figures:?}") };
@@ -195,13 +204,13 @@ impl Measure {
             Measure::UcxLatency(transport, test) => {
                 // UCX columns: iterations, median latency, average latency, ... A latency is half
                 // of a round trip. The latency of fadd is a full round trip.
-                let figures = ucx(transport, test, "8", &lat)?;
+                let figures = ucx(links, transport, test, "8", &lat)?;
                 let half = if test.contains("fadd") { 0.5 } else { 1.0 };
                 let [_, median, average, ..] = figures[..] else { bail!("{figures:?}") };
                 Ok((median * half, average * half))
             }
             Measure::UcxBandwidth(transport, test) => {
-                let figures = ucx(transport, test, "65536", &bw)?;
+                let figures = ucx(links, transport, test, "65536", &bw)?;
                 let [_, _, _, _, _, overall, ..] = figures[..] else { bail!("{figures:?}") };
                 let rate = overall * f64::from(1 << 20) / 1e9;
                 Ok((rate, rate))
@@ -214,17 +223,17 @@ fn mitra() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()))
 }
 
-fn under_mitra() -> Command {
+fn under_mitra(links: Links) -> Command {
     let mut command = mitra();
-    command.args(["run", "--"]);
+    command.args(["run", "--links", &links.to_string(), "--"]);
     command
 }
 
 /// Runs a perftest program and returns the figures in the last line of its output.
-fn perftest(words: &[&str]) -> anyhow::Result<Vec<f64>> {
+fn perftest(links: Links, words: &[&str]) -> anyhow::Result<Vec<f64>> {
     let port = free_port()?.to_string();
     let start = |host: Option<&str>| {
-        let mut command = under_mitra();
+        let mut command = under_mitra(links);
         command.args(words).args(["-p", &port]).args(host);
         command
     };
@@ -232,10 +241,10 @@ fn perftest(words: &[&str]) -> anyhow::Result<Vec<f64>> {
     figures(&printed, char::is_whitespace)
 }
 
-fn ucx(transport: &str, test: &str, size: &str, iters: &str) -> anyhow::Result<Vec<f64>> {
+fn ucx(links: Links, transport: &str, test: &str, size: &str, iters: &str) -> anyhow::Result<Vec<f64>> {
     let port = free_port()?.to_string();
     let start = |host: Option<&str>| {
-        let mut command = if transport == TCP { Command::new("env") } else { under_mitra() };
+        let mut command = if transport == TCP { Command::new("env") } else { under_mitra(links) };
         let device = if transport == TCP { "lo" } else { "mitra0:1" };
         command.env("UCX_TLS", transport).env("UCX_NET_DEVICES", device);
         command

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use mitra_failover::{Policy, WritePolicy};
+use mitra_softnic::Links;
 
 use crate::{FaultScript, MetricsAddress, RailsConfig};
 
 const RAILS: &str = "MITRA_RAILS";
+const LINKS: &str = "MITRA_LINKS";
 const POLICY: &str = "MITRA_POLICY";
 const WRITES: &str = "MITRA_WRITES";
 const PREFER: &str = "MITRA_PREFER";
@@ -30,6 +32,8 @@ pub struct Settings {
     /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP
     /// addresses. Default: 1.
     pub rails: RailsConfig,
+    /// `MITRA_LINKS`: how packets reach the NICs of this host. Default: `udp`.
+    pub links: Links,
     /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail.
     /// Default: `exact`.
     pub policy: Policy,
@@ -74,9 +78,10 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 12] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 13] {
         [
             (RAILS, self.rails.to_string().into()),
+            (LINKS, self.links.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
             (PREFER, self.prefer.map(|rail| rail.to_string()).unwrap_or_default().into()),
@@ -107,6 +112,7 @@ impl Settings {
         let get = |name| variable(name).filter(|value| !value.is_empty());
         Ok(Settings {
             rails: parse(RAILS, get(RAILS))?,
+            links: parse(LINKS, get(LINKS))?,
             policy: parse(POLICY, get(POLICY))?,
             writes: parse(WRITES, get(WRITES))?,
             prefer: get(PREFER).map(|value| parse_value(PREFER, value)).transpose().map_err(|error| {
@@ -225,6 +231,7 @@ mod tests {
         assert_eq!(parse_pairs(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
         let Settings {
             rails,
+            links,
             policy,
             writes,
             prefer,
@@ -237,6 +244,7 @@ mod tests {
             latency,
             trace,
         } = Settings::default();
+        assert_eq!(links, Links::Udp);
         assert!(metrics.is_none() && prefer.is_none() && !latency && !trace);
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);
@@ -246,6 +254,7 @@ mod tests {
     fn settings_survive_round_trip_through_environment() {
         let settings = Settings {
             rails: "10.0.0.1,10.1.0.1".parse().unwrap(),
+            links: Links::Auto,
             policy: Policy::Exact,
             writes: WritePolicy::Repeatable,
             prefer: Some(1),
@@ -280,6 +289,7 @@ mod tests {
                 "here",
                 "MITRA_METRICS=\"here\": \"here\" is neither a port nor ADDRESS:PORT; example:",
             ),
+            (LINKS, "tcp", "MITRA_LINKS=\"tcp\": expected auto, shm or udp"),
             (TRACE, "yes", "MITRA_TRACE=\"yes\": expected 1 or 0"),
             (LOG, "yes", "MITRA_LOG=\"yes\": expected 1 or 0"),
             (WRITES, "lax", "MITRA_WRITES=\"lax\": \"lax\" is none of the choices; say strict or"),

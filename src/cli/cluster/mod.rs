@@ -77,19 +77,23 @@ impl ClusterArgs {
     /// Opens the rails. While the returned [`Visibility`] lives, `mitra fault` controls the rails,
     /// and `mitra watch` shows them.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
-        let configs: Vec<_> = match &self.rails {
+        let environment = Settings::from_env()?;
+        let mut configs: Vec<_> = match &self.rails {
             RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
             RailsConfig::Addresses(addresses) => {
                 addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect()
             }
         };
+        for config in &mut configs {
+            config.links = environment.links;
+        }
         let open = |(rail, config)| {
             SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
         };
         let nics: Vec<_> = configs.into_iter().enumerate().map(open).collect::<Result<_, _>>()?;
         let faults = FaultScript(self.fault.iter().flat_map(|script| script.0.clone()).collect());
         faults.check_rails(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
-        let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
+        let run_dir = environment.run_dir.unwrap_or_else(run_dir::default_path);
         let settings =
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();

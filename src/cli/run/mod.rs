@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use mitra_control::{FaultScript, MetricsAddress, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, WritePolicy};
+use mitra_softnic::Links;
 
 use super::complain;
 use program::{Program, RunError};
@@ -31,8 +32,8 @@ Examples:
   sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET,
-MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
+Defaults come from MITRA_RAILS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
+MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
 MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
 fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
@@ -42,6 +43,10 @@ pub(crate) struct Args {
     /// commas [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
+    /// How packets reach the NICs of this host: through shared memory (shm), over UDP (udp), or
+    /// through shared memory where it is possible (auto) [default: udp]
+    #[arg(long, value_name = "KIND")]
+    links: Option<Links>,
     /// Failover policy for operations in flight: exact, transparent, blanket, none [default: exact]
     #[arg(long)]
     policy: Option<Policy>,
@@ -115,6 +120,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     if let Some(rails) = &args.rails {
         settings.rails = rails.clone();
     }
+    settings.links = args.links.unwrap_or(settings.links);
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);
     settings.prefer = args.prefer.or(settings.prefer);

@@ -26,6 +26,7 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct MemorySetup {
     processes: u8,
     memories: u8,
+    placement: NicPlacement,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,10 +53,16 @@ pub(super) struct Memory {
     pub(super) rc_qp: RcBenchQp,
 }
 
-pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
+pub(super) fn start(
+    count: u8,
+    processes: u8,
+    placement: &NicPlacement,
+    nic: &Arc<SoftNic>,
+) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut peer = PeerProcess::start(PEER_ROLE)?;
-        peer.connection.send(&Task::Consensus(Setup::Memory(MemorySetup { processes, memories: count })))?;
+        let setup = MemorySetup { processes, memories: count, placement: placement.clone() };
+        peer.connection.send(&Task::Consensus(Setup::Memory(setup)))?;
         let mut rc_qp = RcBenchQp::new(
             &(Arc::clone(nic) as Arc<dyn Provider>),
             Layout::new(REGISTER_CAPACITY).len(),
@@ -71,7 +78,7 @@ pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Res
 
 /// Runs a memory process until it is killed.
 pub(super) fn peer(setup: &MemorySetup, connection: &mut PeerConnection) -> anyhow::Result<()> {
-    let nics = NicPlacement::default().open()?;
+    let nics = setup.placement.open()?;
     let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
     let mut rc_qp = RcBenchQp::new(&providers[0], Layout::new(REGISTER_CAPACITY).len(), random()? as u32)?;
     rc_qp.connect(&connection.receive()?)?;

@@ -26,6 +26,7 @@ use mitra_consensus::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_consensus::signature::Ed25519;
 use mitra_consensus::{ProcessId, Region};
 use mitra_failover::Domain;
+use mitra_softnic::Links;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +88,10 @@ pub(crate) struct Args {
     /// Requests to each key-value store per block; four times as many with pipelining
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     requests: u32,
+    /// How packets reach the other processes: through shared memory (shm), over UDP (udp), or as
+    /// the NICs choose (auto). The key-value stores take what MITRA_LINKS says
+    #[arg(long, default_value_t, value_name = "KIND")]
+    rails: Links,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -170,11 +175,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // time from the stores.
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
-    let nics = NicPlacement::default().open()?;
+    let placement = NicPlacement { links: args.rails, ..NicPlacement::default() };
+    let nics = placement.open()?;
     let domain = Domain::with_completion_channels(
         nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect(),
     )?;
-    let mut memories = memory_processes::start(args.memories, PROCESSES, &nics[0])?;
+    let mut memories = memory_processes::start(args.memories, PROCESSES, &placement, &nics[0])?;
     let m = args.memories;
     let value = vec![7; args.size.into()];
     let new_pmp = || Pmp::new(LEADER, PROCESSES, m, value.clone());
@@ -231,7 +237,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     bar.set_message("paxos/decide");
     let mut by_messages = Blocks::default();
-    let (mut paxos, acceptors) = paxos_acceptors::paxos(&domain)?;
+    let (mut paxos, acceptors) = paxos_acceptors::paxos(&domain, &placement)?;
     for _ in 0..args.blocks {
         let laps = decide(&mut paxos, args.iters, &value, || Paxos::new(LEADER, PROCESSES, value.clone()))?;
         by_messages.push(micros(laps.value_at_quantile(0.5)), micros(laps.value_at_quantile(0.99)));
@@ -257,7 +263,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rows.extend(stores);
     let notes = [machine.warnings(), notes].concat();
     let settings = serde_json::json!({
-        "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2,
+        "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2, "links": args.rails.to_string(),
         "requests": args.requests,
     });
     Report { name: "agreement", unit: "us", machine, settings, rows, claims: Vec::new(), notes }

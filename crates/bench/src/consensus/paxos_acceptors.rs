@@ -21,21 +21,27 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 
 pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
-/// The id of an acceptor, and the addresses that the acceptor dials: the processes with lower ids.
+/// The id of an acceptor, the addresses that the acceptor dials (the processes with lower ids), and
+/// its NICs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Acceptor {
     me: ProcessId,
     lower_addresses: Vec<SocketAddr>,
+    placement: NicPlacement,
 }
 
 /// Starts the acceptors and connects the leader to them. Dropping the processes ends the acceptors.
-pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<PeerProcess>)> {
+pub(super) fn paxos(
+    domain: &Arc<Domain>,
+    placement: &NicPlacement,
+) -> anyhow::Result<(Paxoses, Vec<PeerProcess>)> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on a TCP port")?;
     let mut addresses = vec![listener.local_addr()?];
     let mut acceptors = Vec::new();
     for p in 1..PROCESSES {
         let mut peer = PeerProcess::start(PEER_ROLE)?;
-        let acceptor = Acceptor { me: ProcessId(p), lower_addresses: addresses.clone() };
+        let acceptor =
+            Acceptor { me: ProcessId(p), lower_addresses: addresses.clone(), placement: placement.clone() };
         peer.connection.send(&Task::Consensus(Setup::Acceptor(acceptor)))?;
         addresses.push(peer.connection.receive()?);
         acceptors.push(peer);
@@ -75,7 +81,7 @@ fn node(
 
 /// Runs an acceptor until it is killed.
 pub(super) fn peer(acceptor: &Acceptor, connection: &mut PeerConnection) -> anyhow::Result<()> {
-    let nics = NicPlacement::default().open()?;
+    let nics = acceptor.placement.open()?;
     let domain = Domain::with_completion_channels(
         nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect(),
     )?;

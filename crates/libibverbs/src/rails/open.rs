@@ -106,6 +106,9 @@ fn open_rails() -> Result<Arc<RailSet>> {
         }
         RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
     };
+    for config in &mut configs {
+        config.links = settings.links;
+    }
     if let [config] = &mut configs[..] {
         config.limits = limits_of_nic(config.limits);
     }
