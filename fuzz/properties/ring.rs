@@ -13,9 +13,16 @@ const RECORDS: usize = 1024;
 const MAX_LEN: usize = 300;
 const WORD: usize = 8;
 
-/// Memory of this process, in words.
+/// Memory of this process.
 #[derive(Clone)]
-struct Local(Rc<RefCell<Vec<u8>>>);
+pub(crate) struct Local(Rc<RefCell<Vec<u8>>>);
+
+impl Local {
+    /// Makes memory of zeros for a ring with room for `records` bytes of records.
+    pub(crate) fn new(records: usize) -> Local {
+        Local(Rc::new(RefCell::new(vec![0; ring_size(records)])))
+    }
+}
 
 impl RingMemory for Local {
     fn len(&self) -> usize {
@@ -46,7 +53,7 @@ impl RingMemory for Local {
 /// Each step is a byte and its arguments: push (length: 2 bytes, content: 1), publish, pop, sleep,
 /// wake, or change a word (its number: 1 byte, its highest and its lowest two bytes).
 pub(crate) fn run(data: &[u8]) {
-    let memory = Local(Rc::new(RefCell::new(vec![0; ring_size(RECORDS)])));
+    let memory = Local::new(RECORDS);
     let (mut sender, mut receiver) = (Sender::new(memory.clone()), Receiver::new(memory.clone(), MAX_LEN));
     let (mut unpublished, mut waiting) = (VecDeque::new(), VecDeque::new());
     let (mut is_damaged, mut sleeps) = (false, false);

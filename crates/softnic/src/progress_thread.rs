@@ -287,7 +287,7 @@ impl SharedNic {
         if is_check_due {
             engine.last_lease_check = now;
         }
-        // The events of links wake the thread earlier.
+        // An event of a link wakes the thread before the next check of the lease is due.
         if !is_check_due && engine.lease.is_held() && engine.host_access().is_ok() {
             return Some(WakeConditions::under_lease(engine, now));
         }

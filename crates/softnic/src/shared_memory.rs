@@ -9,10 +9,10 @@
 #[cfg(test)]
 mod hostile_tests;
 mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod rendezvous;
 mod ring;
-#[cfg(test)]
-mod ring_tests;
 
 use core::time::Duration;
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) struct SharedMemoryLinks {
     own: Gid,
     /// `None` if the NIC uses no links.
     listener: Option<Arc<OwnedFd>>,
-    /// Whether the NIC does not use UDP where there is no link.
+    /// Whether the NIC drops the datagrams to peers without a link ([`Links::SharedMemory`]).
     are_only: bool,
     outgoing: Vec<OutgoingLink>,
     /// The link in `outgoing` that was used last.
@@ -72,7 +72,8 @@ pub(crate) struct SharedMemoryLinks {
     incoming: Vec<IncomingLink>,
     /// Connections that have not sent their hello.
     arriving: Vec<Connection>,
-    /// The peers to be asked whether their process has ended: when, and for the how many-th time.
+    /// The peers to be asked whether their process has ended: the time of the next question, the
+    /// number of questions so far, and the peer.
     probes: Vec<(Time, usize, Gid)>,
     /// The NIC accepts no links before this time, because the system had no descriptor left.
     accepts_from: Time,
@@ -110,7 +111,7 @@ struct IncomingLink {
     is_closed: bool,
 }
 
-/// What became of a datagram.
+/// The result of adding a datagram to a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
     Sent,
@@ -123,7 +124,7 @@ pub(crate) enum Pushed {
 impl OutgoingLink {
     fn open(own: Gid, peer: Gid, now: Time) -> io::Result<OutgoingLink> {
         let connection = Connection::open(peer)?;
-        // A process may listen under any name.
+        // The name proves nothing: a process may listen under the address of another host.
         if interface_of(IpAddr::from(peer))?.is_none() {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }

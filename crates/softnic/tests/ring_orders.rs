@@ -61,20 +61,20 @@ impl RingMemory for Words {
 
 /// The descriptor by which the sender wakes the receiver.
 #[derive(Default)]
-struct Bell(Mutex<bool>, Condvar);
+struct WakeUp(Mutex<bool>, Condvar);
 
-impl Bell {
-    fn ring(&self) {
+impl WakeUp {
+    fn send(&self) {
         *self.0.lock().expect("no panic") = true;
         self.1.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.0.lock().expect("no panic");
-        while !*rung {
-            rung = self.1.wait(rung).expect("no panic");
+        let mut is_sent = self.0.lock().expect("no panic");
+        while !*is_sent {
+            is_sent = self.1.wait(is_sent).expect("no panic");
         }
-        *rung = false;
+        *is_sent = false;
     }
 }
 
@@ -101,8 +101,8 @@ fn all_arrive_in_order(before: u8, batches: &'static [u8]) {
             assert!(push(&mut sender, number) && !sender.publish());
             assert_eq!(pop(&mut receiver), Some(number));
         }
-        let bell = Arc::new(Bell::default());
-        let ends = Arc::clone(&bell);
+        let wake_up = Arc::new(WakeUp::default());
+        let ends = Arc::clone(&wake_up);
         let thread = thread::spawn(move || {
             let mut number = 0;
             for batch in batches {
@@ -113,7 +113,7 @@ fn all_arrive_in_order(before: u8, batches: &'static [u8]) {
                     number += 1;
                 }
                 if sender.publish() {
-                    ends.ring();
+                    ends.send();
                 }
             }
         });
@@ -126,7 +126,7 @@ fn all_arrive_in_order(before: u8, batches: &'static [u8]) {
                     next += 1;
                 }
                 None if receiver.begin_sleep() => {
-                    bell.wait();
+                    wake_up.wait();
                     receiver.end_sleep();
                 }
                 None => receiver.end_sleep(),

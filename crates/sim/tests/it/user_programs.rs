@@ -1,5 +1,5 @@
-//! What a user's test relies on besides faults: the report of a run, restarts of a host, and the
-//! repetition of a run from its seed.
+//! Features besides faults that a user's test relies on: the report of a run, restarts of a host,
+//! and the repetition of a run from its seed.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -20,10 +20,10 @@ const MAX_RECORDS: u32 = 64;
 /// The largest number of attempts to send a probe.
 const MAX_ATTEMPTS: u32 = 8;
 
-/// What became of datagrams to a link.
+/// The result of adding datagrams to a link.
 #[derive(Default)]
 struct Pushes {
-    /// Those that were sent, before all others.
+    /// The number of datagrams that were sent. They precede those that were dropped.
     sent: usize,
     dropped: usize,
     is_blocked: bool,
@@ -116,7 +116,7 @@ impl Engine {
         self.driver_counters.tx_shared_memory += pushes.sent as u64;
         self.driver_counters.tx_ring_full += pushes.dropped as u64;
         if pushes.is_broken {
-            // What remains goes over UDP.
+            // The remaining datagrams go over UDP.
             self.links.close(peer, now);
         }
         match pushes.sent + pushes.dropped {

@@ -7,7 +7,7 @@
 //!
 //! Neither end trusts the other. The receiver copies a datagram before anyone reads it, and checks
 //! every header. The sender checks the receiver's position. An end that finds an impossible value
-//! ends the ring ([`Broken`]).
+//! closes the link ([`Broken`]).
 
 /// Offset of the position up to which the receiver has read, in bytes since the ring was made.
 const HEAD: usize = 0;

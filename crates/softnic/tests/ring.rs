@@ -1,47 +1,26 @@
-//! Tests of the ring with one thread. `tests/ring_orders.rs` tests the orders of two.
+//! A ring in shared memory with one thread. `ring_orders.rs` tests the orders of two.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+#[path = "../../../fuzz/properties/ring.rs"]
+mod body;
+#[allow(dead_code, reason = "rings need no strings")]
+#[path = "../../../fuzz/bytes.rs"]
+mod bytes;
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+#[allow(dead_code, reason = "the property uses a part of it")]
+#[path = "../src/shared_memory/ring.rs"]
+mod ring;
 
 use mitra_prng::Prng;
 
-use super::memory::MappedRing;
-use super::ring::{Receiver, Record, RingMemory, Sender, ring_size};
+use body::Local;
+use ring::{Receiver, Record, Sender};
 
 const MAX_LEN: usize = 300;
 
-/// Memory of this process.
-#[derive(Clone)]
-struct Local(Rc<(RefCell<Vec<u8>>, Cell<bool>)>);
-
-impl Local {
-    fn new(records: usize) -> Local {
-        Local(Rc::new((RefCell::new(vec![0; ring_size(records)]), Cell::new(true))))
-    }
-}
-
-impl RingMemory for Local {
-    fn len(&self) -> usize {
-        self.0.0.borrow().len()
-    }
-
-    fn load(&self, offset: usize) -> u64 {
-        u64::from_ne_bytes(self.0.0.borrow()[offset..offset + 8].try_into().unwrap())
-    }
-
-    fn store(&self, offset: usize, value: u64) {
-        self.write(offset, &value.to_ne_bytes());
-    }
-
-    fn read(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0.0.borrow()[offset..offset + out.len()]);
-    }
-
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.0.0.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn fence(&self) {}
+#[test]
+fn corpus_of_rings() {
+    replay::replay("ring", body::run);
 }
 
 fn record(len: usize) -> Record {
@@ -101,27 +80,4 @@ fn sleeping_receiver_is_woken_once() {
     receiver.end_sleep();
     assert_eq!(sender.push(record(8), &[1; 8]), Ok(true));
     assert!(!sender.publish());
-}
-
-#[test]
-fn memory_is_mapped_twice_and_checked() {
-    const SIZE: usize = ring_size(4096);
-    let own = MappedRing::create(SIZE).unwrap();
-    let duplicate = |ring: &MappedRing| ring.as_fd().unwrap().try_clone_to_owned().unwrap();
-    let other = MappedRing::open(duplicate(&own), SIZE).unwrap();
-    let (mut sender, mut receiver) = (Sender::new(own), Receiver::new(other, MAX_LEN));
-    assert_eq!(sender.push(record(77), &[5; 77]), Ok(true));
-    sender.publish();
-    let mut out = [0; MAX_LEN];
-    assert_eq!(receiver.pop(&mut out), Ok(Some(record(77))));
-    assert_eq!(out[..77], [5; 77]);
-
-    let ring = MappedRing::create(SIZE).unwrap();
-    assert!(MappedRing::open(duplicate(&ring), 2 * SIZE).is_err(), "the file is too short");
-    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
-    let unsealed = rustix::fs::memfd_create("unsealed", flags).unwrap();
-    rustix::fs::ftruncate(&unsealed, SIZE as u64).unwrap();
-    assert!(MappedRing::open(unsealed, SIZE).is_err(), "the owner may shorten the file");
-    let file = std::fs::File::open("/dev/null").unwrap();
-    assert!(MappedRing::open(file.into(), SIZE).is_err(), "the file is no memfd");
 }
