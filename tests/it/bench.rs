@@ -290,7 +290,10 @@ fn varuna_policies_meet_the_same_failures() {
             let name = format!("resent/{policy}/{mix}");
             (row(&report, &name), row(&report, &format!("{name}/bytes_in_flight")))
         };
-        assert_at_most(bytes("exact"));
+        for by_evidence in ["exact", "delay"] {
+            assert_at_most(bytes(by_evidence));
+        }
+        assert_eq!(number(&format!("resent/delay/{mix}/failed"), "p99"), 0.0);
         // Without evidence, every operation in flight is sent again, READs included.
         for baseline in ["blanket", "cached"] {
             assert_equal(bytes(baseline));

@@ -101,6 +101,19 @@ fn workloads_over_simulated_nics_run_from_seeds() {
     }
 }
 
+/// The seed in which a late packet breaks the baseline `delay`.
+#[test]
+fn baseline_workload_prints_the_seed_that_breaks_it() {
+    let names = json(&["sim", "--list", "--json"]);
+    assert!(names.as_array().unwrap().contains(&"late-packet-delay".into()), "{names}");
+    let output = mitra(&["sim", "--workload", "late-packet-delay", "--seeds", "1", "--from", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("mitra sim --workload late-packet-delay --seeds 1 --from 1"), "{error}");
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert!(found.contains("1 violations") && found.contains("doubled: 1 seeds"), "{found}");
+}
+
 #[test]
 fn shards_together_are_the_whole_sweep() {
     let words = ["sim", "--workload", "rc", "--seeds", "11", "--from", "3", "--json"];

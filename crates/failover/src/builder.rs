@@ -82,11 +82,11 @@ pub enum BuildError {
     #[error("durable needs the policy exact; set that policy, or switch durable off")]
     Durable,
     /// An unreliable connection decides nothing by evidence and replays nothing. It cannot have a
-    /// completion log, or a policy that replays.
+    /// completion log, or a policy that may execute an operation twice.
     #[error("an unreliable connection needs the policy exact or none, and no completion log")]
     Unreliable,
-    /// A policy that replays without evidence would send the header messages of XRC twice. Only the
-    /// receiving end has an XRC domain.
+    /// A policy that may execute an operation twice would do so with the header messages of XRC.
+    /// Only the receiving end has an XRC domain.
     #[error(
         "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
     )]
@@ -313,11 +313,11 @@ pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> 
     {
         return Err(BuildError::PreferredRail { requested: failback.rail, rails });
     }
-    let replays = config.policy.replays_without_evidence();
-    if config.service == Service::Unreliable && (replays || config.completion_log.is_some()) {
+    let may_execute_twice = config.policy.may_execute_twice();
+    if config.service == Service::Unreliable && (may_execute_twice || config.completion_log.is_some()) {
         return Err(BuildError::Unreliable);
     }
-    if config.service.is_xrc() && replays {
+    if config.service.is_xrc() && may_execute_twice {
         return Err(BuildError::Xrc);
     }
     if config.is_durable() && !config.policy.is_exact() {

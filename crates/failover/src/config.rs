@@ -234,7 +234,7 @@ impl Config {
     }
 
     pub(crate) fn decides_by_evidence(&self) -> bool {
-        self.policy.is_exact() && self.service.is_reliable()
+        self.policy.decides_by_evidence() && self.service.is_reliable()
     }
 
     /// The maximum number of requests in the ledger. A request of an XRC connection may need a

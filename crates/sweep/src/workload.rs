@@ -6,7 +6,7 @@ use mitra_consensus_check::{
     CATALOGUE, CatalogueEntry, SeedResult, Violation, run_competing_leaders_from_seed,
     run_log_restarts_from_seed, run_memory_node, run_store_from_seed,
 };
-use mitra_sim::seeded::{Finding, Reducible, Reduction, SeedRun, SeededWorkload, WORKLOADS};
+use mitra_sim::seeded::{BASELINES, Finding, Reducible, Reduction, SeedRun, SeededWorkload, WORKLOADS};
 
 /// A workload.
 pub struct Workload {
@@ -54,7 +54,7 @@ const FROM_SEEDS: [Workload; 4] = [
 ];
 
 impl Workload {
-    /// Returns all workloads.
+    /// Returns all workloads that must find nothing.
     pub fn all() -> impl Iterator<Item = Workload> {
         let simulated = WORKLOADS.iter().map(Workload::simulated);
         let protocols = CATALOGUE.iter().map(|entry| Workload {
@@ -64,6 +64,11 @@ impl Workload {
             source: Source::Protocol(entry),
         });
         simulated.chain(protocols).chain(FROM_SEEDS)
+    }
+
+    /// Returns the workloads under a baseline policy, which find violations.
+    pub fn baselines() -> impl Iterator<Item = Workload> {
+        BASELINES.iter().map(Workload::simulated)
     }
 
     /// Returns a workload over simulated NICs, which [`Workload::all`] need not contain.
@@ -81,8 +86,9 @@ impl Workload {
     /// # Errors
     /// A text that lists the names.
     pub fn find(name: &str) -> Result<Workload, String> {
-        Workload::all().find(|w| w.name == name).ok_or_else(|| {
-            let names: Vec<&str> = Workload::all().map(|w| w.name).collect();
+        let known = || Workload::all().chain(Workload::baselines());
+        known().find(|w| w.name == name).ok_or_else(|| {
+            let names: Vec<&str> = known().map(|w| w.name).collect();
             format!("there is no workload {name:?}; the workloads are: {}", names.join(", "))
         })
     }

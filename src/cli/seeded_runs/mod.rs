@@ -34,10 +34,12 @@ Examples:
   mitra sim --workload paxos --seeds 1 --from 4711
   mitra sim --workload failover --minutes 10
   mitra sim --workload failover --seeds 1000000 --shard 3/8
+  mitra sim --workload late-packet-delay --seeds 1 --from 1
   mitra sim --workload failover --seeds 1 --from 7 --report seed-7.html
   cargo run --features mutants -- sim --mutant NAME
 Workloads over simulated NICs run a pair of programs, and check every effect of every operation; --list shows them. The other workloads
-are the protocols that `mitra check --list` shows. All processors are used.
+are the protocols that `mitra check --list` shows. All processors are used. late-packet-delay runs the worlds of late-packet under the baseline
+delay, which waits instead of fencing a failed rail, and finds operations that were executed twice.
 --minutes begins at a fresh seed, which is printed, unless --from gives one. --shard I/N takes the seeds at the positions I, I+N, I+2N and so
 on of the whole, so N shards with the same other arguments run each seed once; `seeds` counts those of the shard, and `from` is that of the whole.
 The lowest failing seed of the workloads failover, failover-cases, filter, objects and rc is shrunk for up to 30 s: faults, connections, operations,
@@ -107,10 +109,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut out = io::stdout().lock();
     let Some(name) = &args.workload else {
+        let mut listed = Workload::all().chain(Workload::baselines());
         if args.json {
-            write_json(&mut out, &Workload::all().map(|w| w.name).collect::<Vec<_>>())?;
+            write_json(&mut out, &listed.map(|w| w.name).collect::<Vec<_>>())?;
         } else {
-            Workload::all().try_for_each(|w| writeln!(out, "{:<28} {}", w.name, w.world))?;
+            listed.try_for_each(|w| writeln!(out, "{:<28} {}", w.name, w.world))?;
         }
         return Ok(ExitCode::SUCCESS);
     };

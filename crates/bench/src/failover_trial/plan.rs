@@ -59,16 +59,18 @@ pub(crate) enum TrialPolicy {
     Exact,
     Transparent,
     Blanket,
+    Delay,
     None,
     /// [`crate::cached_resend`].
     Cached,
 }
 
 impl TrialPolicy {
-    pub(crate) const ALL: [TrialPolicy; 5] = [
+    pub(crate) const ALL: [TrialPolicy; 6] = [
         TrialPolicy::Exact,
         TrialPolicy::Transparent,
         TrialPolicy::Blanket,
+        TrialPolicy::Delay,
         TrialPolicy::Cached,
         TrialPolicy::None,
     ];
@@ -83,6 +85,7 @@ impl TrialPolicy {
             TrialPolicy::Exact => Some(Policy::Exact),
             TrialPolicy::Transparent => Some(Policy::Transparent),
             TrialPolicy::Blanket => Some(Policy::Blanket),
+            TrialPolicy::Delay => Some(Policy::Delay),
             TrialPolicy::None => Some(Policy::None),
             TrialPolicy::Cached => None,
         }

@@ -131,8 +131,8 @@ fn resent<'a>(
         })
         .collect();
     find(&format!("resent/exact/{}", Mix::ReadHeavy.name()))?;
-    let caption = "Medians over the failures. blanket, cached and none are baselines: blanket and cached execute operations \
-                   twice, none and transparent end operations in errors.";
+    let caption = "Medians over the failures. All but exact are baselines: blanket and cached execute operations twice, delay \
+                   does so if a packet is late by more than 10 ms, none and transparent end operations in errors.";
     Some(Plot::bars((title, caption), unit, &policies, &groups, Arrangement::Beside))
 }
 

@@ -3,6 +3,11 @@
 
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
+
+/// The wait of [`Policy::Delay`], NCCL's default (`NCCL_IB_RESILIENCY_PORT_FAILOVER_PROBE_DELAY`).
+#[cfg(feature = "baselines")]
+const EVIDENCE_DELAY: Duration = Duration::from_millis(10);
 
 /// The treatment of the operations that were in flight when a rail failed.
 ///
@@ -25,19 +30,34 @@ pub enum Policy {
     /// A baseline without failover: the vQP closes when its rail fails.
     #[cfg(feature = "baselines")]
     None = 3,
+    /// A baseline that decides by evidence without a fence, as NCCL does: the vQP waits 10 ms, and
+    /// then reads the evidence. The old rail may execute a packet that is delayed by more than
+    /// 10 ms, although the vQP has replayed the operation of the packet.
+    #[cfg(feature = "baselines")]
+    Delay = 4,
 }
 
 #[cfg(feature = "baselines")]
 impl Policy {
-    const ALL: &[Policy] = &[Policy::Exact, Policy::Transparent, Policy::Blanket, Policy::None];
-    const CHOICES: &str = "exact, transparent, blanket or none";
+    const ALL: &[Policy] =
+        &[Policy::Exact, Policy::Transparent, Policy::Blanket, Policy::None, Policy::Delay];
+    const CHOICES: &str = "exact, transparent, blanket, none or delay";
 
-    pub(crate) fn replays_without_evidence(self) -> bool {
-        matches!(self, Policy::Transparent | Policy::Blanket)
+    pub(crate) fn may_execute_twice(self) -> bool {
+        matches!(self, Policy::Transparent | Policy::Blanket | Policy::Delay)
     }
 
     pub(crate) fn closes_with_rail(self) -> bool {
         self == Policy::None
+    }
+
+    pub(crate) fn decides_by_evidence(self) -> bool {
+        matches!(self, Policy::Exact | Policy::Delay)
+    }
+
+    /// The time between the failure and the reading of the evidence, in place of a fence.
+    pub(crate) fn evidence_delay(self) -> Option<Duration> {
+        (self == Policy::Delay).then_some(EVIDENCE_DELAY)
     }
 }
 
@@ -46,19 +66,27 @@ impl Policy {
     const ALL: &[Policy] = &[Policy::Exact];
     const CHOICES: &str = "exact";
 
-    pub(crate) fn replays_without_evidence(self) -> bool {
+    pub(crate) fn may_execute_twice(self) -> bool {
         false
     }
 
     pub(crate) fn closes_with_rail(self) -> bool {
         false
     }
+
+    pub(crate) fn decides_by_evidence(self) -> bool {
+        true
+    }
+
+    pub(crate) fn evidence_delay(self) -> Option<Duration> {
+        None
+    }
 }
 
 impl Policy {
     /// The name in command-line options and environment variables.
     pub const fn name(self) -> &'static str {
-        ["exact", "transparent", "blanket", "none"][self as usize]
+        ["exact", "transparent", "blanket", "none", "delay"][self as usize]
     }
 
     pub(crate) fn is_exact(self) -> bool {
@@ -162,7 +190,10 @@ mod tests {
             assert_eq!(writes.to_string().parse(), Ok(writes));
         }
         let error = "exactly".parse::<Policy>().unwrap_err().to_string();
-        assert_eq!(error, "\"exactly\" is none of the choices; say exact, transparent, blanket or none");
+        assert_eq!(
+            error,
+            "\"exactly\" is none of the choices; say exact, transparent, blanket, none or delay"
+        );
         let error = "".parse::<WritePolicy>().unwrap_err().to_string();
         assert_eq!(error, "\"\" is none of the choices; say strict or repeatable");
     }

@@ -25,8 +25,8 @@ pub struct RecoveredValue {
 pub struct RecoveryStats {
     /// The operations that were in flight on the old rail.
     pub in_flight: u32,
-    /// Of these, the operations that the peer had executed, under [`Policy::Exact`]. This field and
-    /// the next two are 0 under the baseline policies.
+    /// Of these, the operations that the peer had executed, by its evidence. This field and the
+    /// next two are 0 under a policy that does not decide by evidence.
     pub executed: u32,
     /// The operations that the peer had executed in part.
     pub torn: u32,
@@ -42,7 +42,8 @@ pub struct RecoveryStats {
     pub bytes_replayed: u64,
     /// Whether the old rail certainly carried data of the operations in flight: either the peer
     /// executed at least a part of an operation other than a READ, or the first operation that was
-    /// not executed arrived and found no receive. Only under [`Policy::Exact`].
+    /// not executed arrived and found no receive. False under a policy that does not decide by
+    /// evidence.
     pub carried_data: bool,
     /// How many payload bytes of the next two-sided operation the earlier rails have placed.
     /// 0 unless this operation is a torn WRITE with immediate.
@@ -104,7 +105,11 @@ impl Ledger {
         let kinds = || ops.iter().map(|op| op.kind).collect::<Vec<_>>();
         let (verdicts, mut plans) = match input.policy {
             _ if self.service == Service::Unreliable => (Vec::new(), plan_unreliable(&kinds())),
-            Policy::Exact => {
+            #[cfg(feature = "baselines")]
+            policy if !policy.decides_by_evidence() => {
+                (Vec::new(), crate::recovery_plan::plan_baseline(policy, &kinds()))
+            }
+            _ => {
                 let verdicts =
                     judge(&ops, self.completed, input.evidence, self.log, input.acks_after_placement)?;
                 let cases: Vec<Case> = ops
@@ -127,8 +132,6 @@ impl Ledger {
                 plans.extend(plan_exact(&cases[done..], &input.evidence.saved, input.local_placed));
                 (verdicts, plans)
             }
-            #[cfg(feature = "baselines")]
-            policy => (Vec::new(), crate::recovery_plan::plan_baseline(policy, &kinds())),
         };
         let halted =
             plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));

@@ -40,6 +40,10 @@ enum State {
         /// Polls without a completion since the deadline.
         empty_polls: u32,
     },
+    /// The vQP does not fence, and waits before it reads the evidence.
+    Waiting {
+        until: Time,
+    },
     /// The fence has no markers, because the NIC was reset or the vQP does not fence. The fence
     /// ends at the first poll without a completion.
     Emptying {
@@ -111,6 +115,16 @@ impl Fence {
         self.0 = State::Emptying { nic_alive: true };
     }
 
+    /// Like [`Fence::skip`], but begins to empty the completion queue only at the given time.
+    pub(super) fn skip_at(&mut self, until: Time) {
+        self.0 = State::Waiting { until };
+    }
+
+    /// The time at which [`Fence::drive`] is due even if nothing completes.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        if let State::Waiting { until } = self.0 { Some(until) } else { None }
+    }
+
     /// Resets the NIC of `qp`, which destroys all queue pairs of the NIC. Returns false if the NIC
     /// does not confirm the reset.
     pub(super) fn reset_nic(&mut self, qp: &DataQp) -> bool {
@@ -121,10 +135,14 @@ impl Fence {
         confirmed
     }
 
-    /// Posts the markers that are not posted yet, and returns the next step. A marker does not fit
-    /// into a full queue until completions of flushed requests have been polled.
+    /// Posts the markers that are not posted yet, ends a wait that is over, and returns the next
+    /// step. A marker does not fit into a full queue until completions of flushed requests have
+    /// been polled.
     pub(super) fn drive(&mut self, qp: &DataQp, now: Time) -> FenceStep {
         self.post_markers(qp);
+        if self.poll_timeout().is_some_and(|until| now >= until) {
+            self.0 = State::Emptying { nic_alive: qp.provider().query_port().is_ok() };
+        }
         let State::Draining { send, recv, deadline, empty_polls } = &mut self.0 else {
             return FenceStep::Pending;
         };
@@ -169,7 +187,7 @@ impl Fence {
             State::Emptying { nic_alive } => return Some(*nic_alive),
             State::Draining { .. } if Mutant::FenceEndsAtEmptyPoll.is_on() => return Some(true),
             State::Draining { empty_polls, .. } => *empty_polls = empty_polls.saturating_add(1),
-            State::Idle | State::Done { .. } => {}
+            State::Idle | State::Waiting { .. } | State::Done { .. } => {}
         }
         None
     }

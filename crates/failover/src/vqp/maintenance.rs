@@ -58,8 +58,9 @@ impl Maintenance {
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
         let failback = recovery.negotiation().and_then(RailNegotiation::failback_at);
-        let timers =
-            [negotiation, heartbeat, probe, failback, self.durability.ask_at, self.addresses.timeout()];
+        let (fence, ask, addresses) =
+            (recovery.fence_timeout(), self.durability.ask_at, self.addresses.timeout());
+        let timers = [negotiation, fence, heartbeat, probe, failback, ask, addresses];
         timers.into_iter().flatten().min()
     }
 

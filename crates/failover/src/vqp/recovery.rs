@@ -238,6 +238,10 @@ impl Recovery {
         }
     }
 
+    pub(super) fn fence_timeout(&self) -> Option<Time> {
+        self.fence.poll_timeout()
+    }
+
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
         if let Some(negotiation) = self.negotiation_mut() {
             negotiation.handle_timeout(now);
@@ -303,7 +307,8 @@ impl Recovery {
         }
     }
 
-    /// Starts the fence of the old rail, or skips the fence under a policy that does not fence.
+    /// Starts the fence of the old rail. Under a policy that does not fence, skips the fence, or
+    /// waits in its place.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         let is_failback = self.negotiation().is_some_and(RailNegotiation::is_failback);
         let cause = if is_failback { Cause::Failback } else { Cause::Peer };
@@ -314,6 +319,9 @@ impl Recovery {
             && let Some(negotiation) = self.negotiation_mut()
         {
             negotiation.rail_recovered(dp.now(), rail); // the device is up, so only the path or the queue pair has failed
+        }
+        if let Some(delay) = dp.config().policy.evidence_delay() {
+            return self.fence.skip_at(dp.now() + delay);
         }
         // If the rail has no queue pair, nothing was posted there since the last move, and nothing
         // is to be fenced.

@@ -9,6 +9,7 @@ mod failover;
 mod faults;
 mod filter;
 mod homes;
+mod late_packet;
 mod ledger;
 mod memory;
 mod objects;
@@ -24,7 +25,7 @@ mod verdict_findings;
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::Domain;
+use mitra_failover::{Domain, Policy};
 use mitra_verbs::{Error, Provider};
 
 use self::parts::Reduced as _;
@@ -71,6 +72,13 @@ pub const WORKLOADS: &[SeededWorkload] = &[
         name: "homes",
         world: "three processes in a ring, each with a word that the others increment by atomics over many vQPs; links, addresses and hosts fail, and the homes must agree",
         run: homes::run,
+        has_coverage: true,
+        reducible: None,
+    },
+    SeededWorkload {
+        name: "late-packet",
+        world: "a vQP on 2 rails; the link of one fails while a switch holds a request back, which arrives up to 128 ms later",
+        run: |seed, kept_records| late_packet::run(Policy::Exact, seed, kept_records),
         has_coverage: true,
         reducible: None,
     },
@@ -124,6 +132,15 @@ pub const WORKLOADS: &[SeededWorkload] = &[
         reducible: Some(txn::Transactions::REDUCIBLE),
     },
 ];
+
+/// The workloads that run under a baseline policy, which some of their seeds break.
+pub const BASELINES: &[SeededWorkload] = &[SeededWorkload {
+    name: "late-packet-delay",
+    world: "the worlds of `late-packet` under the baseline `delay`, which executes operations twice",
+    run: |seed, kept_records| late_packet::run(Policy::Delay, seed, kept_records),
+    has_coverage: true,
+    reducible: None,
+}];
 
 /// A workload of `mitra sim`.
 #[derive(Clone, Copy, Debug)]

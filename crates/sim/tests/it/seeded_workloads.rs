@@ -1,13 +1,14 @@
 //! The workloads of `mitra sim` over queue pairs find no fault, and each seed repeats its run.
 //! `objects_seeded` tests the workload of objects.
 
-use mitra_sim::seeded::{FIRST_GENERATION, SeededWorkload, WORKLOADS};
+use mitra_sim::seeded::{BASELINES, FIRST_GENERATION, SeededWorkload, WORKLOADS};
 use mitra_sim::{Coverage, Operation, RecoveryPoint, Stage, seeds};
 
-const SEEDS: [(&str, u64); 6] = [
+const SEEDS: [(&str, u64); 7] = [
     ("failover", 300),
     ("failover-cases", 80),
     ("failover-limits", 120),
+    ("late-packet", 300),
     ("rc", 300),
     ("restart", 80),
     ("revocation", 200),
@@ -179,4 +180,18 @@ fn seeds_that_showed_faults_find_nothing() {
         let workload = WORKLOADS.iter().find(|workload| workload.name == name).expect("a workload");
         assert_eq!((workload.run)(seed, 0).findings, [], "seed {seed} of {name}: {fault}");
     }
+}
+
+/// A switch holds a request back for longer than the wait of the baseline `delay`.
+const BREAKS_DELAY: u64 = 1;
+
+#[test]
+fn late_packet_executes_twice_under_delay_and_not_under_exact() {
+    let run = |of: &[SeededWorkload], name| {
+        let workload = of.iter().find(|workload| workload.name == name).expect("a workload");
+        (workload.run)(BREAKS_DELAY, 0).findings
+    };
+    assert_eq!(run(WORKLOADS, "late-packet"), []);
+    let found = run(BASELINES, "late-packet-delay");
+    assert!(matches!(&found[..], [doubled] if doubled.checker == "doubled"), "{found:?}");
 }

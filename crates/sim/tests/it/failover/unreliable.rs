@@ -246,7 +246,7 @@ fn mixed_ends_and_policies_that_replay_are_refused() {
     };
     let domains = [domain(), domain()];
     let build = |config| VirtualQp::builder(&domains[0]).config(config).build();
-    for policy in [Policy::Blanket, Policy::Transparent] {
+    for policy in [Policy::Blanket, Policy::Transparent, Policy::Delay] {
         assert_eq!(build(Config { policy, ..unreliable() }).err(), Some(BuildError::Unreliable));
     }
     let log = build(Config { completion_log: Some(CompletionLogConfig::default()), ..unreliable() });

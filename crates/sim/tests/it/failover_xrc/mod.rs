@@ -196,7 +196,7 @@ fn ends_that_do_not_fit_are_refused() {
     let [a, b] = domains(&testbed);
     let xrc = XrcDomain::new();
     let build = |domain| VirtualQp::builder(domain).config(config());
-    for policy in [Policy::Transparent, Policy::Blanket] {
+    for policy in [Policy::Transparent, Policy::Blanket, Policy::Delay] {
         let other = Config { policy, ..config() };
         let refused = build(&a).config(other).service(Service::XrcSend).build().map(drop);
         assert_eq!(refused, Err(BuildError::Xrc));
