@@ -1,5 +1,6 @@
 //! `mitra bench programs`: measures libibverbs programs under `mitra run`. The baselines are the
-//! same operations of `mitra bench`, and UCX over TCP.
+//! same operations of `mitra bench`, and UCX over TCP. Through shared memory, UCX over its own
+//! shared memory is measured, too.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
@@ -16,7 +17,8 @@ use super::report::{Blocks, Machine, Report};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Needs Debian's perftest and ucx-utils. Each program runs as two processes, alternating with its baseline; a row's ratio
-is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on.
+is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on; with
+--rails shm also ucx_posix/8, UCX over its own shared memory.
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a program failed, 2 bad arguments.")]
 pub(crate) struct Args {
@@ -65,6 +67,16 @@ enum Measure {
 /// UCX over Mitra's RC queue pairs. UCX adds UD for the connection set-up.
 const RC: &str = "rc_v";
 const TCP: &str = "tcp";
+/// UCX over its own shared memory.
+const POSIX: &str = "posix";
+
+/// UCX writes into the memory of the peer, without a NIC.
+const UCX_POSIX: Case = Case {
+    name: "ucx_posix/8",
+    unit: "us",
+    program: Measure::UcxLatency(POSIX, "ucp_put_lat"),
+    baseline: Measure::Bench("latency", "write", "8"),
+};
 
 const CASES: [Case; 8] = [
     Case {
@@ -121,7 +133,9 @@ const CASES: [Case; 8] = [
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
-    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(&args.only)).collect();
+    let neighbour = Some(&UCX_POSIX).filter(|_| args.rails == Links::SharedMemory);
+    let cases = CASES.iter().chain(neighbour);
+    let cases: Vec<&Case> = cases.filter(|case| case.name.contains(&args.only)).collect();
     ensure!(!cases.is_empty(), "no row name contains {:?}", args.only);
     let bar = progress(cases.len() as u64 * u64::from(args.blocks) * 2);
     let mut rows = Vec::new();
@@ -244,8 +258,11 @@ fn perftest(links: Links, words: &[&str]) -> anyhow::Result<Vec<f64>> {
 fn ucx(links: Links, transport: &str, test: &str, size: &str, iters: &str) -> anyhow::Result<Vec<f64>> {
     let port = free_port()?.to_string();
     let start = |host: Option<&str>| {
-        let mut command = if transport == TCP { Command::new("env") } else { under_mitra(links) };
-        let device = if transport == TCP { "lo" } else { "mitra0:1" };
+        let (mut command, device) = match transport {
+            TCP => (Command::new("env"), "lo"),
+            POSIX => (Command::new("env"), "all"),
+            _ => (under_mitra(links), "mitra0:1"),
+        };
         command.env("UCX_TLS", transport).env("UCX_NET_DEVICES", device);
         command
             .args(["ucx_perftest", "-f", "-v", "-t", test, "-s", size, "-n", iters, "-p", &port])
