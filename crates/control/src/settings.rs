@@ -32,7 +32,7 @@ pub struct Settings {
     /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP
     /// addresses. Default: 1.
     pub rails: RailsConfig,
-    /// `MITRA_LINKS`: how packets reach the NICs of this host. Default: `udp`.
+    /// `MITRA_LINKS`: how packets reach the NICs of this host. Default: `auto`.
     pub links: Links,
     /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail.
     /// Default: `exact`.
@@ -244,7 +244,7 @@ mod tests {
             latency,
             trace,
         } = Settings::default();
-        assert_eq!(links, Links::Udp);
+        assert_eq!(links, Links::Auto);
         assert!(metrics.is_none() && prefer.is_none() && !latency && !trace);
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);

@@ -35,7 +35,7 @@ pub struct Config {
     pub tuning: Tuning,
     /// Segmentation offload. Default: [`Offload::Auto`].
     pub offload: Offload,
-    /// How datagrams reach the NICs of this host. Default: [`Links::Udp`].
+    /// How datagrams reach the NICs of this host. Default: [`Links::Auto`].
     pub links: Links,
     /// The pcap file to which the NIC writes every packet that it sends or receives. `None`
     /// captures nothing.
@@ -58,12 +58,13 @@ pub enum Offload {
 /// network namespace. The packets, their faults and their captures are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Links {
-    /// The NIC uses shared memory for the peers that it reaches so, and UDP for the others.
+    /// The NIC uses shared memory for the peers that it reaches so, and UDP for the others, and
+    /// until there is a link.
+    #[default]
     Auto,
     /// The NIC uses shared memory only, and drops the datagrams to other peers.
     SharedMemory,
     /// The NIC uses UDP only.
-    #[default]
     Udp,
 }
 
@@ -102,7 +103,7 @@ impl Config {
             limits: defaults.limits,
             tuning: Tuning { send_window: 1 << 20, ..defaults.tuning },
             offload: Offload::Auto,
-            links: Links::Udp,
+            links: Links::Auto,
             capture: None,
         }
     }

@@ -15,7 +15,6 @@ use mitra_transport::fault::{Failure, Faults};
 use mitra_transport::{IpPath, Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
-use crate::Links;
 use crate::Offload;
 use crate::capture::Capture;
 use crate::clock;
@@ -62,9 +61,9 @@ const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
 /// reads the socket once in this time only, because each read is a system call.
 const MIN_SOCKET_INTERVAL: Duration = Duration::from_micros(20);
 const SOCKET_ACTIVE: Duration = Duration::from_millis(1);
-/// A thread that drives the NIC accepts links of other NICs once in this time. The progress thread
-/// accepts them at once, but may wait for a processor.
-const MIN_ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// A progress thread that does not sleep looks at the descriptors of the links once in this time.
+const LINK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path,
 /// `engine/transmit.rs` the transmit path.
@@ -90,9 +89,8 @@ pub(crate) struct Engine {
     /// `None` after a reset.
     pub(crate) socket: Option<Arc<RoceSocket>>,
     pub(crate) multicast_groups: Vec<MulticastGroup>,
-    allowed_links: Links,
     pub(crate) links: SharedMemoryLinks,
-    last_accept: Time,
+    last_link_look: Time,
     pub(crate) last_lease_check: Time,
     /// When the socket was last read, and when it last had a datagram.
     last_socket_look: Time,
@@ -127,7 +125,7 @@ impl Engine {
         config: NicConfig,
         socket: Arc<RoceSocket>,
         offload: Offload,
-        (allowed_links, links): (Links, SharedMemoryLinks),
+        links: SharedMemoryLinks,
         capture: Option<Capture>,
         async_events: Arc<EventQueue<AsyncEvent>>,
     ) -> Engine {
@@ -152,11 +150,10 @@ impl Engine {
             delay_queue: DelayQueue::default(),
             driver_counters: DriverCounters::default(),
             nic: Nic::new(config),
-            allowed_links,
             links,
             socket: Some(socket),
             multicast_groups: Vec::new(),
-            last_accept: Time::ZERO,
+            last_link_look: Time::ZERO,
             last_lease_check: Time::ZERO,
             last_socket_look: Time::ZERO,
             last_socket_data: Time::ZERO,
@@ -195,18 +192,7 @@ impl Engine {
             Driver::Poller => self.poller_receives,
             Driver::Thread => MAX_RECEIVES_THREAD,
         };
-        if now - self.last_accept >= MIN_ACCEPT_INTERVAL {
-            self.last_accept = now;
-            self.links.accept(now);
-        }
-        let mut from_links = self.receive_from_links(now);
-        for _ in 1..if is_late { MAX_RECEIVES_LATE_TIMER } else { 1 } {
-            let received = self.receive_from_links(now);
-            from_links += received;
-            if received == 0 {
-                break;
-            }
-        }
+        let from_links = if is_late { self.empty_links(now) } else { self.receive_from_links(now) };
         self.send_probes(now);
         let skips_socket = driver == Driver::Poller
             && !is_late
@@ -388,7 +374,6 @@ impl Engine {
     /// have done both by then.
     pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
-            self.links.accept(now);
             for _ in 0..MAX_RECEIVES_SETTLE {
                 if self.receive_from_links(now) == 0 && !self.receive(now) {
                     break;
@@ -437,6 +422,7 @@ impl Engine {
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let mut list = self.nic.counters();
         self.driver_counters.append_to(&mut list);
+        list.push(Counter { name: "rx_links", value: self.links.accepted_count() });
         list
     }
 }

@@ -256,8 +256,22 @@ impl SharedNic {
 
     /// Runs one round, and sleeps after it if nothing is left to do.
     fn step(&self) -> Step {
-        let Ok(engine) = self.lock() else { return Step::Ended };
-        let sleep = thread_wakeup::run_round(engine, |engine| self.run_round(engine), |sleep| sleep.until);
+        let Ok(mut engine) = self.lock() else { return Step::Ended };
+        if let Some(chore) = engine.links.take_chore() {
+            drop(engine);
+            let done = chore.run();
+            let Ok(locked) = self.lock() else { return Step::Ended };
+            engine = locked;
+            engine.links.finish(done, clock::now());
+        }
+        let round = |engine: &mut Engine| {
+            let sleep = self.run_round(engine).filter(|_| !engine.links.has_chore());
+            if sleep.is_none() {
+                engine.look_at_links(clock::now());
+            }
+            sleep
+        };
+        let sleep = thread_wakeup::run_round(engine, round, |sleep| sleep.until);
         let Some(conditions) = sleep else {
             if self.lock_waiters.load(Ordering::Relaxed) > 0 {
                 thread::yield_now();

@@ -1,34 +1,34 @@
 //! Links through shared memory: how datagrams reach the other NICs of this host without a system
 //! call.
 //!
-//! Each direction of a pair of NICs has a [ring](ring) of its own, which the sender makes when it
-//! first sends and passes to the receiver ([`rendezvous`]). The sender writes to the ring at once,
-//! so all datagrams of the pair use it. If the receiver does not accept the link in time, or closes
-//! it, the sender uses UDP for a while.
+//! Each direction of a pair of NICs has a [ring](ring) of its own, which the sender makes and
+//! passes to the receiver ([`rendezvous`]). The sender uses UDP until the receiver has accepted the
+//! ring, and when either end has closed the link. The progress thread connects and accepts, because
+//! a caller must not make the system calls: some are cancellation points (`pthreads(7)`).
 
 #[cfg(test)]
 mod hostile_tests;
 mod memory;
 #[cfg(test)]
 mod memory_tests;
+mod outgoing;
 mod rendezvous;
 mod ring;
 
 use core::time::Duration;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mitra_verbs::{Gid, Mtu, Time};
 
 use memory::MappedRing;
-use rendezvous::{Connection, Found, Process};
+pub(crate) use outgoing::{OutgoingLink, Pushed};
+use rendezvous::{Connection, Found};
 pub(crate) use ring::{Broken, Record};
-use ring::{Receiver, Sender, ring_size};
+use ring::{Receiver, ring_size};
 
 use crate::Links;
-use crate::interfaces::interface_of;
 use crate::last_hit_cache::LastHitCache;
 
 /// The bytes of a ring's memory.
@@ -39,20 +39,16 @@ const MAX_DATAGRAM: usize = Mtu::M4096.bytes() + 128;
 /// The largest number of links in each direction, because each has a ring. Other peers are reached
 /// over UDP.
 const MAX_LINKS: usize = 64;
-/// The largest number of connections that have not sent their hello.
+/// The largest number of connections that have not sent their hello, and of those whose sender is
+/// not proved.
 const MAX_ARRIVING: usize = 64;
 /// The largest number of connections that one call accepts or refuses.
 const MAX_ACCEPTS: usize = 64;
-/// A receiver that has not accepted a link after this time may never do so: its process is stopped,
-/// or has no descriptors left.
-const MAX_UNACCEPTED: Duration = Duration::from_millis(10);
-/// How long a sender uses UDP before it connects again. After a link that was never accepted, the
-/// time doubles, so that the retransmissions of a datagram do not all meet such links.
+/// The time from the end of a link, or an attempt, to the next attempt to connect. After a link
+/// that was never accepted, or a failed attempt, the time doubles. A link from the peer ends the
+/// wait.
 const MIN_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(60);
-/// A full ring blocks the sender for this long at most. A receiver that takes longer loses
-/// datagrams, because its sender has other peers, too.
-const MAX_BLOCKED: Duration = Duration::from_millis(1);
 /// The times after the end of a link at which the sender asks whether the process of the peer has
 /// ended. A process that ends may close its link before its port.
 const PROBES: [Duration; 4] =
@@ -61,10 +57,11 @@ const PROBES: [Duration; 4] =
 /// The links of a NIC.
 pub(crate) struct SharedMemoryLinks {
     own: Gid,
+    setting: Links,
     /// `None` if the NIC uses no links.
     listener: Option<Arc<OwnedFd>>,
-    /// Whether the NIC drops the datagrams to peers without a link ([`Links::SharedMemory`]).
-    are_only: bool,
+    /// The peers to which the progress thread is to connect.
+    wanted: Vec<Gid>,
     outgoing: Vec<OutgoingLink>,
     /// The link in `outgoing` that was used last.
     last_used: usize,
@@ -72,6 +69,11 @@ pub(crate) struct SharedMemoryLinks {
     incoming: Vec<IncomingLink>,
     /// Connections that have not sent their hello.
     arriving: Vec<Connection>,
+    /// Links of peers that this NIC wants to connect to, because the connection shows which process
+    /// listens under the peer's address.
+    unproved: Vec<Unproved>,
+    /// Closed links. The progress thread frees them.
+    discarded: Discarded,
     /// The peers to be asked whether their process has ended: the time of the next question, the
     /// number of questions so far, and the peer.
     probes: Vec<(Time, usize, Gid)>,
@@ -81,6 +83,8 @@ pub(crate) struct SharedMemoryLinks {
     is_asleep: bool,
     /// Whether [`Self::descriptors`] has changed since the last call.
     has_changed: bool,
+    /// The number of links from other NICs since the NIC was opened.
+    accepted: u64,
 }
 
 /// When a sender without a link connects again.
@@ -91,15 +95,33 @@ struct Retry {
     delay: Duration,
 }
 
-/// A link to another NIC.
-pub(crate) struct OutgoingLink {
-    peer: Gid,
-    connection: Connection,
-    sender: Sender<MappedRing>,
-    opened: Time,
-    is_accepted: bool,
-    /// Since when the ring has been full.
-    full_since: Option<Time>,
+/// How a datagram reaches a peer.
+pub(crate) enum Route<'a> {
+    Link(&'a mut OutgoingLink),
+    Udp,
+    /// The progress thread is about to connect, and the NIC does not use UDP.
+    Later,
+    /// There is no link, and the NIC does not use UDP.
+    None,
+}
+
+/// What the progress thread does for the links while the NIC's lock is free.
+pub(crate) enum Chore {
+    Connect { own: Gid, peer: Gid },
+    Free(Discarded),
+}
+
+/// The result of a chore.
+pub(crate) enum Done {
+    Connected { own: Gid, peer: Gid, link: io::Result<OutgoingLink> },
+    Freed,
+}
+
+/// Links that have ended. To free them takes system calls.
+#[derive(Default)]
+pub(crate) struct Discarded {
+    outgoing: Vec<OutgoingLink>,
+    incoming: Vec<IncomingLink>,
 }
 
 /// A link from another NIC.
@@ -107,65 +129,28 @@ struct IncomingLink {
     peer: Gid,
     connection: Connection,
     receiver: Receiver<MappedRing>,
+    /// Whether no datagram may be read yet, because older ones may be in the socket.
+    is_new: bool,
     /// Whether the sender is gone. What it sent before is still to be read.
     is_closed: bool,
 }
 
-/// The result of adding a datagram to a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pushed {
-    Sent,
-    /// The ring is full. The sender tries again.
-    Blocked,
-    /// The ring has been full for too long. The datagram is lost.
-    Dropped,
+/// A link whose sender is not proved yet.
+struct Unproved {
+    peer: Gid,
+    connection: Connection,
+    memory: OwnedFd,
 }
 
-impl OutgoingLink {
-    fn open(own: Gid, peer: Gid, now: Time) -> io::Result<OutgoingLink> {
-        let connection = Connection::open(peer)?;
-        // The name proves nothing: a process may listen under the address of another host.
-        if interface_of(IpAddr::from(peer))?.is_none() {
-            return Err(io::ErrorKind::AddrNotAvailable.into());
+impl Chore {
+    /// Does the chore. The NIC's lock is free.
+    pub(crate) fn run(self) -> Done {
+        match self {
+            Chore::Connect { own, peer } => {
+                Done::Connected { own, peer, link: OutgoingLink::open(own, peer) }
+            }
+            Chore::Free(Discarded { .. }) => Done::Freed,
         }
-        let ring = MappedRing::create(RING)?;
-        connection.send_hello(own, &ring)?;
-        let sender = Sender::new(ring);
-        Ok(OutgoingLink { peer, connection, sender, opened: now, is_accepted: false, full_since: None })
-    }
-
-    /// Adds a datagram to the batch.
-    ///
-    /// # Errors
-    /// [`Broken`] if the receiver has damaged the ring.
-    pub(crate) fn push(&mut self, now: Time, record: Record, datagram: &[u8]) -> Result<Pushed, Broken> {
-        if self.sender.push(record, datagram)? {
-            self.full_since = None;
-            return Ok(Pushed::Sent);
-        }
-        let is_brief = now - *self.full_since.get_or_insert(now) < MAX_BLOCKED;
-        Ok(if is_brief { Pushed::Blocked } else { Pushed::Dropped })
-    }
-
-    /// Makes the batch visible to the receiver, and wakes it if it sleeps.
-    ///
-    /// # Errors
-    /// [`Broken`] if the receiver cannot be woken.
-    pub(crate) fn publish(&mut self) -> Result<(), Broken> {
-        if self.sender.publish() { self.connection.wake_peer().map_err(|_| Broken) } else { Ok(()) }
-    }
-
-    /// Returns whether the receiver has had the time to accept the link, and has not.
-    fn is_overdue(&mut self, now: Time) -> bool {
-        if self.is_accepted || now - self.opened < MAX_UNACCEPTED {
-            return false;
-        }
-        self.is_accepted = self.sender.is_accepted();
-        !self.is_accepted
-    }
-
-    fn is_alive_to(&self, process: Process) -> bool {
-        self.connection.peer == process && self.connection.is_open()
     }
 }
 
@@ -174,92 +159,137 @@ impl SharedMemoryLinks {
     pub(crate) fn none(own: Gid) -> SharedMemoryLinks {
         SharedMemoryLinks {
             own,
+            setting: Links::Udp,
             listener: None,
-            are_only: false,
+            wanted: Vec::new(),
             outgoing: Vec::new(),
             last_used: 0,
             retries: LastHitCache::new(),
             incoming: Vec::new(),
             arriving: Vec::new(),
+            unproved: Vec::new(),
+            discarded: Discarded::default(),
             probes: Vec::new(),
             accepts_from: Time::ZERO,
             is_asleep: false,
             has_changed: true,
+            accepted: 0,
         }
     }
 
-    /// Lets the NICs of this host connect to the NIC at an address, unless `links` excludes it.
+    /// Lets the NICs of this host connect to the NIC at an address, unless `setting` excludes it.
     ///
     /// # Errors
     /// The NIC cannot listen, for example because another process does under this address, and
-    /// `links` excludes UDP.
-    pub(crate) fn open(own: Gid, links: Links) -> io::Result<SharedMemoryLinks> {
-        let listener = match links {
+    /// `setting` excludes UDP.
+    pub(crate) fn open(own: Gid, setting: Links) -> io::Result<SharedMemoryLinks> {
+        let listener = match setting {
             Links::Udp => None,
             Links::Auto => rendezvous::listen(own).ok(),
             Links::SharedMemory => Some(rendezvous::listen(own)?),
         };
-        let are_only = links == Links::SharedMemory;
-        Ok(SharedMemoryLinks { listener: listener.map(Arc::new), are_only, ..SharedMemoryLinks::none(own) })
+        Ok(SharedMemoryLinks { setting, listener: listener.map(Arc::new), ..SharedMemoryLinks::none(own) })
     }
 
-    /// Returns the link to a peer. Connects if there is none. Returns `None` if the peer is reached
-    /// over UDP.
+    pub(crate) fn setting(&self) -> Links {
+        self.setting
+    }
+
+    /// Returns how datagrams reach a peer now. Asks the progress thread to connect if there is no
+    /// link.
     #[inline]
-    pub(crate) fn to(&mut self, peer: Gid, now: Time) -> Option<&mut OutgoingLink> {
-        self.listener.as_ref()?;
+    pub(crate) fn route(&mut self, peer: Gid, now: Time) -> Route<'_> {
+        if self.listener.is_none() {
+            return self.without_link();
+        }
         let index = match self.outgoing.get(self.last_used) {
             Some(link) if link.peer == peer => self.last_used,
-            _ => self.find_or_connect(peer, now)?,
+            _ => match self.outgoing.iter().position(|link| link.peer == peer) {
+                Some(index) => index,
+                None => return self.want(peer, now),
+            },
         };
         self.last_used = index;
-        if !self.are_only && self.outgoing[index].is_overdue(now) {
-            self.close(peer, now);
-            return None;
+        // Without UDP, what is sent before the receiver accepts the link waits in the ring.
+        if self.outgoing[index].is_accepted() || self.setting == Links::SharedMemory {
+            Route::Link(&mut self.outgoing[index])
+        } else {
+            Route::Udp
         }
-        self.outgoing.get_mut(index)
     }
 
-    fn find_or_connect(&mut self, peer: Gid, now: Time) -> Option<usize> {
-        if let Some(index) = self.outgoing.iter().position(|link| link.peer == peer) {
-            return Some(index);
+    #[cold]
+    fn want(&mut self, peer: Gid, now: Time) -> Route<'_> {
+        if !self.wanted.contains(&peer) {
+            if self.retry(peer).at > now || self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
+                return self.without_link();
+            }
+            self.wanted.push(peer);
+            self.has_changed = true;
         }
-        if self.retry(peer).at > now || self.outgoing.len() == MAX_LINKS {
-            return None;
-        }
-        self.connect(peer, now)
+        if self.setting == Links::SharedMemory { Route::Later } else { Route::Udp }
+    }
+
+    fn without_link(&self) -> Route<'_> {
+        if self.setting == Links::SharedMemory { Route::None } else { Route::Udp }
     }
 
     fn retry(&mut self, peer: Gid) -> &mut Retry {
         self.retries.get_or_insert_with(peer, || Retry { at: Time::ZERO, delay: MIN_RETRY })
     }
 
-    #[cold]
-    fn connect(&mut self, peer: Gid, now: Time) -> Option<usize> {
-        let Ok(link) = OutgoingLink::open(self.own, peer, now) else {
-            self.retry(peer).at = now + MIN_RETRY;
-            return None;
-        };
-        self.outgoing.push(link);
-        self.has_changed = true;
-        Some(self.outgoing.len() - 1)
+    /// Sets the time of the next attempt to connect to a peer, after a link has ended or an attempt
+    /// has failed.
+    fn postpone(&mut self, peer: Gid, was_accepted: bool, now: Time) {
+        let has_udp = self.setting != Links::SharedMemory;
+        let retry = self.retry(peer);
+        let delay = if was_accepted { MIN_RETRY } else { retry.delay };
+        let next = if has_udp { (2 * delay).min(MAX_RETRY) } else { MIN_RETRY };
+        *retry = Retry { at: now + delay, delay: next };
+    }
+
+    /// Returns whether the progress thread has a chore.
+    pub(crate) fn has_chore(&self) -> bool {
+        !(self.wanted.is_empty() && self.discarded.outgoing.is_empty() && self.discarded.incoming.is_empty())
+    }
+
+    /// Returns the next chore of the progress thread, which ends it by [`Self::finish`].
+    pub(crate) fn take_chore(&mut self) -> Option<Chore> {
+        let Discarded { outgoing, incoming } = &self.discarded;
+        if !outgoing.is_empty() || !incoming.is_empty() {
+            return Some(Chore::Free(std::mem::take(&mut self.discarded)));
+        }
+        self.wanted.first().map(|peer| Chore::Connect { own: self.own, peer: *peer })
+    }
+
+    /// Takes the result of a chore.
+    pub(crate) fn finish(&mut self, done: Done, now: Time) {
+        let Done::Connected { own, peer, link } = done else { return };
+        // The NIC may have another address now, or no links.
+        let is_wanted = own == self.own && self.wanted.contains(&peer);
+        match link {
+            Ok(link) if is_wanted => self.outgoing.push(link),
+            Ok(link) => self.discarded.outgoing.push(link),
+            Err(_) => self.postpone(peer, false, now),
+        }
+        if is_wanted {
+            self.wanted.retain(|wanted| *wanted != peer);
+            self.has_changed = true;
+            let (of_peer, others) = self.unproved.drain(..).partition(|link| link.peer == peer);
+            self.unproved = others;
+            of_peer.into_iter().for_each(|link| self.add_incoming(link));
+        }
     }
 
     /// Closes the link to a peer. Datagrams go over UDP for a while. The peer is asked whether its
     /// process has ended.
     pub(crate) fn close(&mut self, peer: Gid, now: Time) {
         let Some(index) = self.outgoing.iter().position(|link| link.peer == peer) else { return };
-        let link = self.outgoing.remove(index);
-        let was_accepted = link.is_accepted || link.sender.is_accepted();
-        if !was_accepted {
-            link.sender.abandon();
-        }
+        let mut link = self.outgoing.remove(index);
         link.connection.shut_down();
-        let has_udp = !self.are_only;
-        let retry = self.retry(peer);
-        let delay = if was_accepted { MIN_RETRY } else { retry.delay };
-        let next = if has_udp { (2 * delay).min(MAX_RETRY) } else { MIN_RETRY };
-        *retry = Retry { at: now + delay, delay: next };
+        let was_accepted = link.is_accepted();
+        self.discarded.outgoing.push(link);
+        self.postpone(peer, was_accepted, now);
         self.probes.retain(|(_, _, probed)| *probed != peer);
         self.probes.push((now, 0, peer));
         self.has_changed = true;
@@ -274,7 +304,9 @@ impl SharedMemoryLinks {
     pub(crate) fn close_all(&mut self) {
         let connections = self.outgoing.iter().map(|link| &link.connection);
         let incoming = self.incoming.iter().map(|link| &link.connection);
-        connections.chain(incoming).chain(&self.arriving).for_each(Connection::shut_down);
+        let unproved = self.unproved.iter().map(|link| &link.connection);
+        let incoming = incoming.chain(&self.arriving).chain(unproved);
+        connections.chain(incoming).for_each(Connection::shut_down);
         *self = SharedMemoryLinks::none(self.own);
     }
 
@@ -283,9 +315,25 @@ impl SharedMemoryLinks {
         self.incoming.len()
     }
 
+    /// Returns the number of links from other NICs since the NIC was opened or got its address.
+    pub(crate) fn accepted_count(&self) -> u64 {
+        self.accepted
+    }
+
     /// Returns the NIC that sends on an incoming link.
     pub(crate) fn sender_of(&self, index: usize) -> Gid {
         self.incoming[index].peer
+    }
+
+    /// Returns whether the first datagram of an incoming link waits. The caller empties the socket,
+    /// because the sender may have used UDP before, and calls [`Self::begin`].
+    pub(crate) fn begins(&self, index: usize) -> bool {
+        self.incoming[index].is_new && !self.incoming[index].receiver.is_empty()
+    }
+
+    /// Lets [`Self::pop`] read an incoming link.
+    pub(crate) fn begin(&mut self, index: usize) {
+        self.incoming[index].is_new = false;
     }
 
     /// Removes the next datagram of an incoming link, and copies it to the start of `out`.
@@ -293,7 +341,8 @@ impl SharedMemoryLinks {
     /// # Errors
     /// [`Broken`] if the sender has damaged the ring.
     pub(crate) fn pop(&mut self, index: usize, out: &mut [u8]) -> Result<Option<Record>, Broken> {
-        self.incoming[index].receiver.pop(out)
+        let link = &mut self.incoming[index];
+        if link.is_new { Ok(None) } else { link.receiver.pop(out) }
     }
 
     /// Returns whether the sender of an incoming link is gone.
@@ -303,7 +352,9 @@ impl SharedMemoryLinks {
 
     /// Closes an incoming link.
     pub(crate) fn close_incoming(&mut self, index: usize) {
-        self.incoming.remove(index).connection.shut_down();
+        let link = self.incoming.remove(index);
+        link.connection.shut_down();
+        self.discarded.incoming.push(link);
         self.has_changed = true;
     }
 
@@ -365,7 +416,7 @@ impl SharedMemoryLinks {
 
     fn receive_hello(&mut self, connection: Connection, now: Time) {
         match connection.receive_hello() {
-            Found::Some((peer, memory)) => self.add_incoming(peer, connection, memory, now),
+            Found::Some((peer, memory)) => self.prove(Unproved { peer, connection, memory }, now),
             Found::Nothing => {
                 if self.arriving.len() == MAX_ARRIVING {
                     self.arriving.remove(0).shut_down();
@@ -376,20 +427,33 @@ impl SharedMemoryLinks {
         }
     }
 
-    /// Adds a link from `peer`, if the process that made it is the one that listens under this
-    /// address. Acknowledgements need a link in the other direction anyway. The link replaces an
-    /// earlier one from this peer.
-    fn add_incoming(&mut self, peer: Gid, connection: Connection, memory: OwnedFd, now: Time) {
-        let known = self.outgoing.iter().position(|link| link.peer == peer);
-        let mut is_proved = known.is_some_and(|at| self.outgoing[at].connection.peer == connection.peer);
-        if known.is_none_or(|at| !self.outgoing[at].is_alive_to(connection.peer)) && connection.is_open() {
-            if known.is_some() {
-                self.close(peer, now);
-            }
-            let opened = (self.outgoing.len() < MAX_LINKS).then(|| self.connect(peer, now)).flatten();
-            is_proved = opened.is_some_and(|at| self.outgoing[at].connection.peer == connection.peer);
+    /// Adds a link, or connects to its sender before. Acknowledgements need a link in the other
+    /// direction anyway.
+    fn prove(&mut self, link: Unproved, now: Time) {
+        let peer = link.peer;
+        let known = self.outgoing.iter().find(|known| known.peer == peer);
+        if known.is_some_and(|known| known.connection.is_open()) {
+            return self.add_incoming(link);
         }
-        if !is_proved {
+        self.close(peer, now);
+        if !self.wanted.contains(&peer) {
+            if self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
+                return;
+            }
+            self.wanted.push(peer);
+        }
+        if self.unproved.len() == MAX_ARRIVING {
+            self.unproved.remove(0);
+        }
+        self.unproved.push(link);
+    }
+
+    /// Adds a link if the process that made it is the one that listens under the address of its
+    /// sender. The link replaces an earlier one of this sender.
+    fn add_incoming(&mut self, link: Unproved) {
+        let Unproved { peer, connection, memory } = link;
+        let is_proof = |known: &OutgoingLink| known.peer == peer && known.connection.peer == connection.peer;
+        if !self.outgoing.iter().any(is_proof) {
             return;
         }
         for link in self.incoming.iter_mut().filter(|link| link.peer == peer) {
@@ -400,10 +464,9 @@ impl SharedMemoryLinks {
         }
         if let Ok(ring) = MappedRing::open(memory, RING) {
             let receiver = Receiver::new(ring, MAX_DATAGRAM);
-            if !receiver.accept() {
-                return;
-            }
-            self.incoming.push(IncomingLink { peer, connection, receiver, is_closed: false });
+            receiver.accept();
+            self.incoming.push(IncomingLink { peer, connection, receiver, is_new: true, is_closed: false });
+            self.accepted += 1;
             self.has_changed = true;
         }
     }

@@ -22,7 +22,7 @@ use crate::interfaces::{interface_of, not_local};
 use crate::progress_thread::SharedNic;
 use crate::shared_memory::SharedMemoryLinks;
 use crate::udp_socket::RoceSocket;
-use crate::{Config, Links, clock};
+use crate::{Config, clock};
 
 /// The largest send window is the size of the receive buffer divided by this. The kernel charges a
 /// datagram outside a `UDP_GRO` run with twice its length, and several senders share the buffer.
@@ -36,7 +36,6 @@ pub struct SoftNic {
     attr: DeviceAttr,
     /// Locked while the address changes.
     address: Mutex<IpAddr>,
-    links: Links,
     send_window: u32,
     receive_buffer_size: usize,
     shared: Arc<SharedNic>,
@@ -80,14 +79,8 @@ impl SoftNic {
             None => None,
         };
         let async_events = Arc::new(EventQueue::new(MAX_EVENTS).with_operation("creating an eventfd")?);
-        let engine = Engine::new(
-            nic,
-            Arc::new(socket),
-            config.offload,
-            (config.links, links),
-            capture,
-            Arc::clone(&async_events),
-        );
+        let engine =
+            Engine::new(nic, Arc::new(socket), config.offload, links, capture, Arc::clone(&async_events));
         let attr = engine.nic.attr().clone();
         let shared = Arc::new(
             SharedNic::new(engine, Arc::clone(&async_events)).with_operation("creating an eventfd")?,
@@ -97,7 +90,6 @@ impl SoftNic {
         Ok(Arc::new(SoftNic {
             attr,
             address: Mutex::new(ip),
-            links: config.links,
             send_window,
             receive_buffer_size,
             shared,
@@ -177,7 +169,8 @@ impl SoftNic {
         let socket = RoceSocket::open(address)?;
         let address = socket.address().ip();
         let port = port_mtu(address, None)?;
-        let links = SharedMemoryLinks::open(address.into(), self.links)
+        let setting = self.shared.lock().map(|engine| engine.links.setting());
+        let links = SharedMemoryLinks::open(address.into(), setting.unwrap_or_default())
             .with_operation("listening for links through shared memory")?;
         let changed = self.host_call(|engine, _| {
             if port < engine.nic.query_port().max_mtu {

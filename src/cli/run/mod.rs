@@ -44,10 +44,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
     /// How packets reach the NICs of this host: through shared memory (shm), over UDP (udp), or
-    /// through shared memory where it is possible (auto) [default: udp]
+    /// through shared memory where it is possible (auto) [default: auto]
     #[arg(long, value_name = "KIND")]
     links: Option<Links>,
-    /// Failover policy for operations in flight: exact, transparent, blanket, none [default: exact]
+    /// Failover policy for operations in flight: exact, transparent, blanket, delay, none
+    /// [default: exact]
     #[arg(long)]
     policy: Option<Policy>,
     /// A WRITE whose execution is unknown completes with an error (strict) or is written again

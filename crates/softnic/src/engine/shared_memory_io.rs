@@ -7,15 +7,17 @@ use mitra_transport::IpPath;
 use mitra_verbs::{Gid, Time};
 use mitra_wire::{ICRC_LEN, ROCE_PORT};
 
-use super::Engine;
 use super::receive::is_ack;
 use super::transmit::{SendResult, TxQueue, datagram_start};
-use crate::Links;
+use super::{Engine, LINK_INTERVAL, MAX_RECEIVES_LATE_TIMER};
 use crate::path_cache::IcrcCheck;
-use crate::shared_memory::{Broken, OutgoingLink, Pushed, Record};
+use crate::shared_memory::{Broken, OutgoingLink, Pushed, Record, Route};
 
 /// The largest number of datagrams that one round takes from a link.
 const MAX_RECORDS: u32 = 64;
+
+/// The bytes of a long batch that wait for those behind them.
+const MAX_HIDDEN: usize = 16 << 10;
 
 /// The largest number of attempts to send a probe.
 const MAX_ATTEMPTS: u32 = 8;
@@ -30,13 +32,16 @@ struct Pushes {
     is_broken: bool,
 }
 
+/// Adds datagrams to a link, and makes them visible to the receiver, which reads the first while
+/// this end adds the last.
 fn push_all<'a>(
     link: &mut OutgoingLink,
     now: Time,
     (traffic_class, is_sealed): (u8, bool),
-    mut datagrams: impl Iterator<Item = &'a [u8]>,
+    mut datagrams: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> Pushes {
     let mut pushes = Pushes::default();
+    let mut hidden = 0;
     while let Some(datagram) = datagrams.next() {
         match link.push(now, Record { len: datagram.len(), traffic_class, is_sealed }, datagram) {
             Ok(Pushed::Sent) => pushes.sent += 1,
@@ -47,6 +52,12 @@ fn push_all<'a>(
         }
         if pushes.is_blocked || pushes.is_broken {
             break;
+        }
+        hidden += datagram.len();
+        // An acknowledgement becomes visible together with the request in front of it.
+        if hidden >= MAX_HIDDEN && datagrams.len() >= 2 {
+            hidden = 0;
+            pushes.is_broken |= link.publish().is_err();
         }
     }
     pushes.is_broken |= link.publish().is_err();
@@ -59,15 +70,24 @@ impl Engine {
     pub(super) fn send_by_link(&mut self, now: Time) -> Option<SendResult> {
         let TxQueue { batch, next, .. } = &mut self.tx_queue;
         let (peer, count) = (batch.destination, batch.ends.len() - *next);
-        let Some(link) = self.links.to(peer, now) else { return self.drop_without_link(count) };
+        let link = match self.links.route(peer, now) {
+            Route::Link(link) => link,
+            Route::Udp => return None,
+            Route::Later => return Some(SendResult::Blocked),
+            Route::None => {
+                self.driver_counters.tx_errors += count as u64;
+                return Some(SendResult::Consumed(count));
+            }
+        };
         if !self.is_interface_up {
             self.driver_counters.tx_errors += count as u64;
             return Some(SendResult::Consumed(count));
         }
         let start = datagram_start(&batch.ends, *next);
-        let datagrams = batch.ends[*next..].iter().scan(start, |from, &end| {
-            let start = std::mem::replace(from, end as usize);
-            Some(&batch.bytes[start..end as usize])
+        let mut from = start;
+        let datagrams = batch.ends[*next..].iter().map(|&end| {
+            let start = std::mem::replace(&mut from, end as usize);
+            &batch.bytes[start..end as usize]
         });
         let pushes = push_all(link, now, (batch.traffic_class, false), datagrams);
         let sent = *next..*next + pushes.sent;
@@ -94,7 +114,14 @@ impl Engine {
         traffic_class: u8,
         datagram: &[u8],
     ) -> bool {
-        let Some(link) = self.links.to(peer, now) else { return self.drop_without_link(1).is_some() };
+        let link = match self.links.route(peer, now) {
+            Route::Link(link) => link,
+            Route::Udp => return false,
+            Route::Later | Route::None => {
+                self.driver_counters.tx_errors += 1;
+                return true;
+            }
+        };
         if !self.is_interface_up {
             self.driver_counters.tx_errors += 1;
             return true;
@@ -125,21 +152,21 @@ impl Engine {
         }
     }
 
-    /// Drops datagrams to a peer without a link if the NIC uses links only.
-    fn drop_without_link(&mut self, count: usize) -> Option<SendResult> {
-        if self.allowed_links != Links::SharedMemory {
-            return None;
-        }
-        self.driver_counters.tx_errors += count as u64;
-        Some(SendResult::Consumed(count))
-    }
-
     /// Receives from the links of other NICs. Returns the number of datagrams.
     pub(crate) fn receive_from_links(&mut self, now: Time) -> u32 {
         let mut received = 0;
         let mut index = 0;
         // An older link of a peer is read before its newer one.
         while index < self.links.incoming_count() {
+            if self.links.begins(index) {
+                let from_socket = self.empty_socket(now);
+                received += from_socket;
+                if from_socket == MAX_RECEIVES_LATE_TIMER {
+                    index += 1;
+                    continue;
+                }
+                self.links.begin(index);
+            }
             let mut from_link = 0;
             let mut is_finished = false;
             while from_link < MAX_RECORDS && !is_finished {
@@ -158,6 +185,37 @@ impl Engine {
                 true => self.links.close_incoming(index),
                 false => index += 1,
             }
+        }
+        received
+    }
+
+    /// Handles the events of the links if the last look at their descriptors was long ago.
+    pub(crate) fn look_at_links(&mut self, now: Time) {
+        if now - self.last_link_look >= LINK_INTERVAL {
+            self.last_link_look = now;
+            self.links.handle_events(now);
+        }
+    }
+
+    /// Receives from the links until they are empty, or one round of many has passed.
+    pub(super) fn empty_links(&mut self, now: Time) -> u32 {
+        let mut received = 0;
+        for _ in 0..MAX_RECEIVES_LATE_TIMER {
+            let from_links = self.receive_from_links(now);
+            received += from_links;
+            if from_links == 0 {
+                break;
+            }
+        }
+        received
+    }
+
+    /// Receives what waits in the socket, by [`MAX_RECEIVES_LATE_TIMER`] receive calls at most.
+    /// Returns the number of receive calls that returned data.
+    fn empty_socket(&mut self, now: Time) -> u32 {
+        let mut received = 0;
+        while received < MAX_RECEIVES_LATE_TIMER && self.receive(now) {
+            received += 1;
         }
         received
     }

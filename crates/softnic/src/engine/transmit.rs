@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use crate::Offload;
 use crate::delay_queue::Direction;
 use crate::engine::Engine;
+use crate::shared_memory::Route;
 use crate::udp_socket::{ACK_LEN, MAX_GSO_SEGMENTS, MAX_SENDMMSG, MAX_UDP_PAYLOAD};
 
 /// A run of two datagrams shorter than this, in bytes, is sent as two datagrams, unless the second
@@ -190,6 +191,10 @@ impl Engine {
         let start = datagram_start(&self.tx_queue.batch.ends, self.tx_queue.next);
         let end = self.tx_queue.batch.ends[self.tx_queue.next] as usize;
         let (peer, class) = (self.tx_queue.batch.destination, self.tx_queue.batch.traffic_class);
+        self.tx_queue.is_link_full = matches!(self.links.route(peer, now), Route::Later);
+        if self.tx_queue.is_link_full {
+            return SendResult::Blocked;
+        }
         let mut datagram = self.tx_queue.batch.bytes[start..end].to_vec();
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
             debug_assert!(false, "the transport emits well-formed packets");

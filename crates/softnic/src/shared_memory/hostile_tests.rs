@@ -136,6 +136,33 @@ fn ring_of_another_size_is_refused() {
     assert_eq!(nic.incoming(), 0);
 }
 
+/// One peer sends without a pause, so the progress thread never sleeps.
+#[test]
+fn busy_nic_accepts_links_and_notices_their_end() {
+    let nic = Nic::open();
+    let peers = [Peer::new(7), Peer::new(8)];
+    let (busy, ring) = peers[0].link(&nic);
+    let mut sender = Sender::new(ring);
+    let mut flood_until = |incoming: usize| {
+        let started = Instant::now();
+        while nic.incoming() != incoming {
+            assert!(started.elapsed() < Duration::from_secs(60), "{incoming} links");
+            for _ in 0..100 {
+                // A full ring changes nothing.
+                let _ = sender.push(Record { len: 3, traffic_class: 0, is_sealed: false }, &[0; 3]);
+                if sender.publish() {
+                    busy.wake_peer().unwrap();
+                }
+            }
+        }
+    };
+    flood_until(1);
+    let (other, _ring) = peers[1].link(&nic);
+    flood_until(2);
+    drop(other);
+    flood_until(1);
+}
+
 /// A datagram that is no packet is counted. A header that is no header closes the link, and no
 /// other.
 #[test]

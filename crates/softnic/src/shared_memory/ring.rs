@@ -15,8 +15,6 @@ const HEAD: usize = 0;
 const SLEEPS: usize = 64;
 /// Offset of a word that is not 0 once the receiver has accepted the ring.
 const ACCEPTED: usize = 72;
-/// Offset of a word that is not 0 once the sender has abandoned the ring.
-const ABANDONED: usize = 80;
 /// Offset of the records. What the receiver writes often has a cache line of its own.
 const RECORDS: usize = 128;
 /// Records begin at cache lines, so an end that writes a record does not share a line with the end
@@ -183,12 +181,6 @@ impl<M: RingMemory> Sender<M> {
         self.memory.load(ACCEPTED) != 0
     }
 
-    /// Tells a receiver that has not accepted the ring that it must not read it: its datagrams were
-    /// sent again otherwise.
-    pub(crate) fn abandon(&self) {
-        self.memory.store(ABANDONED, 1);
-    }
-
     /// Makes the batch visible. Returns whether the receiver sleeps, and must be woken.
     pub(crate) fn publish(&mut self) -> bool {
         let Some((offset, word)) = self.first.take() else { return false };
@@ -220,11 +212,9 @@ impl<M: RingMemory> Receiver<M> {
         Receiver { geometry: Geometry::new(&memory), memory, head: 0, max_len }
     }
 
-    /// Tells the sender that this end reads the ring. Returns false if the sender has abandoned the
-    /// ring.
-    pub(crate) fn accept(&self) -> bool {
+    /// Tells the sender that this end reads the ring.
+    pub(crate) fn accept(&self) {
         self.memory.store(ACCEPTED, 1);
-        self.memory.load(ABANDONED) == 0
     }
 
     /// Returns whether no record waits.

@@ -254,6 +254,10 @@ impl Provider for SoftNic {
             if attr.state == Some(QpState::Err) {
                 engine.fence();
             }
+            if let Some(peer) = attr.dest_gid.filter(|_| attr.state == Some(QpState::Rtr)) {
+                // The link is often there before the first packet.
+                engine.links.route(peer, now);
+            }
             Ok(())
         })
     }

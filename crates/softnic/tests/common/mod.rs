@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_softnic::{Config, SoftNic};
+use mitra_softnic::{Config, Links, SoftNic};
 use mitra_verbs::*;
 
 /// The timeout of each wait. It exceeds the duration of every operation in these tests by far, even
 /// on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest wait for links.
+const MAX_LINK_WAIT: Duration = Duration::from_millis(100);
 /// The size of each endpoint's registered memory, in bytes.
 pub const MEMORY_SIZE: usize = 1 << 20;
 
@@ -66,6 +68,18 @@ pub fn connected_pair_with(a: Config, b: Config, link: LinkAttr) -> (Endpoint, E
 pub fn connect(a: &Endpoint, b: &Endpoint, link: LinkAttr) {
     a.connect_to(b.gid(), b.qp, link);
     b.connect_to(a.gid(), a.qp, link);
+    wait_for_links(a, b);
+}
+
+/// Waits until both NICs have links through shared memory, so that the first packet takes one. Some
+/// tests open NICs that have none.
+fn wait_for_links(a: &Endpoint, b: &Endpoint) {
+    let is_linked = |end: &Endpoint| end.counter("rx_links") > 0;
+    let started = Instant::now();
+    while crate::LINKS == Links::Auto && !(is_linked(a) && is_linked(b)) && started.elapsed() < MAX_LINK_WAIT
+    {
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }
 
 impl Endpoint {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mitra_softnic::{Config, Links};
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
 
 use crate::common::{Endpoint, LinkAttr, connect, connected_pair_with, open, poll_until, sleep_until};
 
@@ -39,18 +39,38 @@ fn exchange(a: &Endpoint, b: &Endpoint) {
     assert_eq!((a.memory.load(8), b.memory.load(0)), (40, 42));
 }
 
+/// Exchanges until both ends send through shared memory.
+fn exchange_until_linked(a: &Endpoint, b: &Endpoint) {
+    poll_until("links", || {
+        exchange(a, b);
+        a.counter("tx_shared_memory") > 0 && b.counter("tx_shared_memory") > 0
+    });
+}
+
+fn datagrams_over_udp(end: &Endpoint) -> [u64; 2] {
+    ["tx", "rx"]
+        .map(|way| end.counter(&format!("{way}_datagrams")) - end.counter(&format!("{way}_shared_memory")))
+}
+
 #[test]
-fn all_datagrams_take_shared_memory() {
+fn all_datagrams_take_shared_memory_once_it_is_there() {
     for (a, b) in [(Links::Auto, Links::Auto), (Links::SharedMemory, Links::Auto)] {
         let (a, b) = pair(a, b);
+        exchange_until_linked(&a, &b);
+        let over_udp = [&a, &b].map(datagrams_over_udp);
         exchange(&a, &b);
-        for end in [&a, &b] {
-            assert!(end.counter("tx_datagrams") > 70);
-            assert_eq!(end.counter("tx_shared_memory"), end.counter("tx_datagrams"));
-            assert_eq!(end.counter("rx_shared_memory"), end.counter("rx_datagrams"));
-        }
+        assert_eq!([&a, &b].map(datagrams_over_udp), over_udp);
+        // The change from UDP to shared memory lost and reordered nothing.
         assert_eq!(a.counter("retransmitted_packets"), 0);
     }
+}
+
+#[test]
+fn nic_with_links_only_sends_nothing_over_udp() {
+    let (a, b) = pair(Links::SharedMemory, Links::SharedMemory);
+    exchange(&a, &b);
+    assert_eq!([&a, &b].map(datagrams_over_udp), [[0; 2]; 2]);
+    assert_eq!(a.counter("retransmitted_packets"), 0);
 }
 
 #[test]
@@ -78,7 +98,7 @@ fn nic_with_links_only_drops_what_has_no_link() {
 /// Nobody polls: the progress threads of both ends wake for each request.
 #[test]
 fn sleeping_nics_are_woken() {
-    let (a, b) = pair(Links::Auto, Links::Auto);
+    let (a, b) = pair(Links::SharedMemory, Links::SharedMemory);
     let remote = RemoteAddr { addr: b.memory.addr(), rkey: b.mr.rkey };
     for round in 1..=20u64 {
         a.memory.store(0, round);
@@ -96,7 +116,7 @@ fn sleeping_nics_are_woken() {
 /// Somebody listens under the address of the peer and accepts nothing, as a process that is
 /// stopped.
 #[test]
-fn link_that_nobody_accepts_is_abandoned() {
+fn link_that_nobody_accepts_is_not_used() {
     let (a, b) = (Endpoint::new(open(with(Links::Auto))), Endpoint::new(open(with(Links::Udp))));
     let flags = SockFlag::SOCK_CLOEXEC;
     let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
@@ -105,8 +125,11 @@ fn link_that_nobody_accepts_is_abandoned() {
     listen(&listener, Backlog::new(8).unwrap()).unwrap();
     connect(&a, &b, LinkAttr { timeout: 12, ..LinkAttr::default() });
     exchange(&a, &b);
-    assert!(a.counter("retransmitted_packets") > 0);
-    assert_eq!(b.counter("rx_shared_memory"), 0);
+    let connection = accept(listener.as_raw_fd()).unwrap();
+    exchange(&a, &b);
+    nix::unistd::close(connection).unwrap();
+    exchange(&a, &b);
+    assert_eq!((a.counter("retransmitted_packets"), a.counter("tx_shared_memory")), (0, 0));
     assert_eq!(a.nic.port_refusals(b.gid()), 0);
 }
 
@@ -134,7 +157,7 @@ fn link_is_made_anew_for_the_next_nic_at_an_address() {
 #[test]
 fn end_of_a_process_is_noticed_at_once() {
     let (a, b) = pair(Links::Auto, Links::Auto);
-    exchange(&a, &b);
+    exchange_until_linked(&a, &b);
     let gone = b.gid();
     assert_eq!(a.nic.port_refusals(gone), 0);
     drop(b);
@@ -145,11 +168,12 @@ fn end_of_a_process_is_noticed_at_once() {
 #[test]
 fn reset_is_no_end_of_a_process() {
     let (a, b) = pair(Links::Auto, Links::Auto);
-    exchange(&a, &b);
+    exchange_until_linked(&a, &b);
+    let [over_udp, _] = datagrams_over_udp(&a);
     b.nic.reset().unwrap();
     let remote = RemoteAddr { addr: 0, rkey: b.mr.rkey };
     a.post(1, SendOp::Write(remote), 0, 8);
-    sleep_until("a retransmission over UDP", || a.counter("tx_shared_memory") < a.counter("tx_datagrams"));
+    sleep_until("retransmissions over UDP", || datagrams_over_udp(&a)[0] >= over_udp + 2);
     assert_eq!(a.nic.port_refusals(b.nic.address().into()), 0);
 }
 
@@ -158,15 +182,17 @@ fn nic_reaches_itself() {
     let nic = open(with(Links::Auto));
     let (a, b) = (Endpoint::new(Arc::clone(&nic)), Endpoint::new(nic));
     connect(&a, &b, LinkAttr::default());
+    exchange_until_linked(&a, &b);
+    let over_udp = datagrams_over_udp(&a);
     exchange(&a, &b);
-    assert_eq!(a.counter("rx_shared_memory"), a.counter("rx_datagrams"));
+    assert_eq!(datagrams_over_udp(&a), over_udp);
 }
 
 #[test]
 fn dead_nic_receives_nothing() {
     let few = LinkAttr { timeout: 12, retry_cnt: 2, ..LinkAttr::default() };
     let (a, b) = connected_pair_with(with(Links::Auto), with(Links::Auto), few);
-    exchange(&a, &b);
+    exchange_until_linked(&a, &b);
     b.memory.store(0, 7);
     b.nic.faults().fail(Failure::NicDead);
     a.memory.store(0, 8);
