@@ -105,7 +105,7 @@ pub(crate) enum Route<'a> {
     None,
 }
 
-/// What the progress thread does for the links while the NIC's lock is free.
+/// A task that the progress thread runs for the links while the NIC's lock is free.
 pub(crate) enum Chore {
     Connect { own: Gid, peer: Gid },
     Free(Discarded),

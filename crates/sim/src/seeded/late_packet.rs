@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The time after which the packet has arrived. It exceeds the longest hold.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// What a seed draws. The policy is not drawn, so that each policy meets the same world.
+/// The draws of a seed. The policy is not among them, so each policy meets the same world.
 struct Scene {
     world: Config,
     vqp: VqpConfig,

@@ -136,7 +136,7 @@ fn ring_of_another_size_is_refused() {
     assert_eq!(nic.incoming(), 0);
 }
 
-/// One peer sends without a pause, so the progress thread never sleeps.
+/// The progress thread never sleeps, because one peer sends without a pause.
 #[test]
 fn busy_nic_accepts_links_and_notices_their_end() {
     let nic = Nic::open();

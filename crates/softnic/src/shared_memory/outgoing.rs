@@ -1,4 +1,4 @@
-//! One direction of a pair of NICs, at the sender.
+//! The sender's end of a link.
 
 use core::time::Duration;
 use std::io;
