@@ -49,6 +49,11 @@ pub struct LinkConfig {
     /// Whether a switch connects the NICs. With a switch, only the NIC at the failed cable loses
     /// its link. Without a switch, all NICs of the rail lose their links.
     pub switched: bool,
+    /// The bytes of the ring of shared memory that takes the place of the cable, for each direction.
+    /// A packet that finds no room waits, and is lost after 10 ms. A failed link of the sender
+    /// takes no packet out of the ring, and a process that takes the place of the receiver has
+    /// another ring.
+    pub ring_bytes: Option<usize>,
 }
 
 /// The timing of placements. A placement becomes visible in chunks.
@@ -117,6 +122,7 @@ impl Config {
                 survivor_ppm: 0,
                 max_packet_bytes: usize::MAX,
                 switched: true,
+                ring_bytes: None,
             },
             memory: MemoryTiming {
                 chunk_min: 64,
@@ -205,6 +211,14 @@ impl Config {
 impl LinkConfig {
     pub(crate) fn without_noise(self) -> LinkConfig {
         LinkConfig { noise: Noise::default(), straggler_ppm: 0, survivor_ppm: 0, ..self }
+    }
+
+    /// Returns this link with a ring of shared memory in place of the cable.
+    pub(crate) fn with_ring(self, rng: &mut Prng) -> LinkConfig {
+        let link = self.without_noise();
+        let latency = DurationRange::nanos(20, 100 << rng.below(8));
+        // The smallest ring has room for the longest packet.
+        LinkConfig { latency, switched: true, ring_bytes: Some(8192 << rng.below(9)), ..link }
     }
 }
 

@@ -6,7 +6,7 @@ mod packet_delivery;
 mod rc_analysis;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_transport::fault::Faults;
@@ -70,6 +70,9 @@ pub(crate) struct WorldState {
     pub(crate) routes: BTreeMap<(u8, Gid), usize>,
     /// The arrival time of the last packet that was sent in order, by sender and receiver.
     pub(crate) last_arrival: BTreeMap<(usize, usize), Time>,
+    /// The packets in rings, by sender and receiver: the time at which the receiver reads each, and
+    /// its bytes.
+    pub(crate) rings: BTreeMap<(usize, usize), VecDeque<(Time, usize)>>,
     pub(crate) link_rng: Prng,
     pub(crate) nic_rng: Prng,
     pub(crate) host_rng: Prng,
@@ -104,6 +107,7 @@ impl WorldState {
             apps: Vec::new(),
             routes: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
+            rings: BTreeMap::new(),
             link_rng: Prng::stream(seed, "wire"),
             nic_rng: Prng::stream(seed, "nic"),
             host_rng: Prng::stream(seed, "host"),

@@ -62,6 +62,13 @@ pub const WORKLOADS: &[SeededWorkload] = &[
         reducible: None,
     },
     SeededWorkload {
+        name: "failover-rings",
+        world: "the worlds of `failover`, with rings of shared memory in place of most cables, which block their sender when they are full, and keep their packets when its link fails",
+        run: failover::run_with_rings,
+        has_coverage: true,
+        reducible: None,
+    },
+    SeededWorkload {
         name: "filter",
         world: "clients and a server of the exactly-once RPC, over UD with random noise, restarts and evictions, or over vQPs of the policy blanket while a rail fails",
         run: |seed, kept_records| filter::Filter::REDUCIBLE.run_whole(seed, kept_records),

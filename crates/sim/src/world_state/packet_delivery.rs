@@ -28,6 +28,8 @@ pub(crate) struct InFlightPacket {
     /// The number of times that a switch has held the packet because a cable had failed.
     holds: u8,
     faults_applied: bool,
+    /// Whether the packet is in a ring, not on a cable.
+    is_in_ring: bool,
 }
 
 impl InFlightPacket {
@@ -44,6 +46,17 @@ pub(super) fn covered(datagram: &[u8]) -> &[u8] {
 const UD_SEND_ONLY: u8 = 0x64;
 /// The maximum number of times that a switch holds a packet while a cable is down.
 const MAX_HOLDS: u8 = 3;
+/// The bytes in front of a packet in a ring, and the multiple of bytes at which a packet begins, as
+/// in `mitra_softnic`.
+const RING_HEADER: usize = 8;
+const RING_ALIGNMENT: usize = 64;
+/// The longest time for which a full ring blocks its sender, as in `mitra_softnic`.
+const MAX_BLOCKED: Duration = Duration::from_millis(10);
+
+/// The bytes that a datagram takes in a ring.
+fn ring_record(len: usize) -> usize {
+    (RING_HEADER + len).next_multiple_of(RING_ALIGNMENT)
+}
 
 impl WorldState {
     pub(crate) fn transmit(&mut self, n: usize) {
@@ -120,12 +133,38 @@ impl WorldState {
             let by = link.straggler_delay.sample(&mut self.link_rng);
             return self.send_late(n, destination, datagram, by);
         }
-        let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
+        let Some((to, mut arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
+        if let Some(capacity) = link.ring_bytes {
+            let Some(waited) = self.wait_for_room((n, to), capacity, datagram.len()) else {
+                return self.trace.packet(self.now, "loses", n, &datagram);
+            };
+            arrival += waited;
+        }
         // A packet does not overtake an earlier packet of the same path.
         let last = self.last_arrival.entry((n, to)).or_default();
         let at = arrival.max(*last + Duration::from_nanos(1));
         *last = at;
+        if link.ring_bytes.is_some() {
+            self.rings.entry((n, to)).or_default().push_back((at, ring_record(datagram.len())));
+        }
         self.launch(n, to, at, datagram);
+    }
+
+    /// Returns the time until a ring of `capacity` bytes has room for a datagram. `None` if that is
+    /// longer than the sender waits.
+    fn wait_for_room(&mut self, path: (usize, usize), capacity: usize, len: usize) -> Option<Duration> {
+        let ring = self.rings.entry(path).or_default();
+        while ring.pop_front_if(|&mut (read_at, _)| read_at <= self.now).is_some() {}
+        let mut used = ring_record(len) + ring.iter().map(|(_, size)| size).sum::<usize>();
+        let mut room_at = self.now;
+        for &(read_at, size) in ring.iter() {
+            if used <= capacity {
+                break;
+            }
+            (room_at, used) = (read_at, used - size);
+        }
+        let waited = room_at.saturating_since(self.now);
+        (used <= capacity && waited <= MAX_BLOCKED).then_some(waited)
     }
 
     fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: Duration) {
@@ -161,8 +200,16 @@ impl WorldState {
         let cable_failures = self.nics[from].cable_failures + self.nics[to].cable_failures;
         let survivor_ppm = self.link(self.nics[from].rail).survivor_ppm;
         let survives = self.link_rng.chance(survivor_ppm);
-        let packet =
-            InFlightPacket { from, to, datagram, cable_failures, survives, holds: 0, faults_applied: false };
+        let packet = InFlightPacket {
+            from,
+            to,
+            datagram,
+            cable_failures,
+            survives,
+            holds: 0,
+            faults_applied: false,
+            is_in_ring: self.link(self.nics[from].rail).ring_bytes.is_some(),
+        };
         self.arrive_at(at, packet);
     }
 
@@ -182,7 +229,10 @@ impl WorldState {
         let (from, n) = (packet.from, self.routes.get(&port).copied().unwrap_or(packet.to));
         let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
         let link_up = self.nics[n].faults.link_up();
-        let cable_failed = failures != packet.cable_failures;
+        if packet.is_in_ring && n != packet.to {
+            return self.trace.packet(self.now, "lost at", n, &packet.datagram);
+        }
+        let cable_failed = failures != packet.cable_failures && !packet.is_in_ring;
         if cable_failed || !link_up {
             // A cable failed while the packet was in flight, or the receiver's cable is down. The
             // packet is lost, unless the failure happened in flight and a switch kept the packet.

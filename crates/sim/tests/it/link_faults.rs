@@ -151,6 +151,50 @@ fn packets_in_flight_survive_sender_death_and_configured_link_failure() {
     }
 }
 
+/// A ring of shared memory keeps what the sender has written before its link failed. The failure of
+/// the receiver's link loses what the receiver reads.
+#[test]
+fn ring_keeps_packets_of_a_failed_sender() {
+    let received = |seed, failed_host: Option<usize>| {
+        let mut config = Config::fault_free();
+        config.link.latency = DurationRange::micros(50, 60);
+        config.link.ring_bytes = Some(1 << 20);
+        let mut run = start(seed, config, 5, &RcOptions::default());
+        let nics = run.testbed.rail(0);
+        run.testbed.world.run_until(|w| w.stats(nics[0]).sent > 0, Duration::from_millis(1)).unwrap();
+        assert_eq!(run.testbed.world.stats(nics[1]).received, 0);
+        if let Some(host) = failed_host {
+            run.testbed.world.fail(nics[host], Failure::LinkDown);
+        }
+        run.testbed.world.run_for(Duration::from_micros(200));
+        run.testbed.world.stats(nics[1]).received
+    };
+    for seed in seeds(10) {
+        assert!(received(seed, Some(0)) > 0, "seed {seed}");
+        assert_eq!(received(seed, Some(1)), 0, "seed {seed}");
+        assert!(received(seed, None) > 0, "seed {seed}");
+    }
+}
+
+/// A full ring delays its sender. It loses packets only if it stays full for 10 ms.
+#[test]
+fn full_ring_blocks_its_sender() {
+    let run = |seed, latency| {
+        let mut config = Config::fault_free();
+        (config.link.latency, config.link.ring_bytes) = (latency, Some(8192));
+        let mut run = start(seed, config, 60, &RcOptions::default());
+        let is_done = run.run_until_done(Duration::from_secs(20)).is_ok();
+        run.testbed.world.run_until_quiet().unwrap();
+        let [a, b] = run.testbed.rail(0).map(|nic| run.testbed.world.stats(nic));
+        (is_done && run.verify().is_complete(), a.sent + b.sent - a.received - b.received)
+    };
+    for seed in seeds(20) {
+        assert_eq!(run(seed, DurationRange::micros(20, 30)), (true, 0), "seed {seed}");
+    }
+    let lost = seeds(20).map(|seed| run(seed, DurationRange::micros(15_000, 15_001)).1);
+    assert!(lost.sum::<u64>() > 0, "a ring that stays full loses nothing");
+}
+
 #[test]
 fn stragglers_have_no_effect() {
     let mut late = 0;

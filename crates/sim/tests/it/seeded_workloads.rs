@@ -4,10 +4,11 @@
 use mitra_sim::seeded::{BASELINES, FIRST_GENERATION, SeededWorkload, WORKLOADS};
 use mitra_sim::{Coverage, Operation, RecoveryPoint, Stage, seeds};
 
-const SEEDS: [(&str, u64); 7] = [
+const SEEDS: [(&str, u64); 8] = [
     ("failover", 300),
     ("failover-cases", 80),
     ("failover-limits", 120),
+    ("failover-rings", 120),
     ("late-packet", 300),
     ("rc", 300),
     ("restart", 80),

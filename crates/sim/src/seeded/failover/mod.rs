@@ -93,6 +93,13 @@ pub(super) fn run_with_limits(seed: u64, kept_records: usize) -> SeedRun {
     run_setup(seed, setup, schedule, kept_records)
 }
 
+/// Runs a world of which most rails are rings of shared memory.
+pub(super) fn run_with_rings(seed: u64, kept_records: usize) -> SeedRun {
+    let setup = Setup::draw_with_rings(seed);
+    let schedule = FaultSchedule::draw(seed, &setup);
+    run_setup(seed & !FIRST_GENERATION, setup, schedule, kept_records)
+}
+
 fn run_setup(seed: u64, setup: Setup, schedule: FaultSchedule, kept_records: usize) -> SeedRun {
     match setup.xrc_queues {
         _ if setup.has_shared_backup => run_world(seed, setup, schedule, kept_records, connect_backed),

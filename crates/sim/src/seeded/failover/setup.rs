@@ -21,6 +21,8 @@ const SEEDS_PER_BACKUP: u64 = 4;
 const SEEDS_PER_OPTIONS: u64 = 6;
 /// Among seeds without a shared backup, one of this number has XRC connections in both directions.
 const SEEDS_PER_XRC: u64 = 6;
+/// In the workload `failover-rings`, one rail of this number keeps its cable.
+const RAILS_PER_CABLE: u64 = 3;
 /// The largest operation in worlds with few, large operations, in bytes.
 pub(super) const LARGE: usize = 1 << 20;
 
@@ -124,6 +126,19 @@ impl Setup {
         }
         if setup.has_shared_backup {
             (setup.limits.first_epoch, setup.limits.first_seq) = (1, 0);
+        }
+        setup
+    }
+
+    /// Draws a setup of which most rails are rings of shared memory.
+    pub(super) fn draw_with_rings(seed: u64) -> Setup {
+        let seed = seed & !FIRST_GENERATION;
+        let mut setup = Setup::draw(seed);
+        let rng = &mut Prng::stream(seed, "failover rings");
+        for rail in &mut setup.rails {
+            if rng.below(RAILS_PER_CABLE) > 0 {
+                rail.link = rail.link.with_ring(rng);
+            }
         }
         setup
     }
