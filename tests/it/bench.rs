@@ -128,6 +128,49 @@ fn missing_stores_are_noted_with_how_to_install_them() {
     );
 }
 
+/// The rows of 8 bytes, and one of the bandwidths.
+#[test]
+fn peers_are_measured_side_by_side() {
+    const PEERS: [&str; 9] = [
+        "mitra-shm",
+        "mitra-udp",
+        "ucx-posix",
+        "ucx-tcp",
+        "libfabric-shm",
+        "libfabric-tcp",
+        "libfabric-udp",
+        "qperf-tcp",
+        "qperf-udp",
+    ];
+    let report = json(&["peers", "--only", "/8", "--iters", "100", "--blocks", "1"]);
+    let names = PEERS.map(|peer| format!("{peer}/latency/8"));
+    let atomics = &PEERS[..4];
+    for name in names.into_iter().chain(atomics.iter().map(|peer| format!("{peer}/atomics/8"))) {
+        let row = row(&report, &name);
+        assert!(is_positive(row, "median"), "{row}");
+        assert_eq!(row["floor"].is_null(), name.starts_with("mitra-shm"), "{row}");
+    }
+    assert_eq!(report["rows"].as_array().unwrap().len(), PEERS.len() + atomics.len());
+    let notes = report["notes"].as_array().unwrap();
+    assert!(!notes.iter().any(|note| note.as_str().unwrap().contains("left out")), "{notes:?}");
+
+    let report = json(&["peers", "--only", "bandwidth/65536", "--iters", "100", "--blocks", "1"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() == PEERS.len() && rows.iter().all(|row| is_positive(row, "median")), "{rows:?}");
+}
+
+#[test]
+fn peer_that_is_not_installed_is_left_out() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut command = mitra();
+    command.args(["bench", "peers", "--only", "latency/8", "--iters", "100", "--blocks", "1", "--json"]);
+    let output = output(command.env("PATH", empty.path()));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (rows, notes) = (report["rows"].as_array().unwrap(), report["notes"].to_string());
+    assert_eq!(rows.len(), 2, "the rows of Mitra need no other program: {rows:?}");
+    assert!(notes.contains("ucx-tcp/latency/8 is left out: install ucx_perftest"), "{notes}");
+}
+
 #[test]
 fn error_of_the_load_generator_fails_the_benchmark() {
     let scene = tempfile::tempdir().unwrap();

@@ -12,6 +12,7 @@ mod failover_trial;
 mod interleave;
 mod latency;
 mod output_file;
+mod peers;
 mod programs;
 mod report;
 mod resident_memory;
@@ -54,6 +55,7 @@ enum BenchCommand {
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
     Memory(resident_memory::Args),
+    Peers(peers::Args),
     Programs(programs::Args),
     Tpcc(tpcc::Args),
     Varuna(varuna::Args),
@@ -103,6 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         BenchCommand::Bandwidth(args) => bandwidth::run(args),
         BenchCommand::Failover(args) => failover::run(args),
         BenchCommand::Memory(args) => resident_memory::run(args),
+        BenchCommand::Peers(args) => peers::run(args),
         BenchCommand::Programs(args) => programs::run(args),
         BenchCommand::Tpcc(args) => tpcc::run(args),
         BenchCommand::Varuna(args) => varuna::run(args),

@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use mitra_kv::RespConnection;
 use mitra_kv::resp::Reply;
 
+pub(super) use crate::programs::program_pair::is_installed;
 use crate::stopwatch::cpu_seconds;
 
 /// The time within which a store must serve clients.
@@ -176,11 +177,6 @@ fn mitra() -> anyhow::Result<PathBuf> {
 /// Returns the path of the Raft baseline, which is next to this program.
 fn raft() -> PathBuf {
     mitra().unwrap_or_default().with_file_name("mitra-raft-baseline")
-}
-
-pub(super) fn is_installed(program: &str) -> bool {
-    let quiet = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    quiet.is_ok_and(|status| status.success())
 }
 
 fn wait_until_listening(at: SocketAddr) -> anyhow::Result<()> {
