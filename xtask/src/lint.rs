@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::root;
+use crate::{figures, root};
 
 /// The arguments of `cargo xtask lint`.
 #[derive(clap::Args)]
@@ -39,6 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for check in checks {
         findings.extend(check(&files)?);
     }
+    findings.extend(figures::finding()?);
     for finding in &findings {
         eprintln!("{finding}");
     }

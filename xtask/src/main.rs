@@ -3,6 +3,7 @@
 
 mod compatibility;
 mod features;
+mod figures;
 mod lint;
 mod nextest;
 mod rust_programs;
@@ -31,6 +32,7 @@ enum Task {
     Compatibility(compatibility::Args),
     /// Check each crate that has features without any, and with each alone
     Features,
+    Figures(figures::Args),
     /// Check for words that docs/glossary.md retires, for broken links and long sentences in
     /// documents, for circles of imports and for unused dependencies
     Lint(lint::Args),
@@ -52,6 +54,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::Compatibility(args) => compatibility::run(&args)?,
         Task::Features => features::run()?,
+        Task::Figures(args) => figures::run(&args)?,
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint(args) => lint::run(&args)?,
         Task::Setup => setup::run()?,

@@ -49,10 +49,10 @@ pub struct LinkConfig {
     /// Whether a switch connects the NICs. With a switch, only the NIC at the failed cable loses
     /// its link. Without a switch, all NICs of the rail lose their links.
     pub switched: bool,
-    /// The bytes of the ring of shared memory that takes the place of the cable, for each direction.
-    /// A packet that finds no room waits, and is lost after 10 ms. A failed link of the sender
-    /// takes no packet out of the ring, and a process that takes the place of the receiver has
-    /// another ring.
+    /// The bytes of the ring of shared memory that takes the place of the cable, for each
+    /// direction. A packet that finds no room waits, and is lost after 10 ms. A failed link of the
+    /// sender takes no packet out of the ring, and a process that takes the place of the receiver
+    /// has another ring.
     pub ring_bytes: Option<usize>,
 }
 

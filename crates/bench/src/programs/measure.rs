@@ -121,8 +121,8 @@ impl Source {
                 let figures = figures(&perftest(links, &words)?, char::is_whitespace)?;
                 match (quantity, &figures[..]) {
                     // perftest columns: #bytes #iterations t_min t_max t_typical t_avg t_stdev 99%
-                    // 99.9%. A latency of READ and atomics is a full round trip, and one of SEND and
-                    // WRITE is half of one.
+                    // 99.9%. A latency of READ and atomics is a full round trip, and one of SEND
+                    // and WRITE is half of one.
                     (Quantity::Latency, [_, _, _, _, typical, _, _, p99, ..]) => {
                         let is_round_trip = program.contains("read") || program.contains("atomic");
                         let part = if is_round_trip { 0.5 } else { 1.0 };
