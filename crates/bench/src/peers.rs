@@ -90,7 +90,7 @@ const COLUMNS: [(&str, Quantity, usize); 5] = [
 ];
 
 impl Peer {
-    /// Returns how the peer measures this. `None` if it cannot.
+    /// Returns the program that measures this for the peer. `None` if the peer cannot do it.
     fn source(&self, quantity: Quantity, size: usize) -> Option<Source> {
         match quantity {
             Quantity::Latency => Some(self.latency),

@@ -7,7 +7,7 @@ use mitra_softnic::Links;
 
 use super::program_pair::{free_port, run_pair};
 
-/// What a figure says.
+/// The kind of a figure, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     /// Half of a round trip, in µs.
@@ -28,7 +28,7 @@ impl Quantity {
     }
 }
 
-/// What measures, each as two processes on loopback.
+/// A benchmark of Mitra or a foreign program. Each runs as two processes on loopback.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     /// The bare queue pair of `mitra bench`: the operation.
