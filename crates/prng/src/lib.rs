@@ -1,8 +1,11 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod seeds;
+
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+pub use seeds::{reproduce_command, rotated_variant, rotation, seeds, seeds_of_cases};
 
 /// A seeded generator of pseudo-random numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,12 +24,8 @@ impl Prng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         let mut rng = ChaCha8Rng::from_seed(key);
-        // The stream number is the FNV-1a hash of the name. Any hash would do, but it must not
-        // change.
-        let hash = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-        rng.set_stream(hash);
+        // Any hash would do as the number of the stream, but it must not change.
+        rng.set_stream(seeds::hash(name));
         Prng(rng)
     }
 

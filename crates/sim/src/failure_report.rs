@@ -1,7 +1,7 @@
 //! The report that a world prints to stderr when a test panics.
 
+use crate::World;
 use crate::world_state::{WorldState, lock};
-use crate::{World, seeds};
 
 impl WorldState {
     pub(crate) fn describe_state(&self) -> String {
@@ -66,6 +66,6 @@ impl Drop for World {
         for line in world.trace.tail(usize::MAX) {
             eprintln!("{line}");
         }
-        eprintln!("{}", seeds::reproduce_command(world.seed));
+        eprintln!("{}", mitra_prng::reproduce_command(world.seed));
     }
 }

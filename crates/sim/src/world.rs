@@ -16,7 +16,7 @@ use crate::timeline::{NoteKind, Subject, Timeline, TimelineNic};
 use crate::trace::Trace;
 use crate::world_state::host::{AppState, HostState};
 use crate::world_state::{Event, Shared, WorldState, lock};
-use crate::{App, AppContext, Config, Coverage, LinkConfig, NicStats, Prng, SimNic, seeds};
+use crate::{App, AppContext, Config, Coverage, LinkConfig, NicStats, Prng, SimNic};
 
 /// Identifies a host of a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -316,7 +316,7 @@ impl World {
                 "seed {}: {reason}\n{}\n{}",
                 world.seed,
                 world.describe_state(),
-                seeds::reproduce_command(world.seed)
+                mitra_prng::reproduce_command(world.seed)
             ),
         }
     }

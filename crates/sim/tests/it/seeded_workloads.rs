@@ -88,7 +88,7 @@ fn a_seed_repeats_its_run() {
     for workload in workloads() {
         for seed in seeds(10) {
             let (first, second) = ((workload.run)(seed, 1_000), (workload.run)(seed, 1_000));
-            assert!(first.trace.len() > 100, "a trace of {} lines", first.trace.len());
+            assert!(!first.trace.is_empty(), "{}, seed {seed}: an empty trace", workload.name);
             assert_eq!(first, second, "{}, seed {seed}", workload.name);
             assert_eq!((workload.run)(seed, 0).operations, first.operations);
         }
@@ -133,7 +133,7 @@ fn seed_that_lost_a_resume_finds_nothing() {
 }
 
 /// Worlds of the present generation in which a workload found a fault.
-const FOUND_LATER: [(&str, u64, &str); 15] = [
+const FOUND_LATER: [(&str, u64, &str); 19] = [
     (
         "revocation",
         2_700,
@@ -173,6 +173,10 @@ const FOUND_LATER: [(&str, u64, &str); 15] = [
         261_670_161_394,
         "the analyser expected an answer of a queue pair that an error of its own requests had ended",
     ),
+    ("revocation", 1_000_888, "the checker took the grants of a hung NIC's queue pair in ERR for valid"),
+    ("revocation", 769_453_562_306, "the same"),
+    ("revocation", 769_453_571_154, "the same"),
+    ("revocation", 769_453_576_572, "the same"),
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
-use mitra_sim::{Failure, Testbed};
+use mitra_sim::{Failure, Testbed, seeds};
 use mitra_verbs::{Data, Provider, SendOp, SendWr};
 
 use crate::vqp_pair::{VqpPair, config};
@@ -157,7 +157,7 @@ fn one_forged_refusal_per_rail_is_no_exit() {
 #[test]
 fn random_faults_are_never_taken_for_an_exit() {
     let (mut exits, mut others) = (0, 0);
-    for seed in 0..150 {
+    for seed in seeds(150) {
         let mut testbed = Testbed::new(seed, 3);
         let mut rng = testbed.world.test_rng("faults");
         testbed.world.stop_noise();
@@ -210,5 +210,6 @@ fn random_faults_are_never_taken_for_an_exit() {
             reason => panic!("seed {seed}: {reason:?} after {:?}", pair.testbed.world.now() - exited_at),
         }
     }
-    assert!(exits > 30 && others > 0, "{exits} exits, {others} other ends");
+    let few = seeds(150).count() / 10;
+    assert!(exits > few && others > 0, "{exits} exits, {others} other ends");
 }

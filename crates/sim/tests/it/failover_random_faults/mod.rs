@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use mitra_failover::{CloseReason, CompletionLogConfig, Contradiction};
 use mitra_sim::workload::{FailureCase, OpKind, Plan, Verdict};
-use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
+use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds, seeds_of_cases};
 
 use random_run::{Endings, Setup, cut_cable, micros, random_time, run};
 
@@ -140,7 +140,7 @@ fn alternating_flaps_close_no_vqp() {
         *epochs.entry(out.epochs[0]).or_default() += 1;
     }
     println!("epochs: {epochs:?}");
-    assert!(epochs.keys().any(|&epoch| epoch > 5));
+    assert!(epochs.keys().any(|&epoch| epoch > 5) || seeds(300).count() < 300);
 }
 
 /// Links fail at random times, possibly all at the same time.
@@ -176,7 +176,7 @@ fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
         *epochs.entry(out.epochs[0]).or_default() += 1;
     }
     println!("epochs: {epochs:?}");
-    assert!(epochs.keys().any(|&epoch| epoch > 5));
+    assert!(epochs.keys().any(|&epoch| epoch > 5) || seeds(300).count() < 300);
 }
 
 /// Links flap, NICs die or hang, packets arrive late and hosts pause.
@@ -225,14 +225,14 @@ fn mixed_faults_on_any_device() {
     }
     endings.print();
     println!("epochs: {epochs:?}");
-    assert!(epochs.keys().any(|&epoch| epoch > 5));
+    assert!(epochs.keys().any(|&epoch| epoch > 5) || seeds(300).count() < 300);
 }
 
 #[test]
 fn every_failure_case_with_late_packets_and_pauses() {
     let cases: Vec<FailureCase> =
         FailureCase::all().into_iter().filter(|c| !c.requires_early_ack()).collect();
-    for seed in seeds(2 * cases.len() as u64) {
+    for seed in seeds_of_cases(cases.len(), 2) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let rng = &mut Prng::stream(seed, "setup");
         let mut setup = Setup::with_late_packets(seed, 2, rng);

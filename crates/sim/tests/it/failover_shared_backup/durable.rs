@@ -2,7 +2,7 @@
 
 use mitra_failover::{BackedQp, CompletionLogConfig, Config, Outcome};
 use mitra_sim::workload::FailureCase;
-use mitra_sim::{Testbed, seeds};
+use mitra_sim::{Testbed, seeds_of_cases};
 use mitra_verbs::{Data, SendOp, SendWr};
 
 use super::pair::BackedPair;
@@ -93,7 +93,7 @@ fn failover_decides_operations_that_wait() {
 fn loss_of_acknowledged_data_is_survived() {
     let cases: Vec<_> = FailureCase::all().into_iter().filter(FailureCase::requires_early_ack).collect();
     let mut lost_without = 0;
-    for seed in seeds(2 * cases.len() as u64) {
+    for seed in seeds_of_cases(cases.len(), 2) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut world = mitra_sim::Config::swarm(seed);
         world.capabilities.ack_after_placement = false;
