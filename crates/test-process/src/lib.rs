@@ -7,9 +7,11 @@ mod once;
 mod process;
 mod reserved;
 mod setup_dir;
+mod variants;
 
 pub use command::{command, preloaded};
 pub use once::{build_once, lock, once_per_run};
 pub use process::{BUILD_DEADLINE, DEADLINE, Expired, TestProcess, output, output_within};
 pub use reserved::{OwnNetwork, OwnPort};
 pub use setup_dir::setup_dir;
+pub use variants::{links, variants};
