@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use mitra_test_process::{OwnPort, TestProcess, command, lock, setup_dir};
+use mitra_test_process::{OwnPort, TestProcess, command, links, lock, setup_dir, variants};
 
 use super::build_programs;
 use super::table::{Row, Shape};
@@ -36,8 +36,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Fails if the row does not behave as the table says. The message has the outputs of its
 /// processes.
 pub(crate) fn run(row: &Row) -> Result<(), String> {
+    variants(&row.name(), &links()).iter().try_for_each(|links| {
+        run_over(row, links).map_err(|error| format!("with MITRA_LINKS={links}: {error}"))
+    })
+}
+
+/// Runs a row, with this value of `MITRA_LINKS`.
+fn run_over(row: &Row, links: &str) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
-    let mut row_processes = RowProcesses { dir: dir.path().to_owned(), processes: Vec::new() };
+    let mut row_processes =
+        RowProcesses { dir: dir.path().to_owned(), links: links.to_owned(), processes: Vec::new() };
     let own_port = (row.section.shape != Shape::Udaddy).then(OwnPort::new);
     let port = own_port.as_ref().map_or(UDADDY_PORT, OwnPort::number);
     // Other rows may run in other processes.
@@ -203,6 +211,8 @@ enum RowEnd {
 
 struct RowProcesses {
     dir: PathBuf,
+    /// The value of `MITRA_LINKS`.
+    links: String,
     processes: Vec<Process>,
 }
 
@@ -230,7 +240,7 @@ impl RowProcesses {
             .args(program)
             .stdout(out)
             .stderr(err);
-        run.envs(variables.iter().filter_map(|word| word.split_once('=')));
+        run.env("MITRA_LINKS", &self.links).envs(variables.iter().filter_map(|word| word.split_once('=')));
         run.env("PATH", search_path().map_err(|error| error.to_string())?);
         // Control sockets and files that a program leaves are removed with the directory.
         run.env("XDG_RUNTIME_DIR", &self.dir).current_dir(&self.dir);

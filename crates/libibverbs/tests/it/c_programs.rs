@@ -1,7 +1,10 @@
 //! C programs that use the verbs through the preloaded library, on one or several rails.
 
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+
+use mitra_test_process::{links, variants};
 
 use crate::c_program::{self, build, build_with};
 
@@ -50,29 +53,57 @@ static SYSFS_VALUES: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_values"))
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
-/// Runs a program, which must succeed. An alarm ends a program that hangs.
-fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
-    let output = c_program::run(program, rails, arguments, variables);
-    let written = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{} {arguments:?}: {}\n{written}", program.display(), output.status);
-}
-
+/// The environment variable with which queue pairs have a completion log.
 const LOG: (&str, &str) = ("MITRA_LOG", "1");
 
+/// The number of rails, and a variable.
+type Rails = (&'static str, Option<(&'static str, &'static str)>);
+
+/// Runs a scenario of a program in the variants that the run selects. Each must succeed. An alarm
+/// ends a program that hangs.
+fn run(program: &Path, arguments: &[&str], rails: &[Rails]) {
+    for ((rails, variable), links) in selected(program, arguments, rails) {
+        let variables: Vec<_> = [("MITRA_LINKS", &*links)].into_iter().chain(variable).collect();
+        let output = c_program::run(program, rails, arguments, &variables);
+        let written = String::from_utf8_lossy(&output.stderr);
+        let name = program.display();
+        assert!(
+            output.status.success(),
+            "{name} {arguments:?} on {rails} rails with {variables:?}: {}\n{written}",
+            output.status
+        );
+    }
+}
+
+/// Returns the rails and the value of `MITRA_LINKS` of each variant that runs.
+fn selected<T: Clone + Debug>(program: &Path, arguments: &[&str], rails: &[T]) -> Vec<(T, String)> {
+    let program = program.file_name().expect("a program is a file").display();
+    let all = |rails: &T| links().into_iter().map(move |links| (rails.clone(), links)).collect::<Vec<_>>();
+    variants(&format!("{program} {arguments:?} {rails:?}"), &rails.iter().flat_map(all).collect::<Vec<_>>())
+}
+
 fn on_one_rail(program: &Path, scenario: &str) {
-    run(program, &[scenario], "1", &[]);
+    run(program, &[scenario], &[("1", None)]);
 }
 
 fn on_two_rails(program: &Path, scenario: &str) {
-    run(program, &[scenario], "2", &[]);
+    run(program, &[scenario], &[("2", None)]);
 }
 
-fn on_two_rails_with_log(program: &Path, scenario: &str) {
-    run(program, &[scenario], "2", &[LOG]);
+fn on_two_or_three_rails(program: &Path, scenario: &str) {
+    run(program, &[scenario], &[("2", None), ("3", None)]);
+}
+
+fn on_two_rails_with_log_or_without(program: &Path, scenario: &str) {
+    run(program, &[scenario], &[("2", None), ("2", Some(LOG))]);
+}
+
+fn on_several_rails(program: &Path, scenario: &str) {
+    run(program, &[scenario], &[("2", None), ("2", Some(LOG)), ("3", None)]);
 }
 
 fn on_three_rails(program: &Path, scenario: &str) {
-    run(program, &[scenario], "3", &[]);
+    run(program, &[scenario], &[("3", None)]);
 }
 
 /// Defines a module for each scenario of a program. The list in parentheses names the functions
@@ -95,7 +126,7 @@ scenarios! { MULTICAST (on_one_rail on_two_rails): multicast }
 
 scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
 
-scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_log }
+scenarios! { DEVICE_AND_RAILS (on_two_rails_with_log_or_without): completion_log }
 
 scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp register_and_deregister create_and_destroy }
 
@@ -105,11 +136,11 @@ mod rc_rails {
     scenarios! { RC_RAILS (on_two_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses peer_killed two_domains same_process }
 }
 
-scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues xrc_two_contexts }
+scenarios! { XRC (on_one_rail on_several_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues xrc_two_contexts }
 
 scenarios! { XRC_RAILS (on_one_rail): xrc_without_failure }
 
-scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs xrc_nic_is_dead xrc_addresses_change }
+scenarios! { XRC_RAILS (on_several_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs xrc_nic_is_dead xrc_addresses_change }
 
 scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized }
 
@@ -119,7 +150,7 @@ scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
 
 scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails): allocation copies inherited_device }
 
-scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): operations }
+scenarios! { DEVICE_MEMORY (on_one_rail on_several_rails): operations }
 
 scenarios! { NIC_EVENTS (on_one_rail on_two_rails): established drained overflowed reported_once }
 
@@ -132,38 +163,49 @@ mod changed_addresses {
 
     scenarios! { CHANGED_ADDRESSES (on_one_rail): connection_of_one_rail }
 
-    scenarios! { CHANGED_ADDRESSES (on_two_rails on_two_rails_with_log on_three_rails): connection later_connections own_connections }
+    scenarios! { CHANGED_ADDRESSES (on_several_rails): connection later_connections own_connections }
 }
 
 scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistration null_regions on_demand }
 
-scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_short_receives shared_immediates failovers datagrams unreliable_writes }
+scenarios! { PERMISSIONS (on_one_rail on_several_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_short_receives shared_immediates failovers datagrams unreliable_writes }
 
-scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
+scenarios! { WINDOWS (on_one_rail on_several_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
 
-scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
+scenarios! { LIMITS (on_one_rail on_several_rails): capacities requests objects completions shared_receive_queues }
 
-scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
+scenarios! { CONFORMANCE (on_one_rail on_two_or_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
-scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_rails on_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
+scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_or_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 
 /// Programs made from reports of users. A program prints its expectations, and exits with 1 if an
 /// expectation fails.
 pub mod reports {
     use super::*;
 
-    const RAILS: [&str; 3] = ["1", "2", "3"];
+    pub const ONE: [&str; 1] = ["1"];
+    pub const SEVERAL: [&str; 2] = ["2", "3"];
 
     pub fn on_all_rails(program: &Path, arguments: &[&str]) {
-        for rails in RAILS {
-            run_report(program, rails, arguments, &[]);
+        on_rails(&ONE, program, arguments);
+        on_rails(&SEVERAL, program, arguments);
+    }
+
+    /// Runs a program in the variants that the run selects.
+    pub fn on_rails(rails: &[&str], program: &Path, arguments: &[&str]) {
+        for (rails, links) in selected(program, arguments, rails) {
+            run_report(program, rails, arguments, &[("MITRA_LINKS", &links)]);
         }
     }
 
-    pub fn run_report(program: &Path, rails: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+    fn run_report(program: &Path, rails: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         let output = c_program::run(program, rails, arguments, variables);
         let [written, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        assert!(output.status.success(), "{rails} rails: {}\n{written}\n{errors}", output.status);
+        assert!(
+            output.status.success(),
+            "{rails} rails, {variables:?}: {}\n{written}\n{errors}",
+            output.status
+        );
     }
 
     #[test]
@@ -235,42 +277,44 @@ pub mod reports {
     #[test]
     fn dead_waiters() {
         for failure in ["nic-dead", "nic-hung"] {
-            for rails in RAILS {
+            let one = selected(&DEAD_WAITERS, &[failure], &ONE);
+            for (rails, links) in one.into_iter().chain(selected(&DEAD_WAITERS, &[failure], &SEVERAL)) {
                 let count = rails.parse().expect("it is a number");
                 let faults: Vec<String> =
                     (0..count).map(|rail| format!("rail{rail} {failure} at 1s")).collect();
-                run_report(&DEAD_WAITERS, rails, &[], &[("MITRA_FAULTS", &faults.join("; "))]);
+                let variables = [("MITRA_FAULTS", &*faults.join("; ")), ("MITRA_LINKS", &links)];
+                run_report(&DEAD_WAITERS, rails, &[], &variables);
             }
         }
     }
 }
 
-scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
+scenarios! { DATAGRAM_CALLS (on_one_rail on_two_or_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 
 mod datagram_states {
     use super::*;
 
-    scenarios! { DATAGRAM_STATES (on_one_rail on_two_rails on_three_rails): receives_refused sends_refused error_state reset_state drained_once overflowed invalid_receive shared_receives }
+    scenarios! { DATAGRAM_STATES (on_one_rail on_two_or_three_rails): receives_refused sends_refused error_state reset_state drained_once overflowed invalid_receive shared_receives }
 }
 
-scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): nic_is_dead link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
+scenarios! { DATAGRAM_RAILS (on_two_or_three_rails): nic_is_dead link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
 
 mod uc_rails {
     use super::*;
 
     scenarios! { UC_RAILS (on_one_rail on_two_rails): peer_destroyed send_queue_error resets connected_to_itself shared_send_queue_error }
 
-    scenarios! { UC_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
+    scenarios! { UC_RAILS (on_two_or_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
 
-    scenarios! { UC_RAILS (on_two_rails on_three_rails): shared_link_fails_at_asker shared_link_fails_at_answerer shared_nic_dies_at_answerer shared_nic_hangs shared_rails_fail_in_turn shared_link_fails_at_receiver shared_nic_dies_at_receiver }
+    scenarios! { UC_RAILS (on_two_or_three_rails): shared_link_fails_at_asker shared_link_fails_at_answerer shared_nic_dies_at_answerer shared_nic_hangs shared_rails_fail_in_turn shared_link_fails_at_receiver shared_nic_dies_at_receiver }
 }
 
-scenarios! { UC_QUEUE_PAIRS (on_one_rail on_two_rails on_three_rails): window_of_type_2 window_of_type_1 window_before_connection refused_operations unconnected_peer message_after_connection short_shared_receives shared_receives_of_two }
+scenarios! { UC_QUEUE_PAIRS (on_one_rail on_two_or_three_rails): window_of_type_2 window_of_type_1 window_before_connection refused_operations unconnected_peer message_after_connection short_shared_receives shared_receives_of_two }
 
-scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }
+scenarios! { SHARED_ATOMICS (on_two_rails_with_log_or_without): link_of_one_client nic_of_one_client region_registered_later right_given_later }
 
 // One end or both ends lose all rails but one, which is the last in most scenarios.
-scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
+scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_or_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
 
 // Each end loses a different rail.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_three_rails): recovers_on_third }
@@ -287,12 +331,12 @@ fn messages_name_the_killed_peer() {
 mod refused_calls {
     #[test]
     fn on_one_rail() {
-        super::run(&super::REFUSED_CALLS, &[], "1", &[]);
+        super::run(&super::REFUSED_CALLS, &[], &[("1", None)]);
     }
 
     #[test]
     fn on_two_rails() {
-        super::run(&super::REFUSED_CALLS, &[], "2", &[]);
+        super::run(&super::REFUSED_CALLS, &[], &[("2", None)]);
     }
 }
 
@@ -301,11 +345,11 @@ mod refused_calls {
 mod arbitrary_calls {
     #[test]
     fn on_one_rail() {
-        super::run(&super::ARBITRARY_CALLS, &["0", "200"], "1", &[]);
+        super::run(&super::ARBITRARY_CALLS, &["0", "200"], &[("1", None)]);
     }
 
     #[test]
     fn on_two_rails() {
-        super::run(&super::ARBITRARY_CALLS, &["0", "40"], "2", &[]);
+        super::run(&super::ARBITRARY_CALLS, &["0", "40"], &[("2", None)]);
     }
 }

@@ -4,14 +4,12 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use crate::c_program::build_with;
-use crate::c_programs::reports::run_report;
+use crate::c_programs::reports::{SEVERAL, on_rails};
 
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| build_with("recovery_cm", &["-lrdmacm"]));
 
 fn run(scenario: &str) {
-    for rails in ["2", "3"] {
-        run_report(&PROGRAM, rails, &[scenario], &[]);
-    }
+    on_rails(&SEVERAL, &PROGRAM, &[scenario]);
 }
 
 #[test]
