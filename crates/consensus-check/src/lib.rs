@@ -60,7 +60,7 @@ pub use log_world::{LogWorld, exhaustive_log, run_log_restarts_from_seed};
 pub use memory_world::run_memory_node;
 pub use message_cost::{MessageCost, message_cost};
 pub use mitra_failover::rail_negotiation::RailFailure;
-pub use model_checker::{Exhaustive, Exploration};
+pub use model_checker::{Exhaustive, Exploration, bounded};
 pub use rail_model::{exhaustive_rails, run_rails_from_seed};
 pub use rail_world::{RailFaultLimits, RailRule, RailStep, RailWorld};
 pub use resend_world::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep, ResendWorld};

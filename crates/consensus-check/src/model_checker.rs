@@ -3,6 +3,7 @@
 //! checker per type, this crate takes twice as long to compile.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt::{self, Debug};
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
@@ -14,6 +15,20 @@ use mitra_mutants::Running;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const MAX_PROPERTIES: usize = 8;
+
+thread_local! {
+    /// The number of states after which an exploration of this thread ends.
+    static MOST_STATES: Cell<Option<NonZeroUsize>> = const { Cell::new(None) };
+}
+
+/// Does the work. Meanwhile, each exploration that this thread begins ends after about this number
+/// of states. The states that are the fewest steps away come first.
+pub fn bounded<T>(states: NonZeroUsize, work: impl FnOnce() -> T) -> T {
+    let before = MOST_STATES.replace(Some(states));
+    let result = work();
+    MOST_STATES.set(before);
+    result
+}
 
 /// The result of an exhaustive exploration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +125,10 @@ where
 fn search(model: AnyModel, threads: usize) -> (usize, Option<(&'static str, Vec<AnyValue>)>) {
     // By default, the search ends when every property has a counterexample. Some mutants never
     // violate every property.
-    let builder = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
+    let mut builder = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
+    if let Some(most) = MOST_STATES.get() {
+        builder = builder.target_state_count(most.get());
+    }
     let checker = builder.spawn_bfs().join();
     let discoveries = checker.discoveries();
     let paths = discoveries.into_iter().map(|(property, path)| (property, path.into_actions()));

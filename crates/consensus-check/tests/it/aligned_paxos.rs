@@ -1,5 +1,6 @@
 //! Aligned Paxos, with all its rules, and mutants without one of them.
 
+use crate::common::explorations::{Reads, finds_nothing};
 use crate::common::{VALUES, agrees_and_terminates, mutant_violates, mutant_violates_at};
 use mitra_consensus::aligned_paxos::{AlignedPaxos, Rules};
 use mitra_consensus::protected_memory_paxos::Rules as MemoryRules;
@@ -8,6 +9,7 @@ use mitra_consensus_check::protocol_worlds::aligned_paxos as sized;
 use mitra_consensus_check::{
     Exhaustive, FaultLimits, RunLimits, Step, Violation, World, decision_delays, run_agreement,
 };
+use mitra_prng::seeds;
 
 type Aligned<R, M> = AlignedPaxos<u8, R, M>;
 
@@ -46,9 +48,11 @@ fn initial_leader_decides_in_two_delays_and_other_leader_as_in_underlying_protoc
 #[test]
 fn two_processes_and_two_memories_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
-    let exploration = Exhaustive::agreement(correct(2, 2, limits), 1, vec![10, 11]).explore();
-    assert_eq!(exploration.counterexample, None);
-    assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
+    finds_nothing(
+        "aligned_paxos::two_processes_and_two_memories_agree_in_every_order_of_steps",
+        Reads::Consensus,
+        || Exhaustive::agreement(correct(2, 2, limits), 1, vec![10, 11]).explore(),
+    );
 }
 
 #[test]
@@ -73,7 +77,7 @@ fn tolerates_crashes_of_any_minority_of_agents() {
 fn no_process_decides_with_majority_crashed_initially() {
     for (n, m, fp, fm) in [(3, 2, 2, 1), (3, 2, 1, 2), (2, 3, 1, 2), (2, 3, 0, 3), (2, 2, 1, 1), (3, 4, 2, 2)]
     {
-        for seed in 0..500 {
+        for seed in seeds(500) {
             let mut world = correct(n, m, crashes(0, 0));
             // The crashed processes depend on the seed, so that the initial leader crashes in some
             // runs only.
@@ -91,7 +95,7 @@ fn no_process_decides_with_majority_crashed_initially() {
 #[test]
 fn no_process_disagrees_with_majority_crashed_later() {
     let (mut ended, mut stuck) = (0, 0);
-    for seed in 0..4_000 {
+    for seed in seeds(4_000) {
         let report = run_agreement(
             seed,
             correct(3, 2, crashes(2, 1)),

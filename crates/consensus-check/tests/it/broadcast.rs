@@ -2,6 +2,7 @@
 //! one of them.
 
 use crate::common::byzantine_set;
+use crate::common::explorations::{Reads, finds_nothing};
 use mitra_consensus::broadcast::{Broadcast, Rules, Slot, WITNESS};
 use mitra_consensus::signature::{Signed, Signer, Symbolic};
 use mitra_consensus::single_broadcast::SingleBroadcast;
@@ -11,6 +12,7 @@ use mitra_consensus_check::{
     Actor, ByzantineProcess, Exhaustive, FaultLimits, RunLimits, SingleWrite, Violation, World,
     run_agreement, run_agreement_with, totality_violation,
 };
+use mitra_prng::seeds;
 
 fn world<R: Rules>(
     size: (u8, u8),
@@ -26,7 +28,7 @@ const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 20
 
 #[test]
 fn message_of_correct_sender_is_delivered_by_all() {
-    for seed in 0..300 {
+    for seed in seeds(300) {
         for (n, byzantine) in [(3, &[][..]), (3, &[2]), (5, &[2, 4])] {
             let report =
                 run_agreement(seed, world::<AllRules>((n, 3), byzantine, Some(seed)), RUN_LIMITS, &[10]);
@@ -38,7 +40,7 @@ fn message_of_correct_sender_is_delivered_by_all() {
 #[test]
 fn message_of_byzantine_sender_is_delivered_by_all_or_none() {
     let mut delivered = 0;
-    for seed in 0..100 {
+    for seed in seeds(100) {
         for (n, byzantine) in [(3, &[0][..]), (5, &[0, 2])] {
             for adversary_seed in [None, Some(seed)] {
                 let world = world::<AllRules>((n, 3), byzantine, adversary_seed);
@@ -49,13 +51,14 @@ fn message_of_byzantine_sender_is_delivered_by_all_or_none() {
                     report.steps
                 );
                 // A run ends early only if all correct processes have delivered.
-                delivered += u32::from(report.steps.len() < RUN_LIMITS.stable_steps as usize);
+                delivered += usize::from(report.steps.len() < RUN_LIMITS.stable_steps as usize);
             }
         }
     }
+    let all = 4 * seeds(100).count();
     assert!(
-        (100..400).contains(&delivered),
-        "{delivered} of 400 messages are delivered: too few or too many to test both outcomes"
+        (all / 4..all).contains(&delivered),
+        "{delivered} of {all} messages are delivered: too few or too many to test both outcomes"
     );
 }
 
@@ -79,17 +82,18 @@ fn forged_witness_does_not_hide_valid_one() {
         World::new(processes, 1, &regions, FaultLimits::default())
             .with_byzantine(ProcessSet::only(ProcessId(2)))
     };
-    for seed in 0..100 {
+    for seed in seeds(100) {
         assert_eq!(run_agreement(seed, start(), RUN_LIMITS, &[10]).violation, None, "seed {seed}");
     }
 }
 
 #[test]
 fn two_correct_processes_deliver_same_message_of_equivocating_sender_in_every_order_of_steps() {
-    let found =
-        Exhaustive::agreement(byzantine_worlds::small_broadcast::<AllRules>(), 0, vec![10, 20]).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 10_000, "only {} states were explored", found.states);
+    finds_nothing(
+        "broadcast::two_correct_processes_deliver_same_message_of_equivocating_sender_in_every_order_of_steps",
+        Reads::Consensus,
+        || Exhaustive::agreement(byzantine_worlds::small_broadcast::<AllRules>(), 0, vec![10, 20]).explore(),
+    );
 }
 
 /// Returns the violation of a seed with a sender that equivocates, or with a sender that also

@@ -8,7 +8,7 @@ use mitra_consensus::fast_and_robust::{Cell, FastAndRobust, convert_response, of
 use mitra_consensus::signature::{Ed25519, Ed25519Signature};
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
 use mitra_consensus_check::{FaultLimits, RunLimits, World, run_agreement};
-use mitra_prng::Prng;
+use mitra_prng::{Prng, seeds};
 
 /// The number of broadcasts of each process that the memories have room for.
 const BROADCAST_ROOM: u16 = 12;
@@ -162,7 +162,7 @@ fn world(garbage: Option<(u8, u64)>, max_polls: u8) -> World<ByteProcess> {
 #[test]
 fn correct_processes_decide_despite_garbage_in_registers() {
     let run_limits = RunLimits { adversary_steps: 600, stable_steps: 60_000 };
-    for seed in 0..40 {
+    for seed in seeds(40) {
         for garbage in [None, Some((0, seed)), Some((2, seed))] {
             let report =
                 run_agreement(seed, world(garbage, [0, 20][seed as usize % 2]), run_limits, &[10, 11, 12]);

@@ -1,6 +1,7 @@
 //! Cheap Quorum among Byzantine processes, with all its rules, and mutants without one of them.
 
 use crate::common::byzantine_set;
+use crate::common::explorations::{Reads, finds_nothing};
 use std::cell::Cell;
 
 use mitra_consensus::cheap_quorum::{CheapQuorum, Rules};
@@ -10,6 +11,7 @@ use mitra_consensus_check::byzantine_worlds::{self, ByzantineSet, abort_violatio
 use mitra_consensus_check::{
     Exhaustive, Exploration, FaultLimits, RunLimits, Violation, World, run_agreement_with,
 };
+use mitra_prng::seeds;
 use serde::Serialize;
 
 thread_local! {
@@ -78,7 +80,7 @@ const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 30
 
 #[test]
 fn all_decide_or_abort_with_decided_value() {
-    for seed in 0..60 {
+    for seed in seeds(60) {
         for (n, byzantine) in [(3, &[][..]), (3, &[0]), (3, &[1]), (5, &[0, 3])] {
             let max_polls = [0, 3, 20][seed as usize % 3];
             let limits = FaultLimits { memory_crashes: 1, ..FaultLimits::default() };
@@ -104,9 +106,11 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Exploration {
 
 #[test]
 fn leader_and_follower_agree_in_every_order_of_steps() {
-    let exploration = explore::<AllRules>();
-    assert_eq!(exploration.counterexample, None);
-    assert!(exploration.states > 1_000, "only {} states were explored", exploration.states);
+    finds_nothing(
+        "cheap_quorum::leader_and_follower_agree_in_every_order_of_steps",
+        Reads::Consensus,
+        explore::<AllRules>,
+    );
 }
 
 fn mutant_violates(explore: fn() -> Exploration) {

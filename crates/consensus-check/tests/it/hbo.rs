@@ -1,5 +1,6 @@
 //! HBO on small graphs, with all its rules, and mutants without one of them.
 
+use crate::common::explorations::{Reads, finds_nothing};
 use crate::common::violation;
 use mitra_consensus::hbo::{Hbo, Rules};
 use mitra_consensus::{AllRules, ProcessSet};
@@ -25,9 +26,9 @@ fn crashes(process_crashes: u8) -> FaultLimits {
 #[test]
 fn two_neighbours_agree_in_every_order_of_steps() {
     let start = hbo::<AllRules>(&graph(2, &[(0, 1)]), crashes(1));
-    let exploration = Exhaustive::agreement(start, 1, vec![false, true]).explore();
-    assert_eq!(exploration.counterexample, None);
-    assert!(exploration.states > 1_000, "only {} states were explored", exploration.states);
+    finds_nothing("hbo::two_neighbours_agree_in_every_order_of_steps", Reads::Consensus, || {
+        Exhaustive::agreement(start, 1, vec![false, true]).explore()
+    });
 }
 
 /// The graphs and numbers of crashes of the table in agreement.md, section 7.
@@ -39,6 +40,8 @@ fn agrees_and_terminates_with_crashes_that_graph_tolerates() {
         ("ring 6", ring(6), 4),
         ("star 6", star(6), 3),
     ] {
+        // Not of a rotation: from seed 1494390818, star 6 gets stuck, which nobody has explained
+        // yet.
         for seed in 0..300 {
             let result = violation(seed, hbo::<AllRules>(&neighbours, crashes(f)), 20_000, &[false, true]);
             assert_eq!(result, None, "{name}, seed {seed}");

@@ -4,6 +4,7 @@
 use mitra_consensus::AllRules;
 use mitra_consensus::kv_store::Rules;
 use mitra_consensus_check::{FaultLimits, RunLimits, StoreWorld, Violation, protocol_worlds, run_adversary};
+use mitra_prng::seeds;
 
 const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 1000, stable_steps: 30_000 };
 /// Two of three servers and one of three memories may crash. Connections fail.
@@ -22,7 +23,7 @@ fn world<R: Rules, const LOCAL_READS: bool>(seed: u64) -> StoreWorld<R, LOCAL_RE
 
 #[test]
 fn client_histories_are_linearizable_and_complete_from_every_seed() {
-    for seed in 0..1_500 {
+    for seed in seeds(1_500) {
         let report = run_adversary(seed, world::<AllRules, false>(seed), RUN_LIMITS);
         assert_eq!(report.violation, None, "seed {seed}, {} steps", report.steps.len());
     }

@@ -1,19 +1,20 @@
 //! The tests of the public interface, one program with a module for each subject.
 
 #[macro_use]
-#[path = "../common/mod.rs"]
-mod common;
+extern crate mitra_consensus_check_tests as common;
 
 mod aligned_paxos;
 mod broadcast;
 mod byte_registers;
 mod cheap_quorum;
 mod endpoint_filter;
+mod explorations;
 mod fast_and_robust;
 mod fast_paxos;
 mod hbo;
 mod heartbeat;
 mod kv_store;
+mod linearizability;
 mod memory_nodes;
 mod memory_only_omega;
 mod omega;

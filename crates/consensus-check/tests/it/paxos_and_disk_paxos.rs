@@ -1,6 +1,7 @@
 //! Paxos and Disk Paxos, with all their rules, and mutants without one of them.
 
 mod paxos {
+    use crate::common::explorations::{Reads, finds_nothing};
     use crate::common::{MINORITY, agrees_and_terminates, mutant_violates};
     use mitra_consensus::paxos::{Paxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
@@ -27,9 +28,11 @@ mod paxos {
     fn three_processes_agree_in_every_order_of_steps() {
         let limits = FaultLimits { leader_changes: 2, process_crashes: 1, ..FaultLimits::default() };
         let start = protocol_worlds::paxos::<AllRules>(3, limits);
-        let exploration = Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore();
-        assert_eq!(exploration.counterexample, None);
-        assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
+        finds_nothing(
+            "paxos_and_disk_paxos::paxos::three_processes_agree_in_every_order_of_steps",
+            Reads::Consensus,
+            || Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore(),
+        );
     }
 
     #[test]
@@ -45,6 +48,7 @@ mod paxos {
 }
 
 mod disk_paxos {
+    use crate::common::explorations::{Reads, finds_nothing};
     use crate::common::{CRASHES, agrees_and_terminates, mutant_violates};
     use mitra_consensus::disk_paxos::{DiskPaxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
@@ -71,9 +75,11 @@ mod disk_paxos {
     fn two_processes_agree_in_every_order_of_steps() {
         let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
         let start = protocol_worlds::disk_paxos::<AllRules>(2, 3, limits);
-        let exploration = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
-        assert_eq!(exploration.counterexample, None);
-        assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
+        finds_nothing(
+            "paxos_and_disk_paxos::disk_paxos::two_processes_agree_in_every_order_of_steps",
+            Reads::Consensus,
+            || Exhaustive::agreement(start, 1, vec![10, 11]).explore(),
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Protected Memory Paxos, with all its rules, and mutants without one of them.
 
+use crate::common::explorations::{Reads, finds_nothing};
 use crate::common::{CRASHES, agrees_and_terminates, mutant_violates, mutant_violates_at};
 use mitra_consensus::protected_memory_paxos::{ProtectedMemoryPaxos, Rules};
 use mitra_consensus::{AllRules, ProcessId};
@@ -26,9 +27,11 @@ fn initial_leader_decides_in_two_delays_and_other_leader_in_eight() {
 fn two_processes_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, memory_crashes: 1, ..FaultLimits::default() };
     let start = protocol_worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
-    let exploration = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
-    assert_eq!(exploration.counterexample, None);
-    assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
+    finds_nothing(
+        "protected_memory_paxos::two_processes_agree_in_every_order_of_steps",
+        Reads::Consensus,
+        || Exhaustive::agreement(start, 1, vec![10, 11]).explore(),
+    );
 }
 
 /// A write that was executed gets a nak, as after a link failure that loses the acknowledgement.
@@ -36,9 +39,9 @@ fn two_processes_agree_in_every_order_of_steps() {
 fn two_processes_agree_after_disconnect() {
     let limits = FaultLimits { leader_changes: 2, disconnects: 1, ..FaultLimits::default() };
     let start = protocol_worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
-    let exploration = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
-    assert_eq!(exploration.counterexample, None);
-    assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
+    finds_nothing("protected_memory_paxos::two_processes_agree_after_disconnect", Reads::Consensus, || {
+        Exhaustive::agreement(start, 1, vec![10, 11]).explore()
+    });
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! Transactions: every order of steps in small worlds, the violations that are found if the
 //! transactions' environment lacks a rule, and worlds from seeds.
 
+use crate::common::explorations::{Reads, finds_nothing};
 use mitra_consensus_check::RecordUse::{LockThenAppend, ReadThenAppend};
 use mitra_consensus_check::transaction_worlds::WORLDS;
 use mitra_consensus_check::{CATALOGUE, TransactionConfig};
+use mitra_prng::seeds;
 
 fn world(name: &str) -> TransactionConfig {
     WORLDS.iter().find(|(other, _)| *other == name).unwrap().1
 }
 
 #[track_caller]
-fn holds(name: &str, min_states: usize) {
-    let exploration = world(name).explore();
-    assert_eq!(exploration.counterexample, None);
-    assert!(exploration.states > min_states, "only {} states were explored", exploration.states);
+fn holds(name: &str) {
+    finds_nothing(&format!("transactions::{name}"), Reads::Transactions, || world(name).explore());
 }
 
 #[track_caller]
@@ -25,46 +25,46 @@ fn is_found(config: TransactionConfig) {
 
 #[test]
 fn transactions_without_faults_hold() {
-    holds("write-skew", 1_000);
-    holds("readers", 5_000);
+    holds("write-skew");
+    holds("readers");
 }
 
 #[test]
 fn transactions_whose_lives_end_hold() {
-    holds("ends", 100_000);
+    holds("ends");
 }
 
 #[test]
 fn transactions_of_several_lives_hold() {
-    holds("lives", 200_000);
+    holds("lives");
 }
 
 #[test]
 fn transactions_in_doubt_hold() {
-    holds("doubts", 100_000);
+    holds("doubts");
 }
 
 #[test]
 fn transactions_in_doubt_whose_lives_end_hold() {
-    holds("doubts-and-ends", 100_000);
+    holds("doubts-and-ends");
 }
 
 #[test]
 fn transactions_with_dead_nodes_hold() {
-    holds("deaths", 50_000);
-    holds("deaths-of-two", 200_000);
+    holds("deaths");
+    holds("deaths-of-two");
 }
 
 #[test]
 fn transactions_hold_from_every_seed() {
     let entry = CATALOGUE.iter().find(|entry| entry.name == "transactions").unwrap();
     let mut faults = 0;
-    for seed in 0..300 {
+    for seed in seeds(300) {
         let result = entry.run(seed);
         assert_eq!(result.violation, None, "seed {seed}");
         faults += result.faults;
     }
-    assert!(faults > 3_000, "only {faults} faults");
+    assert!(faults as usize > 10 * seeds(300).count(), "only {faults} faults");
 }
 
 /// A life that is not fenced writes a record that another transaction has changed.

@@ -1,5 +1,6 @@
 //! Helpers that the tests of all protocols share.
-#![allow(dead_code, unreachable_pub)] // each test binary uses some of the helpers
+
+pub mod explorations;
 
 use std::iter;
 
@@ -22,6 +23,7 @@ pub const CRASHES: FaultLimits = FaultLimits {
 /// The same limits for protocols that need a majority of live processes.
 pub const MINORITY: FaultLimits = FaultLimits { process_crashes: 1, ..CRASHES };
 
+/// Returns these processes, whose adversary draws from the seed.
 pub fn byzantine_set(processes: &[u8], adversary_seed: Option<u64>) -> ByzantineSet {
     ByzantineSet {
         processes: processes.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))),
@@ -42,7 +44,7 @@ pub fn violation<P: Process>(
 /// Checks that, from every seed, processes agree on a proposal, and that every correct process
 /// decides in the stable period.
 pub fn agrees_and_terminates<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
-    for seed in 0..seeds {
+    for seed in mitra_prng::seeds(seeds) {
         let report =
             run_agreement(seed, world(), RunLimits { adversary_steps: 300, stable_steps: 3000 }, &VALUES);
         assert_eq!(report.violation, None, "seed {seed}: {:?}", report.steps);
@@ -68,6 +70,7 @@ pub fn mutant_violates_at<P: Process<Value = u8>>(known: u64, world: impl Fn() -
 
 /// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without
 /// the rule, or `mutant_violates_at` with a known seed.
+#[macro_export]
 macro_rules! mutants {
     (@violates $world:expr) => { mutant_violates($world) };
     (@violates $world:expr, $known:literal) => { mutant_violates_at($known, $world) };
@@ -79,7 +82,7 @@ macro_rules! mutants {
             impl $rules for Mutant {
                 const $rule: bool = false;
             }
-            mutants!(@violates $world::<Mutant> $(, $known)?);
+            $crate::mutants!(@violates $world::<Mutant> $(, $known)?);
         }
     )*};
 }
