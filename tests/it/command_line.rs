@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use mitra_test_process::{command, output};
@@ -145,4 +146,21 @@ fn manual_pages_are_complete_and_valid() {
     }
     let overview = fs::read_to_string(pages.join("mitra.1")).expect("the overview exists");
     assert!(overview.contains("mitra\\-run(1)") && !overview.contains("peer"), "{overview}");
+}
+
+/// docs/run.md names this version. The library that `mitra run` preloads is in the program, and its
+/// symbols are those of the file beside it.
+#[test]
+fn program_and_library_need_no_glibc_after_2_34() {
+    let program = Path::new(env!("CARGO_BIN_EXE_mitra"));
+    for file in [program.to_owned(), program.with_file_name("deps/libmitra_preload.so")] {
+        let output = output(command("objdump").arg("--dynamic-syms").arg(&file));
+        let symbols = String::from_utf8(output.stdout).expect("the names of symbols are UTF-8");
+        let minor = |line: &str| -> Option<u32> {
+            line.split_once("GLIBC_2.")?.1.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        assert!(symbols.lines().any(|line| minor(line) == Some(34)), "{}: {symbols}", file.display());
+        let newer: Vec<&str> = symbols.lines().filter(|line| minor(line) > Some(34)).collect();
+        assert!(newer.is_empty(), "{} needs {newer:#?}", file.display());
+    }
 }

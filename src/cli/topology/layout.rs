@@ -83,7 +83,8 @@ fn majorize(positions: &mut [Point], distances: &[Vec<f64>]) {
         let (mut sum, mut weights) = ([0.0; 2], 0.0);
         for v in (0..positions.len()).filter(|&v| v != u) {
             let [dx, dy] = [positions[u][0] - positions[v][0], positions[u][1] - positions[v][1]];
-            let pull = distances[u][v] / dx.hypot(dy).max(1e-6);
+            // `hypot` of Debian 12 would need glibc 2.35 where the program runs.
+            let pull = distances[u][v] / (dx * dx + dy * dy).sqrt().max(1e-6);
             let weight = distances[u][v].powi(-2);
             sum[0] += weight * (positions[v][0] + pull * dx);
             sum[1] += weight * (positions[v][1] + pull * dy);
