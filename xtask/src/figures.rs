@@ -9,9 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::root;
+use crate::{full_run, root};
 
-/// Write the tables of docs/benchmarks.md from docs/figures
+/// Write the tables of docs/benchmarks.md and docs/verification.md from docs/figures
 ///
 /// A file of docs/figures has the JSON objects of several runs of one benchmark. `cargo xtask lint`
 /// fails if a table differs from its file.
@@ -49,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         })?;
         measure(name, bench)?;
     }
+    full_run::write_page()?;
     let page = root().join(PAGE);
     let text = fs::read_to_string(&page).with_context(|| format!("cannot read {PAGE}"))?;
     fs::write(&page, with_tables(&text)?).with_context(|| format!("cannot write {PAGE}"))

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{figures, root};
+use crate::{figures, full_run, root};
 
 /// The arguments of `cargo xtask lint`.
 #[derive(clap::Args)]
@@ -40,6 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         findings.extend(check(&files)?);
     }
     findings.extend(figures::finding()?);
+    findings.extend(full_run::finding()?);
     for finding in &findings {
         eprintln!("{finding}");
     }

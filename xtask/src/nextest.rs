@@ -9,6 +9,9 @@ use anyhow::{Context, Result, ensure};
 use crate::root;
 use crate::test_results::{self, Outcome, Summary};
 
+/// The environment variable by which tests choose a part of their work (`mitra_prng::rotation`).
+pub(crate) const ROTATION: &str = "MITRA_ROTATION";
+
 const CONFIG: &str = ".config/nextest.toml";
 
 /// The file of results that a run writes, below the root even if cargo's target directory is
@@ -47,9 +50,10 @@ fn numbers(version: &str) -> Option<Vec<u64>> {
     version.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// Runs the tests that the arguments choose, and adds them to the summary. Nextest writes to this
-/// process's streams, and is in its process group, so Ctrl-C ends both.
-pub(crate) fn run(args: &[String], summary: &mut Summary) -> Result<()> {
+/// Runs the tests that the arguments choose, and adds them to the summary. Without a rotation, each
+/// test runs all its variants. Nextest writes to this process's streams, and is in its process
+/// group, so Ctrl-C ends both.
+pub(crate) fn run(args: &[String], rotation: Option<&str>, summary: &mut Summary) -> Result<()> {
     let junit = root().join(JUNIT);
     // A run that fails before the tests does not replace the file.
     match fs::remove_file(&junit) {
@@ -59,7 +63,8 @@ pub(crate) fn run(args: &[String], summary: &mut Summary) -> Result<()> {
         _ => {}
     }
     let mut cargo = Command::new(env!("CARGO"));
-    let status = cargo.args(["nextest", "run"]).args(args).current_dir(root()).status();
+    cargo.args(["nextest", "run"]).args(args).env_remove(ROTATION).current_dir(root());
+    let status = cargo.envs(rotation.map(|text| (ROTATION, text))).status();
     let is_success = status.context("cannot run cargo")?.success();
     let tests = match fs::read_to_string(&junit) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::test::SUITE;
+use crate::suite::{SUITE, rotation, suite_and};
 use crate::test_results::{Outcome, Summary};
 use crate::{nextest, root, setup};
 
@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Run only the tests whose names contain one of these texts
     filter: Vec<String>,
 }
+
+/// Nextest prints a line for each test that fails or is slow; the outputs are in files.
+const QUIET: [&str; 3] = ["--status-level=slow", "--final-status-level=none", "--failure-output=never"];
 
 /// A test that did not pass in each run.
 struct Unstable {
@@ -54,18 +57,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     build.args(["nextest", "run", "--no-run"]).args(SUITE).current_dir(root());
     ensure!(build.status().context("cannot run cargo")?.success(), "the tests do not compile; see above");
 
-    let loops = args.loops.unwrap_or_else(|| available_parallelism().map_or(1, |cores| cores.get()));
-    // Nextest prints a line for each test that fails or is slow; the outputs are in files.
-    let quiet = ["--status-level=slow", "--final-status-level=none", "--failure-output=never"];
-    let options = SUITE.iter().chain(&quiet).copied().map(String::from);
-    let nextest_args: Vec<String> = options.chain(args.filter.iter().cloned()).collect();
+    let loops = args.loops.unwrap_or_else(cores);
+    let rotation = rotation();
+    let nextest_args = suite_and(QUIET.map(String::from).into_iter().chain(args.filter.iter().cloned()));
     let mut unstable = BTreeMap::new();
     let mut is_success = true;
     for number in 1..=args.runs.get() {
         println!("run {number} of {} beside {loops} busy loops", args.runs);
         let begin = Instant::now();
         let mut summary = Summary::default();
-        beside_busy_loops(loops, || nextest::run(&nextest_args, &mut summary))?;
+        beside_busy_loops(loops, || nextest::run(&nextest_args, rotation.as_deref(), &mut summary))?;
         let (passed, failed, flaky) = (summary.passed(), summary.failed(), summary.flaky());
         println!(
             "run {number} of {}: {} s, {passed} passed, {failed} failed, {flaky} flaky",
@@ -79,6 +80,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     print_table(&unstable);
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the tests of a landing once beside busy loops, and adds them to the summary.
+pub(crate) fn once(rotation: &str, summary: &mut Summary) -> Result<()> {
+    beside_busy_loops(cores(), || nextest::run(&suite_and([]), Some(rotation), summary))
+}
+
+fn cores() -> usize {
+    available_parallelism().map_or(1, |cores| cores.get())
 }
 
 /// Does the work while `count` threads use the processor.

@@ -1,32 +1,49 @@
-//! `cargo xtask test`: runs `cargo xtask setup`, then all tests. Ends with a summary.
+//! `cargo xtask test`: runs `cargo xtask setup`, then the tests. Ends with a summary.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use crate::full_run::{self, Shard};
+use crate::suite::{doc_tests, rotation, suite_and};
 use crate::test_results::Summary;
-use crate::{nextest, root, setup};
+use crate::{nextest, setup};
 
-/// The arguments of cargo that choose the whole suite. The mutants are compiled in. A mutant is off
-/// until its search switches it on for the search's thread, so one build serves all tests.
-pub(crate) const SUITE: [&str; 3] = ["--workspace", "--features", "mitra/mutants,mitra-sweep/mutants"];
-
-/// Nextest does not run the tests in documentation.
-const DOC_TESTS: [&str; 3] = ["test", "--doc", "--no-fail-fast"];
+/// Run setup, then every test once. Ends with the slowest, the flaky and the failed tests
+///
+/// Some tests choose a part of their work by the commit (`MITRA_ROTATION`). xtask/src/tiers.rs
+/// lists them, and what --all adds.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run all variants, seeds and explorations, and the other parts of a full run, which takes
+    /// hours. A run that is interrupted goes on where it was. With arguments after --, run all
+    /// variants of these tests only
+    #[arg(long)]
+    all: bool,
+    /// Run only the parts of --all at positions I, I+N, I+2N ...
+    #[arg(long, requires = "all", conflicts_with = "args", value_name = "I/N")]
+    shard: Option<Shard>,
+    /// Arguments for `cargo nextest run`, such as a part of the names of tests
+    #[arg(last = true)]
+    args: Vec<String>,
+}
 
 /// Installs missing tools, then runs every test of the workspace, or the tests that the arguments
 /// choose.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    setup::run()?;
-    let mut summary = Summary::default();
-    if args.is_empty() {
-        let status = Command::new(env!("CARGO")).args(DOC_TESTS).args(SUITE).current_dir(root()).status();
-        if !status.context("cannot run cargo")?.success() {
-            summary.failed_commands.push(format!("cargo {}", DOC_TESTS.join(" ")));
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let is_success = match (args.all, args.args.is_empty()) {
+        (true, true) => full_run::run(args.shard)?,
+        (is_all, is_whole_suite) => {
+            setup::run()?;
+            let rotation = if is_all { None } else { rotation() };
+            let mut summary = Summary::default();
+            if is_whole_suite {
+                doc_tests(&mut summary)?;
+            }
+            nextest::run(&suite_and(args.args.iter().cloned()), rotation.as_deref(), &mut summary)?;
+            print!("{summary}");
+            summary.failed() == 0
         }
-    }
-    let suite = SUITE.iter().copied().map(String::from).chain(args.iter().cloned());
-    nextest::run(&suite.collect::<Vec<_>>(), &mut summary)?;
-    print!("{summary}");
-    Ok(if summary.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    };
+    Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

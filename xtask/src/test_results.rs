@@ -83,6 +83,7 @@ pub(crate) struct Summary {
     /// The commands that failed without naming a test, for instance because a program does not
     /// compile.
     pub(crate) failed_commands: Vec<String>,
+    passed_commands: usize,
 }
 
 impl Summary {
@@ -90,13 +91,27 @@ impl Summary {
         self.count(|outcome| matches!(outcome, Outcome::Failed { .. })) + self.failed_commands.len()
     }
 
+    /// Adds a command that is not a test.
+    pub(crate) fn add_command(&mut self, command: &str, is_success: bool) {
+        match is_success {
+            true => self.passed_commands += 1,
+            false => self.failed_commands.push(command.to_owned()),
+        }
+    }
+
+    /// Returns the names of the tests and commands that failed.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let failed = self.tests.iter().filter(|test| matches!(test.outcome, Outcome::Failed { .. }));
+        failed.map(|test| &test.name).chain(&self.failed_commands).cloned().collect()
+    }
+
     pub(crate) fn flaky(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Flaky { .. }))
     }
 
-    /// Returns the number of tests that passed, flaky ones among them.
+    /// Returns the number of tests and commands that passed, flaky tests among them.
     pub(crate) fn passed(&self) -> usize {
-        self.count(|outcome| !matches!(outcome, Outcome::Failed { .. }))
+        self.count(|outcome| !matches!(outcome, Outcome::Failed { .. })) + self.passed_commands
     }
 
     fn write_slowest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -225,7 +240,8 @@ rail 1 was late
     #[test]
     fn summary_names_slow_flaky_and_failed_tests() {
         let failed_commands = vec!["cargo test --doc".to_owned()];
-        let summary = Summary { tests: parse(JUNIT).unwrap(), failed_commands }.to_string();
+        let summary =
+            Summary { tests: parse(JUNIT).unwrap(), failed_commands, passed_commands: 0 }.to_string();
         let expected = "
 slowest of 4 tests:
     4.0 s  mitra::it run::hangs
