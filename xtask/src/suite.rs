@@ -26,7 +26,7 @@ pub(crate) fn suite_and(args: impl IntoIterator<Item = String>) -> Vec<String> {
     SUITE.iter().copied().map(String::from).chain(args).collect()
 }
 
-/// Runs the tests in documentation, and adds them to the summary as one command if they fail.
+/// Runs the tests in documentation, and adds them to the summary as one command.
 pub(crate) fn doc_tests(summary: &mut Summary) -> Result<()> {
     let status = Command::new(env!("CARGO")).args(DOC_TESTS).args(SUITE).current_dir(root()).status();
     let is_success = status.context("cannot run cargo")?.success();

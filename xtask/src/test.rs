@@ -15,9 +15,9 @@ use crate::{nextest, setup};
 /// lists them, and what --all adds.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Run all variants, seeds and explorations, and the other parts of a full run, which takes
-    /// hours. A run that is interrupted goes on where it was. With arguments after --, run all
-    /// variants of these tests only
+    /// Run all variants, seeds and explorations, and the other parts of a full run. A run that is
+    /// interrupted goes on where it was. With arguments after --, run all variants of these tests
+    /// only
     #[arg(long)]
     all: bool,
     /// Run only the parts of --all at positions I, I+N, I+2N ...

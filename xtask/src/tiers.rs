@@ -6,9 +6,9 @@
 //! | what | a landing runs | `--all` runs |
 //! |---|---|---|
 //! | loops over `mitra_prng::seeds` | a quarter of the seeds | all, from seed 0 |
-//! | rows of `tests/programs`, scenarios of `libibverbs` (`mitra_test_process::variants`) | one kind of link, one number of rails, with a log or without | each combination |
+//! | rows of `tests/programs`, scenarios of `libibverbs` (`mitra_test_process::variants`) | one kind of link; on one rail, and on two, two with a log, or three | each combination |
 //! | features of crates (`cargo xtask features`) | one feature of each crate alone | each feature alone |
-//! | explorations of models (`tests/common/explorations.rs` of `consensus-check`) | a small one, if the record has the crates that the model reads | the whole one |
+//! | explorations of models (`tests/common/explorations.rs` of `consensus-check`) | 10,000 states, if the record has the sources that the model reads | the whole one |
 //!
 //! Everything else is in both tiers. The parts of `--all` that are not tests are in [`PARTS`].
 
@@ -21,7 +21,7 @@ pub(crate) struct Part {
 pub(crate) enum Work {
     /// The tests in documentation.
     DocTests,
-    /// One of [`SLICES`] slices of all tests, in all variants.
+    /// The tests of this slice, from 1 to [`SLICES`], in all variants.
     Tests(u32),
     /// The tests as at a landing, beside busy loops.
     Stress,

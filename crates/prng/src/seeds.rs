@@ -1,12 +1,13 @@
 //! The seeds of a test, and the command that repeats a failed one.
 
 use std::env;
+use std::ops::Range;
 use std::path::Path;
 
 /// The environment variable that selects a part of the seeds and of the variants of tests.
 const ROTATION: &str = "MITRA_ROTATION";
 
-/// In a rotation, a test runs one of so many seeds.
+/// A rotation has one seed where a whole run has this many.
 const SEEDS_PER_ROTATED_SEED: u64 = 4;
 
 /// Returns the seeds of a test: `0..n`. `MITRA_SEEDS` replaces `n`. `MITRA_SEED` selects a single
@@ -16,8 +17,8 @@ const SEEDS_PER_ROTATED_SEED: u64 = 4;
 ///
 /// # Panics
 /// Panics if `MITRA_SEED` or `MITRA_SEEDS` is not a number.
-pub fn seeds(n: u64) -> core::ops::Range<u64> {
-    selected(n, env_number("MITRA_SEED"), env_number("MITRA_SEEDS"), rotation().as_deref())
+pub fn seeds(n: u64) -> Range<u64> {
+    seeds_of_cases(1, n)
 }
 
 /// Returns the seeds of a test that takes its case from the remainder of the seed: as many for each
@@ -25,26 +26,26 @@ pub fn seeds(n: u64) -> core::ops::Range<u64> {
 ///
 /// # Panics
 /// Panics if `MITRA_SEED` or `MITRA_SEEDS` is not a number.
-pub fn seeds_of_cases(cases: usize, per_case: u64) -> core::ops::Range<u64> {
-    let (cases, rotation) = (cases as u64, rotation());
-    match (env_number("MITRA_SEED"), env_number("MITRA_SEEDS"), rotation) {
-        (None, None, Some(text)) => {
-            let first = selected(1, None, None, Some(&text)).start;
-            first..first + cases * per_case.div_ceil(SEEDS_PER_ROTATED_SEED)
-        }
-        (seed, seeds, _) => selected(cases * per_case, seed, seeds, None),
-    }
+pub fn seeds_of_cases(cases: usize, per_case: u64) -> Range<u64> {
+    let of_environment = (env_number("MITRA_SEED"), env_number("MITRA_SEEDS"), rotation());
+    selected(cases as u64, per_case, of_environment)
 }
 
-fn selected(n: u64, seed: Option<u64>, seeds: Option<u64>, rotation: Option<&str>) -> core::ops::Range<u64> {
-    match (seed, seeds, rotation) {
+/// Returns the seeds that the environment selects: its single seed, its number of seeds, or its
+/// rotation.
+fn selected(
+    cases: u64,
+    per_case: u64,
+    of_environment: (Option<u64>, Option<u64>, Option<String>),
+) -> Range<u64> {
+    match of_environment {
         (Some(seed), _, _) => seed..seed + 1,
         (None, Some(n), _) => 0..n,
-        (None, None, None) => 0..n,
-        (None, None, Some(text)) => {
+        (None, None, None) => 0..cases * per_case,
+        (None, None, Some(rotation)) => {
             // Short enough to be typed, and far from the seeds that begin at 0.
-            let first = mixed_hash(text) >> 32;
-            first..first + n.div_ceil(SEEDS_PER_ROTATED_SEED)
+            let first = mixed_hash(&rotation) >> 32;
+            first..first + cases * per_case.div_ceil(SEEDS_PER_ROTATED_SEED)
         }
     }
 }
@@ -146,15 +147,27 @@ mod tests {
 
     #[test]
     fn rotation_selects_a_quarter_of_the_seeds() {
-        let seeds = |n, rotation| selected(n, None, None, Some(rotation));
-        let [a, b] = ["27b30150", "9eb92d2f"].map(|commit| seeds(400, commit));
+        let rotated =
+            |per_case, rotation: &str| selected(1, per_case, (None, None, Some(rotation.to_owned())));
+        let [a, b] = ["27b30150", "9eb92d2f"].map(|commit| rotated(400, commit));
         assert_eq!((a.end - a.start, b.end - b.start), (100, 100));
         assert_ne!(a.start, b.start);
-        assert_eq!(a, seeds(400, "27b30150"));
-        assert_eq!(seeds(3, "27b30150").count(), 1);
-        assert_eq!(selected(400, Some(7), None, Some("27b30150")), 7..8);
-        assert_eq!(selected(400, None, Some(9), Some("27b30150")), 0..9);
-        assert_eq!(selected(400, None, None, None), 0..400);
+        assert_eq!(a, rotated(400, "27b30150"));
+        assert_eq!(rotated(3, "27b30150").count(), 1);
+        let commit = || Some("27b30150".to_owned());
+        assert_eq!(selected(1, 400, (Some(7), None, commit())), 7..8);
+        assert_eq!(selected(1, 400, (None, Some(9), commit())), 0..9);
+        assert_eq!(selected(1, 400, (None, None, None)), 0..400);
+    }
+
+    #[test]
+    fn rotation_leaves_no_case_out() {
+        for (cases, per_case, count) in [(7, 1, 7), (7, 4, 7), (7, 5, 14)] {
+            let seeds = selected(cases, per_case, (None, None, Some("27b30150".to_owned())));
+            assert_eq!(seeds.clone().count() as u64, count);
+            assert!((0..cases).all(|case| seeds.clone().any(|seed| seed % cases == case)));
+        }
+        assert_eq!(selected(7, 4, (None, None, None)), 0..28);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use mitra_test_process::lock;
 use serde_json::{Value, json};
 
 use crate::root;
@@ -64,13 +65,16 @@ impl Record {
 
     /// Adds the result of a part, which takes the place of an earlier one, and writes the record.
     pub(super) fn add(&mut self, mut part: PartResult) -> Result<()> {
+        fs::create_dir_all(root().join(DIRECTORY))?;
+        // Another shard may have added parts since this process read the record.
+        let _turn = lock(&root().join(DIRECTORY).join("lock"));
+        *self = Record::of(&self.commit)?;
         if let Some(at) = self.parts.iter().position(|other| other.name == part.name) {
             let earlier = self.parts.remove(at);
             part.failed_before = earlier.failed_before;
             part.failed_before.extend(earlier.failed);
         }
         self.parts.push(part);
-        fs::create_dir_all(root().join(DIRECTORY))?;
         let path = path_of(&self.commit);
         fs::write(&path, to_text(self)?).with_context(|| format!("cannot write {}", path.display()))
     }

@@ -102,7 +102,8 @@ fn mutant_violates(find_violation: fn(u64) -> Option<Violation>) {
     mutant_violates_at(0, find_violation);
 }
 
-/// The same. The seed `known` runs first.
+/// Does what [`mutant_violates`] does. The seed `known`, which showed the violation in the past,
+/// runs first.
 fn mutant_violates_at(known: u64, find_violation: fn(u64) -> Option<Violation>) {
     let violation_seed =
         iter::once(known).chain(0..20_000).find_map(|seed| Some((seed, find_violation(seed)?)));

@@ -1,6 +1,7 @@
 //! The key-value store on the replicated log. The client histories are linearizable with all rules.
 //! Mutants without one of the rules violate linearizability.
 
+use crate::common::CRASHES;
 use mitra_consensus::AllRules;
 use mitra_consensus::kv_store::Rules;
 use mitra_consensus_check::{FaultLimits, RunLimits, StoreWorld, Violation, protocol_worlds, run_adversary};
@@ -8,14 +9,7 @@ use mitra_prng::seeds;
 
 const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 1000, stable_steps: 30_000 };
 /// Two of three servers and one of three memories may crash. Connections fail.
-const FAULTS: FaultLimits = FaultLimits {
-    leader_changes: 16,
-    process_crashes: 2,
-    memory_crashes: 1,
-    disconnects: 4,
-    restarts: 0,
-    message_losses: 0,
-};
+const FAULTS: FaultLimits = CRASHES;
 
 fn world<R: Rules, const LOCAL_READS: bool>(seed: u64) -> StoreWorld<R, LOCAL_READS> {
     protocol_worlds::store(seed, (3, 3, 8), FAULTS)

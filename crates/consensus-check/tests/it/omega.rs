@@ -39,7 +39,8 @@ fn mutant_violates<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
     mutant_violates_at(0, world);
 }
 
-/// The same. The seed `known` runs first.
+/// Does what [`mutant_violates`] does. The seed `known`, which showed the violation in the past,
+/// runs first.
 fn mutant_violates_at<R: Rules>(known: u64, world: impl Fn() -> World<Omega<R>>) {
     let violation = |seed| run_election(seed, world(), RUN_LIMITS, Omega::leader).violation;
     let violation_seed = iter::once(known).chain(0..20_000).find_map(|seed| Some((seed, violation(seed)?)));

@@ -43,7 +43,8 @@ fn mutant_violates<R: Rules>(
     mutant_violates_at(0, world, run_limits, with_all_rules);
 }
 
-/// The same. The seed `known` runs first.
+/// Does what [`mutant_violates`] does. The seed `known`, which showed the violation in the past,
+/// runs first.
 fn mutant_violates_at<R: Rules>(
     known: u64,
     world: impl Fn() -> LogWorld<R>,

@@ -57,6 +57,8 @@ fn every_message_takes_one_receive_of_its_queue_across_failovers() {
 
 /// Links fail and heal in turn, also during a recovery, and a NIC may die. After an error, the
 /// sender continues.
+/// From seed 43161357, which a rotation drew, one request is still outstanding at the end. Nobody
+/// has explained yet whether it needs more time or waits for good.
 #[test]
 fn messages_arrive_once_and_in_order_in_random_faults() {
     let (mut moves, mut unresolved) = (0, 0);
