@@ -126,7 +126,6 @@ impl<R: Rules> Hbo<R> {
 
     fn begin_phase(&mut self, vote: Vote, out: &mut Actions<Self>) {
         self.agreed_votes.clear();
-        self.awaiting_votes = false;
         let register = 2 * u16::from(self.round) + u16::from(self.phase == Phase::Propose);
         if register >= 2 * u16::from(MAX_ROUNDS) {
             return;
@@ -178,6 +177,8 @@ impl<R: Rules> Hbo<R> {
         let chosen = values.into_iter().find(|&value| votes_for(value) > enough);
         let proposed = values.into_iter().find(|&value| votes_for(value) > 0);
         self.received_votes.remove(&(self.round, self.phase));
+        // The phase is over also until the coin arrives: votes that arrive late change nothing.
+        self.awaiting_votes = false;
         match (self.phase, chosen) {
             (Phase::Report, _) => {
                 self.phase = Phase::Propose;
@@ -200,7 +201,7 @@ impl<R: Rules> Hbo<R> {
         if self.decided.is_some() {
             return;
         }
-        (self.decided, self.awaiting_votes) = (Some(value), false);
+        self.decided = Some(value);
         self.received_votes.clear();
         for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
             out.push(Action::Send { to, message: Message::Decided(value) });
