@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::Duration;
 
-use mitra_test_process::{Expired, OwnPort, TestProcess, command};
+use mitra_prng::seeds;
+use mitra_test_process::{Expired, OwnPort, TestProcess, command, variants};
 
 use super::build_programs::compile_with;
 use super::row_runner::{MOVED, is_listening};
@@ -113,7 +114,7 @@ fn check(fault: &str, policy: &str, at_client: bool, rounds: u64) -> Result<(Vio
 
 /// Under `exact` each request is executed exactly once, wherever the rail fails.
 pub(crate) fn kills_under_exact() -> Result<(), String> {
-    for seed in 0..KILLS.0 {
+    for seed in seeds(KILLS.0) {
         let (found, outputs) = kill(seed, "exact")?;
         if found.lost + found.doubled + found.wrong + found.torn + found.errors > 0 {
             return Err(format!("seed {seed}: {outputs}"));
@@ -130,7 +131,7 @@ pub(crate) fn healed_rails_are_used_again() -> Result<(), String> {
         let (rail, at) = (loss % 2, 300 + 400 * loss);
         script += &format!("rail{rail} down at {at}ms; rail{rail} up at {}ms; ", at + 200);
     }
-    for at_client in [true, false] {
+    for at_client in variants("rails fail at the client", &[true, false]) {
         let mut rounds = 50 * ROUNDS;
         loop {
             let (found, outputs) = check(script.trim_end_matches("; "), "exact", at_client, rounds)?;

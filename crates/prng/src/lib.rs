@@ -5,7 +5,7 @@ mod seeds;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
-pub use seeds::{reproduce_command, rotated_variant, rotation, seeds, seeds_of_cases};
+pub use seeds::{fault_times, reproduce_command, rotated_variant, rotation, seeds, seeds_of_cases};
 
 /// A seeded generator of pseudo-random numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]

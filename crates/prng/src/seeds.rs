@@ -50,6 +50,26 @@ fn selected(
     }
 }
 
+/// Returns the times, in polls or steps, at which a test lets something fail: all of `times`, or,
+/// in a rotation, every fourth from a start that depends on the rotation.
+pub fn fault_times<T>(times: Range<T>) -> impl Iterator<Item = T>
+where
+    Range<T>: Iterator<Item = T>,
+{
+    of_times(times, rotation().as_deref())
+}
+
+fn of_times<T>(times: Range<T>, rotation: Option<&str>) -> impl Iterator<Item = T> + use<T>
+where
+    Range<T>: Iterator<Item = T>,
+{
+    let (first, step) = rotation.map_or((0, 1), |rotation| {
+        let step = SEEDS_PER_ROTATED_SEED as usize;
+        (rotated_variant(rotation, "fault times", step), step)
+    });
+    times.skip(first).step_by(step)
+}
+
 /// Returns the text of `MITRA_ROTATION`, if it is set and not empty.
 pub fn rotation() -> Option<String> {
     env::var(ROTATION).ok().filter(|text| !text.is_empty())
@@ -168,6 +188,17 @@ mod tests {
             assert!((0..cases).all(|case| seeds.clone().any(|seed| seed % cases == case)));
         }
         assert_eq!(selected(7, 4, (None, None, None)), 0..28);
+    }
+
+    #[test]
+    fn rotations_select_each_fault_time() {
+        assert!(of_times(3..9, None).eq(3..9));
+        let mut selected = [0; 12];
+        for commit in 0..100 {
+            of_times(0..12, Some(&commit.to_string())).for_each(|time| selected[time] += 1);
+        }
+        assert_eq!(selected.iter().sum::<usize>(), 300);
+        assert!(selected.iter().all(|&times| times >= 10), "{selected:?} of 100");
     }
 
     #[test]

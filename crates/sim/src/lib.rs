@@ -34,7 +34,7 @@ pub use app::{App, AppContext};
 pub use config::{Config, HostTiming, LinkConfig, MemoryTiming, NicTiming};
 pub use coverage::{Coverage, CoverageCell, Operation, RecoveryPoint};
 pub use duration_range::DurationRange;
-pub use mitra_prng::{Prng, reproduce_command, seeds, seeds_of_cases};
+pub use mitra_prng::{Prng, fault_times, reproduce_command, seeds, seeds_of_cases};
 pub use mitra_transport::fault::{Failure, Noise, Stage};
 pub use nic::NicStats;
 pub use packet_kind::{PacketFate, PacketKind};

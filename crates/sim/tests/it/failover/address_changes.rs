@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use mitra_failover::{CloseReason, Completion, Config, Outcome, UnresolvedError};
-use mitra_sim::{Testbed, seeds};
+use mitra_sim::{Testbed, fault_times, seeds};
 use mitra_verbs::{Data, Provider, RecvWr, SendOp, SendWr};
 
 use crate::vqp_pair::{VqpPair, config};
@@ -129,7 +129,7 @@ fn ends_whose_addresses_all_change_at_once_do_not_find_each_other() {
 
 #[test]
 fn address_changes_during_a_move() {
-    for polls in 0..120 {
+    for polls in fault_times(0..120) {
         for (end, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let mut pair = pair();
             pair.link_down(0, 0);

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{Failback, Policy};
-use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
+use mitra_sim::{DurationRange, Failure, Prng, fault_times, reproduce_command, seeds};
 use mitra_verbs::{Access, AtomicScope, Buffer, Data, Error, SendOp, SendWr};
 
 use crate::shared_word::{Setup, Shape};
@@ -323,7 +323,7 @@ fn sharing_is_refused_if_a_rail_cannot_be_fenced() {
 /// execute nothing more, also on a queue pair that is connected later.
 #[test]
 fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
-    for delay in (0..40).map(|n| Duration::from_micros(n * n)) {
+    for delay in fault_times(0..40).map(|n| Duration::from_micros(n * n)) {
         let mut setup = Setup::new(1, 2, atomic_world(), true);
         (0..2).for_each(|n| setup.add_client(n == 1, 20));
         setup.assert_all_done_on(0);

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use crate::shared_word::{Setup, Shape};
 use mitra_sim::workload::shared_word::{PEER_TIMEOUT, Pace};
+use mitra_test_process::variants;
 
 /// After many moves, the pause between two moves is an eighth of the peer timeout. A vQP then moves
 /// at most this often in one peer timeout.
@@ -58,8 +59,9 @@ fn take_turns(seed: u64, rails: usize, heartbeats: bool, links_fail_apart: bool)
 /// version left a rail 0.2 ms after the home had moved there. The client of that rail then never
 /// executed its operation (seeds 3, 4, 5 and 8 with links that fail apart).
 fn take_turns_in_all_worlds(heartbeats: bool) {
-    for (seed, rails) in [3, 4, 5, 8].into_iter().flat_map(|seed| [2, 3, 4].map(|rails| (seed, rails))) {
-        [false, true].into_iter().for_each(|apart| take_turns(seed, rails, heartbeats, apart));
+    for (seed, apart) in [3, 4, 5, 8].into_iter().flat_map(|seed| [(seed, false), (seed, true)]) {
+        let name = format!("turns from seed {seed}, heartbeats: {heartbeats}, links fail apart: {apart}");
+        variants(&name, &[2, 3, 4]).into_iter().for_each(|rails| take_turns(seed, rails, heartbeats, apart));
     }
 }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::windows::{FAILOVER, SETTLE, bind, bind_op, bindable, execute, window};
 use crate::vqp_pair::{VqpPair, config};
 use mitra_failover::{Config, Outcome, Service};
-use mitra_sim::DurationRange;
+use mitra_sim::{DurationRange, fault_times};
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
@@ -142,7 +142,7 @@ fn refused_operations_stop_the_sends_only() {
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for failure in 0..3 {
         let mut lost = 0;
-        for rounds in 0..60 {
+        for rounds in fault_times(0..60) {
             let mut pair = VqpPair::new(2, unreliable());
             let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
             pair.poll_times(&[0, 1], 5);

@@ -3,7 +3,7 @@
 
 use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
 use mitra_failover::{CloseReason, Config, Outcome, VirtualMr, VirtualMw, WritePolicy};
-use mitra_sim::DurationRange;
+use mitra_sim::{DurationRange, fault_times};
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 
@@ -167,7 +167,7 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
 #[test]
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for (by_peer, failure) in [(false, 0), (false, 1), (false, 2), (true, 0), (true, 1), (true, 2)] {
-        for rounds in 0..60 {
+        for rounds in fault_times(0..60) {
             // Without a log, the loss of a NIC of the responder may leave a WRITE undecided.
             let mut pair = VqpPair::new(2, Config { write_policy: WritePolicy::Repeatable, ..config() });
             let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use mitra_failover::Outcome;
-use mitra_sim::seeds;
+use mitra_sim::{fault_times, seeds};
 
 use super::pair::BackedPair;
 use super::run::run;
@@ -98,7 +98,7 @@ fn address_of_the_only_rail_changes() {
 /// ones.
 #[test]
 fn address_changes_during_a_move() {
-    for polls in (0..160).step_by(2) {
+    for polls in fault_times(0..80).map(|n| 2 * n) {
         for (end, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let mut pair = pair();
             set_link(&mut pair, 0, 0, false);

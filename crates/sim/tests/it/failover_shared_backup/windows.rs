@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::mem::replace;
 
 use mitra_failover::{BackedQp, CloseReason, Config, Outcome, VirtualMr, VirtualMw, WritePolicy};
-use mitra_sim::{DurationRange, Failure, Testbed, World};
+use mitra_sim::{DurationRange, Failure, Testbed, World, fault_times};
 use mitra_verbs::*;
 
 use super::pair::BackedPair;
@@ -370,7 +370,7 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
         for (window_type, by_peer) in
             [(WindowType::Type1, false), (WindowType::Type2, false), (WindowType::Type2, true)]
         {
-            for poll in 0..20 {
+            for poll in fault_times(0..20) {
                 let steps = run_under_failures(window_type, by_peer, [poll, usize::MAX], failure);
                 assert!(steps > 100, "{steps} steps, {window_type:?}, {by_peer}, {poll}, {failure:?}");
             }
@@ -383,7 +383,7 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
 fn window_operations_are_executed_once_whenever_a_second_rail_fails() {
     for failure in [RailFailure::Link, RailFailure::Nic(1, Failure::NicDead)] {
         for (window_type, by_peer) in [(WindowType::Type1, false), (WindowType::Type2, true)] {
-            for second in 0..60 {
+            for second in fault_times(0..60) {
                 let first = 3 + second % 5;
                 let steps = run_under_failures(window_type, by_peer, [first, first + 1 + second], failure);
                 assert!(steps > 100, "{steps} steps, {window_type:?}, {by_peer}, {second}, {failure:?}");
