@@ -475,7 +475,7 @@ fn tpcc_stays_consistent_through_failures() {
         "--warehouses=1",
         "--memories=2",
         "--terminals=2",
-        "--seconds=4",
+        "--seconds=3",
         "--fault=500ms",
         "--kill-coordinator=500ms",
         "--takeover-timeout=1s",
