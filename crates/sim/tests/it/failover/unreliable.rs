@@ -156,6 +156,8 @@ fn messages_stay_in_order_while_links_fail() {
                 // At most one link is down, so that the vQP can move.
                 if let Some((h, rail)) = down.take() {
                     storm.pair.link_up(h, rail);
+                    // The ends can move to the rail when the next one fails.
+                    storm.poll(200);
                 } else {
                     let (h, rail) = (rng.below(2) as usize, rng.below(u64::from(rails)) as usize);
                     storm.pair.link_down(h, rail);
