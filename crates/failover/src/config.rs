@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use mitra_verbs::{Access, LocalAckTimeout, QpType, RnrTimer};
+use mitra_verbs::{Access, LocalAckTimeout, Mtu, QpType, RnrTimer};
 
 pub use policy::{Fencing, ParsePolicyError, Policy, WritePolicy};
 
@@ -165,7 +165,7 @@ impl Failback {
 }
 
 /// The configuration of a virtual queue pair. Both ends need the same `service`, `policy`,
-/// `rd_atomic` and preferred rail. Both keep a completion log or neither does.
+/// `rd_atomic`, `max_path_mtu` and preferred rail. Both keep a completion log or neither does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Config {
     /// The transport service of the queue pairs on the rails.
@@ -210,6 +210,10 @@ pub struct Config {
     /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable), even without heartbeats: a NIC
     /// that hangs may answer with RNR NAKs for ever.
     pub rnr_retry: u8,
+    /// The largest path MTU of the connection, which has the smallest MTU of all ports if that is
+    /// less. Without effect on a vQP with a shared backup.
+    /// [`VirtualQp::set_max_path_mtu`](crate::VirtualQp::set_max_path_mtu) changes it.
+    pub max_path_mtu: Mtu,
     /// The minimum time that the peer waits after an RNR NAK before it retries.
     pub min_rnr_timer: RnrTimer,
     /// The operations that the peer may request through this end's queue pairs, on every rail. An
@@ -281,6 +285,7 @@ impl Default for Config {
             peer_timeout: Duration::from_secs(5),
             failback: None,
             rnr_retry: 7,
+            max_path_mtu: Mtu::M4096,
             min_rnr_timer: RnrTimer::from_duration(Duration::from_micros(10)),
             access: Access::LOCAL_WRITE | Access::REMOTE,
         }

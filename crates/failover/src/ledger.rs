@@ -129,6 +129,8 @@ pub struct Ledger {
     unlogged: u32,
     mtu: Mtu,
     next_psn: Psn,
+    /// The packets before `next_psn` on the rail, with those of log entries.
+    packets_posted: u64,
     /// READs and atomics in flight.
     fetches_in_flight: u32,
     /// Packets in flight, without the packets of log entries.
@@ -165,6 +167,7 @@ impl Ledger {
             unlogged: 0,
             mtu,
             next_psn: psn,
+            packets_posted: 0,
             fetches_in_flight: 0,
             packets_in_flight: 0,
             unsignaled: 0,
@@ -208,6 +211,16 @@ impl Ledger {
     pub fn begin_at(&mut self, seq: u64) {
         debug_assert!(self.ops.is_empty());
         self.first_seq = seq;
+    }
+
+    /// The packets of the operations that were posted on the rail, with those of log entries.
+    pub fn packets_posted(&self) -> u64 {
+        self.packets_posted
+    }
+
+    /// The PSN behind the operations that are posted on the rail.
+    pub fn next_psn(&self) -> Psn {
+        self.next_psn
     }
 
     /// The number of operations in the ledger.
@@ -349,7 +362,7 @@ impl Ledger {
             self.log && kind.is_logged() && (kind == Kind::Atomic || self.unlogged + 1 >= self.log_interval);
         if logged {
             self.unlogged = 0;
-            self.next_psn = self.next_psn.add(1); // the packet of the entry
+            self.advance_psn(1); // the packet of the entry
         } else if self.log {
             self.unlogged += u32::from(kind.is_logged());
         }
@@ -382,10 +395,16 @@ impl Ledger {
         }
         let first_psn = self.next_psn;
         let packets = if Mutant::ReadCountsOnePacket.is_on() && kind == Kind::Read { 1 } else { packets };
-        self.next_psn = first_psn.add(packets);
+        self.advance_psn(packets);
         self.fetches_in_flight += u32::from(fetch);
         self.packets_in_flight += packets;
         Some((signal, first_psn))
+    }
+
+    #[inline]
+    fn advance_psn(&mut self, packets: u32) {
+        self.next_psn = self.next_psn.add(packets);
+        self.packets_posted += u64::from(packets);
     }
 
     /// Whether an operation is posted and has not ended.

@@ -82,5 +82,7 @@ pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
 #[doc(hidden)]
 pub use vqp::StateLengths;
-pub use vqp::{BackedQp, BackedQpInfo, Failover, OwnFailover, SharedBackup, SharedFailover, VirtualQp};
+pub use vqp::{
+    BackedQp, BackedQpInfo, Failover, OwnFailover, PacketCounts, SharedBackup, SharedFailover, VirtualQp,
+};
 pub use xrc_domain::XrcDomain;

@@ -126,6 +126,11 @@ impl Rail {
         self.peer.map(|(peer, mtu)| (peer.gid, mtu))
     }
 
+    /// The first PSN of the peer's queue pair. `None` before the rail is connected.
+    pub(crate) fn peer_psn(&self) -> Option<Psn> {
+        self.peer.map(|(peer, _)| peer.psn)
+    }
+
     /// Adds the evidence of the fenced data queue pair. A queue pair that was never created has
     /// executed nothing.
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {

@@ -36,6 +36,8 @@ pub struct RecoveryStats {
     pub replayed: u32,
     /// The operations that ended in an error, flushed ones included.
     pub failed: u32,
+    /// The packets of the replayed operations.
+    pub packets_replayed: u32,
     /// The payload bytes of the operations in flight.
     pub bytes_in_flight: u64,
     /// The payload bytes that are sent again, or requested again by a READ.
@@ -217,6 +219,7 @@ impl Ledger {
                 Plan::Replay { skip_packets } => {
                     let kept = (u64::from(skip_packets) * self.mtu.bytes() as u64).min(bytes);
                     stats.replayed += 1;
+                    stats.packets_replayed += op.packets.saturating_sub(skip_packets);
                     stats.bytes_replayed += bytes - kept;
                 }
                 Plan::End(Outcome::Success) | Plan::Value(_) => {}
@@ -264,7 +267,7 @@ impl Ledger {
 
     /// Begins an epoch on a rail whose first packet has the PSN `psn`.
     pub(super) fn restart(&mut self, psn: Psn) {
-        self.next_psn = psn;
+        (self.next_psn, self.packets_posted) = (psn, 0);
         if !Mutant::CompletionsOfEarlierEpochKept.is_on() {
             self.completed = Completed::default();
         }

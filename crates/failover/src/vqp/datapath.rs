@@ -19,6 +19,7 @@ use crate::telemetry::LatencySampler;
 use crate::vqp::failure::Failure;
 use crate::vqp::fence::Fence;
 use crate::vqp::home_membership::HomeMembership;
+use crate::vqp::packet_counts::PacketCounter;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::SendQueue;
@@ -51,6 +52,7 @@ pub struct Datapath<Q = RailSet> {
     pub(super) rails: Q,
     pub(super) send: SendQueue,
     pub(super) recv: ReceiveQueue,
+    pub(super) packets: PacketCounter,
     pub(super) shared: Option<SharedReceives>,
     /// The log in this end's memory, into which the peer writes entries for the peer's operations.
     log: Option<CompletionLog>,
@@ -83,6 +85,7 @@ impl<Q: DataQps> Datapath<Q> {
         Datapath {
             send: SendQueue::new(config, &limits, Mtu::M256, first_psn, None),
             recv: ReceiveQueue::new(limits.message_bytes.into(), service),
+            packets: PacketCounter::default(),
             shared: shared.map(|source| SharedReceives::new(source, service)),
             log,
             windows: WindowSync::new(&domain),
@@ -153,6 +156,7 @@ impl<Q: DataQps> Datapath<Q> {
         }
         let log_region = peer.region.filter(|_| peer.is_kept).cloned();
         self.send = SendQueue::new(&config, &self.domain.limits(), mtu, first_psn, log_region);
+        self.packets.begin(first_psn);
     }
 
     /// Removes the sends from this sequence number on, none of which has been posted.

@@ -44,6 +44,7 @@ mod home_membership;
 mod local_qp;
 mod maintenance;
 mod maintenance_schedule;
+mod packet_counts;
 mod peer_exit_watch;
 mod rail_rejoin;
 mod rail_set;
@@ -63,6 +64,7 @@ mod xrc_messages;
 use mitra_verbs::Error;
 
 pub use failover::Failover;
+pub use packet_counts::PacketCounts;
 pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup, SharedFailover};
 pub(crate) use shared_receives::{ReceiveSource, with_slots};
 pub use state_lengths::StateLengths;

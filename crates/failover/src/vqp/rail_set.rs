@@ -83,6 +83,10 @@ impl RailSet {
         &self.config
     }
 
+    pub(super) fn set_max_path_mtu(&mut self, mtu: Mtu) {
+        self.config.max_path_mtu = mtu;
+    }
+
     pub(super) fn agree_on_heartbeats(&mut self, peer_interval: Duration, peer_max_missed: u32) {
         self.detector = self.config.detector.agreed(peer_interval, peer_max_missed);
     }

@@ -357,6 +357,7 @@ impl Recovery {
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
         let is_qp_readable = nic_alive && !self.is_qp_missing(rail);
         let evidence = dp.collect_evidence(rail, epoch, is_qp_readable);
+        dp.packets.on_fenced(evidence.psn, dp.rails.get(rail));
         self.report.on_fenced(now);
         dp.recv.on_flushed(rail);
         if let Some(negotiation) = self.negotiation_mut() {
@@ -390,6 +391,7 @@ impl Recovery {
             first_psn,
             durable: dp.is_durable(rail),
         };
+        let posted = dp.send.ledger.packets_posted();
         let stats = match dp.decide(&input) {
             Ok(Some(stats)) => stats,
             Ok(None) => return self.begin_close(dp, CloseReason::RequestError),
@@ -398,6 +400,7 @@ impl Recovery {
                 return self.begin_close(dp, CloseReason::Contradiction);
             }
         };
+        dp.packets.on_move(posted, stats.packets_replayed, first_psn);
         if stats.carried_data {
             self.futile_moves.on_carried_data();
         }

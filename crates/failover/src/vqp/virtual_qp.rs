@@ -45,7 +45,8 @@ pub struct VirtualQp<F: Failover = OwnFailover> {
 
 impl<F: Failover> VirtualQp<F> {
     /// The configuration, including the changes by [`VirtualQp::modify_to_rtr`],
-    /// [`VirtualQp::modify_to_rts`] and [`VirtualQp::set_access`].
+    /// [`VirtualQp::modify_to_rts`], [`VirtualQp::set_access`] and
+    /// [`VirtualQp::set_max_path_mtu`].
     pub fn config(&self) -> Config {
         *self.datapath.config()
     }

@@ -30,6 +30,7 @@ fn statistics_count_each_operation_in_flight_once() {
         executed: 1,
         torn: 1,
         replayed: 2,
+        packets_replayed: 5 + 1,
         bytes_in_flight: 2400,
         bytes_replayed: 2000 - 768 + 100,
         carried_data: true,

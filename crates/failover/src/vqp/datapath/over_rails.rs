@@ -122,6 +122,7 @@ impl Datapath {
         }
         self.check_logs(local.log_terms(), peer.log_terms())?;
         let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
+        let mtu = mtu.min(self.config().max_path_mtu);
         self.rails.connect(&peer.rails, mtu, min_rnr_timer)?;
         self.rails.agree_on_heartbeats(peer.heartbeat_interval, peer.max_missed_heartbeats);
         let first_psn = self.rails.get(0).first_psn();

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mitra_verbs::{Access, CqId, Gid, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, CqId, Gid, Mtu, Qpn, Result, RnrTimer, Time};
 
 use super::VirtualQp;
 use crate::activity::CountedVqp;
@@ -18,6 +18,7 @@ use crate::vqp::event_channels::EventChannels;
 use crate::vqp::failover::sealed;
 use crate::vqp::failure::Failure;
 use crate::vqp::maintenance::Maintenance;
+use crate::vqp::packet_counts::PacketCounts;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::ReceiveSource;
@@ -260,6 +261,24 @@ impl VirtualQp {
     /// reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
         self.datapath.rails.sends_unheard = true;
+    }
+
+    /// Sets [`Config::max_path_mtu`]. Takes effect when the vQP is connected.
+    pub fn set_max_path_mtu(&mut self, mtu: Mtu) {
+        self.datapath.rails.set_max_path_mtu(mtu);
+    }
+
+    /// The numbers of packets of all requests, over all rails. They have the meaning of
+    /// [`QpStatus::sq_psn`](mitra_verbs::QpStatus) and `rq_psn` less the first PSN, and include the
+    /// vQP's own packets: entries of the peer's completion log, and headers of XRC messages.
+    ///
+    /// At a failover, all packets of posted requests count as sent, and do not count again when the
+    /// requests are replayed. Packets that the peer sends again count as received again. If the NIC
+    /// of the old rail has died or the connection is unreliable, packets that have arrived there
+    /// since the last call do not count.
+    pub fn packet_counts(&mut self) -> PacketCounts {
+        let (active, dp) = (self.failover.recovery.active_rail(), &mut self.datapath);
+        dp.packets.counts(&dp.rails, active, dp.recv.rail(), &dp.send.ledger)
     }
 
     /// Returns whether sends are posted at once: the vQP is connected and open, and fences no rail.
