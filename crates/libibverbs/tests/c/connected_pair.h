@@ -5,7 +5,7 @@
 static struct end end;
 static struct ibv_qp *one, *other;
 
-static void connect_pair(void)
+static inline void connect_pair(void)
 {
 	one = make_qp(&end), other = make_qp(&end);
 	ready(one), ready(other);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use mitra_failover::ConnectInfo;
+use mitra_failover::{ConnectInfo, VirtualQp};
 use mitra_verbs::{
     Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, Qpn, Result, RnrTimer,
     SqDrain, check_modify,
@@ -112,6 +112,7 @@ impl MultiRailQp {
             let mut locked = lock(&self.locked);
             let access = attr.access.or(locked.attr.access);
             locked.set_access(access)?;
+            attr.path_mtu.iter().for_each(|mtu| locked.vqp.set_max_path_mtu(*mtu));
         }
         let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
         match self.connect_to(gid, qpn, min_rnr_timer) {
@@ -216,15 +217,24 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Returns the state, and the attributes as the program has set them. These include the PSNs,
-    /// because the PSNs in use differ by rail.
+    /// Returns the state, the attributes as the program has set them, and the PSNs. A PSN begins
+    /// with the value that the program has set, and advances by the packets of all rails, whose own
+    /// PSNs differ.
+    ///
+    /// Drives the queue pair first: the peer may have the NAK of a request that has moved the queue
+    /// pair of a rail to ERR, before any thread here has polled.
     pub(crate) fn query(&self) -> QpStatus {
-        let locked = lock(&self.locked);
+        let mut locked = lock(&self.locked);
+        if !locked.destroyed {
+            locked.vqps().for_each(VirtualQp::progress);
+            self.collect(&mut locked);
+        }
+        let [sent, received] = [locked.sender().packet_counts().sent, locked.vqp.packet_counts().received];
         QpStatus {
             state: locked.state,
             init: self.params.init,
-            rq_psn: locked.attr.rq_psn.unwrap_or(Psn::new(0)),
-            sq_psn: locked.attr.sq_psn.unwrap_or(Psn::new(0)),
+            rq_psn: locked.attr.rq_psn.unwrap_or(Psn::new(0)).add(received),
+            sq_psn: locked.attr.sq_psn.unwrap_or(Psn::new(0)).add(sent),
             attr: locked.attr,
             sq_drain: match locked.state {
                 QpState::Sqd if locked.drain_reported => SqDrain::Drained,
