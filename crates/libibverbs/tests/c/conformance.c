@@ -44,6 +44,22 @@ static void receive_flags(void)
 	disconnect_pair();
 }
 
+/* A message that is longer than its receive fails the receive before the send: a NIC completes the receive, and then sends the NAK. */
+static void message_longer_than_receive(void)
+{
+	for (int i = 0; i < 100; i++) {
+		connect_pair();
+		struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, end.mr->lkey };
+		struct ibv_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
+		CHECK(ibv_post_recv(other, &wr, &bad) == 0);
+		post_message(one, 64, IBV_WR_SEND);
+		struct ibv_wc receive = next(end.cq), message = next(end.cq);
+		CHECK(receive.wr_id == 1 && receive.status == IBV_WC_LOC_LEN_ERR);
+		CHECK(message.wr_id == 64 && message.status == IBV_WC_REM_INV_REQ_ERR);
+		disconnect_pair();
+	}
+}
+
 /* Receives are refused in RESET, and wait for messages from INIT on. A reset removes them. */
 static void receives_in_reset(void)
 {
@@ -185,7 +201,7 @@ static void zero_based_windows(void)
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
-		{ "receive_flags", receive_flags }, { "receives_in_reset", receives_in_reset },
+		{ "receive_flags", receive_flags }, { "message_longer_than_receive", message_longer_than_receive }, { "receives_in_reset", receives_in_reset },
 		{ "receives_beyond_region", receives_beyond_region },
 		{ "objects_of_another_context", objects_of_another_context },
 		{ "address_handle_of_another_domain", address_handle_of_another_domain }, { "zero_based_windows", zero_based_windows },

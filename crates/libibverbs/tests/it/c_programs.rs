@@ -179,7 +179,7 @@ scenarios! { WINDOWS (on_one_rail on_several_rails): window_rights invalidations
 
 scenarios! { LIMITS (on_one_rail on_several_rails): capacities requests objects completions shared_receive_queues }
 
-scenarios! { CONFORMANCE (on_one_rail on_two_or_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
+scenarios! { CONFORMANCE (on_one_rail on_two_or_three_rails): receive_flags message_longer_than_receive receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
 scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_or_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 

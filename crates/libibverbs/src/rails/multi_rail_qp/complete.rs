@@ -1,5 +1,7 @@
 //! The conversion of completions of the virtual queue pair to completions of the program.
 
+use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use mitra_failover::{CloseReason, Completion, Outcome, UnresolvedError};
@@ -119,6 +121,12 @@ impl MultiRailQp {
         if status != WcStatus::Success {
             if is_receive { locked.fail() } else { self.fail_sends(locked) }
         }
+        if matches!(
+            status,
+            WcStatus::RemoteInvalidRequest | WcStatus::RemoteAccess | WcStatus::RemoteOperation
+        ) {
+            self.drive_responder();
+        }
         let Completion { wr_id, opcode, byte_len, imm, invalidated, solicited, .. } = *completion;
         let wc = Wc { vendor_err, byte_len, imm, invalidated, solicited, ..self.wc(wr_id, status, opcode) };
         match completion.srq {
@@ -131,6 +139,23 @@ impl MultiRailQp {
                     cq.push(wc);
                 }
             }
+        }
+    }
+
+    /// Drives the other queue pairs of the completion queue before the completion of a refused
+    /// request, because the responder may be one of them. Its NIC completes the receive before it
+    /// sends the NAK, and programs rely on this order.
+    ///
+    /// This thread waits for their locks while it holds the lock of this queue pair. A second
+    /// thread that did so could wait for this one, so that thread drives nothing.
+    fn drive_responder(&self) {
+        static IS_WAITING: Mutex<()> = Mutex::new(());
+        if let Ok(_waiting) = IS_WAITING.try_lock() {
+            self.params.send_cq.users.for_each(|user| {
+                if !ptr::addr_eq(user, self) {
+                    user.drive();
+                }
+            });
         }
     }
 
