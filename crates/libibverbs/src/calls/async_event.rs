@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use super::abi_object::AbiObject;
+use super::completed_events::{CompletedEvents, completed_events};
 use super::context::Context;
 use super::cq::Cq;
 use super::qp::Qp;
@@ -13,23 +14,37 @@ use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
 
-/// Returns `None` for an event about the device or its port.
+/// Returns the counts of the events of an object: those that wait for an acknowledgement, and those
+/// that were acknowledged. Returns `None` for an event about the device or its port.
 ///
 /// # Safety
 /// For any other event, `object` is the address of an object of the kind that `event_type`
 /// determines, and this object is not destroyed while the reference lives.
-unsafe fn count_of<'a>(event_type: ibv_event_type, object: usize) -> Option<&'a UnacknowledgedEvents> {
-    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+unsafe fn counts_of<'a>(
+    event_type: ibv_event_type,
+    object: usize,
+) -> Option<(&'a UnacknowledgedEvents, CompletedEvents)> {
+    // SAFETY: the caller upholds the same requirement (`# Safety` above). Every object begins with
+    // its C structure.
     unsafe {
         match event_type {
-            IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(object as *mut ibv_cq).async_events),
-            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::borrow_raw(object as *mut ibv_srq).events),
+            IBV_EVENT_CQ_ERR => {
+                let cq = object as *mut ibv_cq;
+                Some((&Cq::borrow_raw(cq).async_events, completed_events!(cq, async_events_completed)))
+            }
+            IBV_EVENT_SRQ_LIMIT_REACHED => {
+                let srq = object as *mut ibv_srq;
+                Some((&Srq::borrow_raw(srq).events, completed_events!(srq, events_completed)))
+            }
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
             | IBV_EVENT_QP_ACCESS_ERR
             | IBV_EVENT_SQ_DRAINED
             | IBV_EVENT_COMM_EST
-            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::borrow_raw(object as *mut ibv_qp_ex).events),
+            | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                let qp = object as *mut ibv_qp;
+                Some((&Qp::borrow_raw(qp.cast()).events, completed_events!(qp, events_completed)))
+            }
             _ => None,
         }
     }
@@ -56,8 +71,8 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
             let Some(queued) = context.events.pop_unless_closed()? else { return Ok(None) };
             // SAFETY: the object of an event in the queue exists, because a verb that destroys the
             // object removes its events under the lock that this thread holds.
-            if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
-                count.add_one();
+            if let Some((unacknowledged, _)) = unsafe { counts_of(queued.event_type, queued.element) } {
+                unacknowledged.add_one();
             }
             Ok(Some(queued))
         })
@@ -82,11 +97,12 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: the event came from `ibv_get_async_event`, which counted it, and the verb that
-    // destroys the event's object waits for this acknowledgement.
+    // destroys the event's object waits for this acknowledgement, which is therefore the last step.
     unsafe {
         let event = &*event;
-        if let Some(count) = count_of(event.event_type, event.element.qp as usize) {
-            count.acknowledge(1);
+        if let Some((unacknowledged, completed)) = counts_of(event.event_type, event.element.qp as usize) {
+            completed.add(1);
+            unacknowledged.acknowledge(1);
         }
     }
 }

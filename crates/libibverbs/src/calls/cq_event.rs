@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use super::abi_object::{AbiObject, AwaitedObject};
 use super::channel::Channel;
+use super::completed_events::completed_events;
 use super::cq::Cq;
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
@@ -77,8 +78,12 @@ fn take<E>(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
-    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    if let Ok(cq) = unsafe { Cq::find(cq) } {
-        cq.comp_events.acknowledge(nevents);
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call. The public
+    // count changes first, because after the acknowledgement another thread may destroy the queue.
+    unsafe {
+        if let Ok(object) = Cq::find(cq) {
+            completed_events!(cq, comp_events_completed).add(nevents);
+            object.comp_events.acknowledge(nevents);
+        }
     }
 }

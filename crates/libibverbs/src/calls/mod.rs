@@ -28,6 +28,7 @@ pub(crate) mod ah;
 pub(crate) mod async_event;
 pub(crate) mod bind_mw;
 pub(crate) mod channel;
+pub(crate) mod completed_events;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod cq_event;

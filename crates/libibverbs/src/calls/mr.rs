@@ -389,6 +389,7 @@ unsafe fn reregister(
         device_memory: None,
     };
     (header.pd, header.addr, header.length) = (pd, range.addr, range.length);
+    (header.lkey, header.rkey) = (registration.primary().lkey.0, registration.primary().rkey.0);
     Ok(())
 }
 

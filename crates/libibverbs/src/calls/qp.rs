@@ -240,7 +240,7 @@ pub(crate) unsafe fn create(
             "only XRC messages reach an XRC shared receive queue; create one without an XRC domain",
         ));
     }
-    let cap = &mut init.cap;
+    let mut cap = init.cap;
     // A provider may grant more than the program requests (`ibv_create_qp(3)`).
     cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES);
     if srq.is_some() || sends_only {
@@ -311,12 +311,13 @@ pub(crate) unsafe fn create(
         ..ibv_qp::zeroed()
     };
     let qp = Qp {
-        cap: *cap,
+        cap,
         sq_sig_all: attr.sq_sig_all,
         mcast_loopback,
         ..Qp::new(context, chosen, backend, qp_type, PdMember::clone(&domain.member))
     }
     .into_raw();
+    init.cap = cap;
     note_granted_inline(cap.max_inline_data);
     let entry = QpEntry { object: context.object_entry(qp as usize), is_virtual };
     context.rails.objects().qps.insert(qpn, entry);
@@ -363,7 +364,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
@@ -375,8 +376,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             // SAFETY: rules *structures* and *exclusivity* (module `calls`): `attr` and `init` are
             // valid for writing, and no other thread writes the queue pair's fields now.
             unsafe {
-                (*qp).state = answer.qp_state;
-                attr.write(answer);
+                // UCX keeps the state of its last change in the field, and asks for other
+                // attributes after an error.
+                if mask as u32 & IBV_QP_STATE != 0 {
+                    (*qp).state = answer.qp_state;
+                }
+                qp_attr::write_answer(attr, &answer);
                 init.write(ibv_qp_init_attr {
                     qp_context: (*qp).qp_context,
                     send_cq: (*qp).send_cq,

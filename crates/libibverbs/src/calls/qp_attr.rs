@@ -1,5 +1,7 @@
 //! The conversion of queue pair attributes from and to `ibv_qp_attr`.
 
+use std::mem::MaybeUninit;
+
 use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, QpType, Qpn, Result, SqDrain};
 
 use super::mtu::{mtu_code, mtu_from_code};
@@ -90,6 +92,24 @@ fn state_code(state: QpState) -> ibv_qp_state {
         QpState::Sqd => IBV_QPS_SQD,
         QpState::Sqe => IBV_QPS_SQE,
         QpState::Err => IBV_QPS_ERR,
+    }
+}
+
+/// Writes the answer of `ibv_query_qp`. Leaves alone the two fields that rdma-core's library does
+/// not write.
+///
+/// # Safety
+/// `to` is valid for reading and writing, and need not be initialized.
+pub(crate) unsafe fn write_answer(to: *mut ibv_qp_attr, answer: &ibv_qp_attr) {
+    // SAFETY: the caller upholds the same requirement (`# Safety` above). `MaybeUninit` may hold
+    // bytes that the program has not initialized.
+    unsafe {
+        let notify: *mut MaybeUninit<u8> = (&raw mut (*to).en_sqd_async_notify).cast();
+        let rate_limit: *mut MaybeUninit<u32> = (&raw mut (*to).rate_limit).cast();
+        let kept = (notify.read(), rate_limit.read());
+        to.write(*answer);
+        notify.write(kept.0);
+        rate_limit.write(kept.1);
     }
 }
 

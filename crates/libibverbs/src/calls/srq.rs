@@ -93,8 +93,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue, for XRC if `xrc` has an XRC domain and a completion queue. The
-/// NIC of rail 0 assigns its number, if that NIC is alive.
+/// Creates a shared receive queue, for XRC if `xrc` has an XRC domain and a completion queue, and
+/// writes the granted capacities back to `attr`. The NIC of rail 0 assigns its number, if that NIC
+/// is alive.
 ///
 /// # Errors
 /// `Limit` if a capacity exceeds the device's, the error of the NIC, or the error of
@@ -111,7 +112,8 @@ unsafe fn create(
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     let limits = context.rails.limits();
-    check_limit("scatter/gather entries of a receive", attr.max_sge, limits.sges)?;
+    let sges = attr.max_sge.max(1);
+    check_limit("scatter/gather entries of a receive", sges, limits.sges)?;
     check_limit("shared receive queue entries", attr.max_wr, limits.wrs)?;
     let on_rail_0 = match xrc {
         None => context.nic().create_srq(object.id, attr.max_wr),
@@ -149,13 +151,14 @@ unsafe fn create(
         id,
         events: UnacknowledgedEvents::default(),
         depth: AtomicU32::new(attr.max_wr),
-        sges: attr.max_sge.max(1),
+        sges,
         limit: AtomicU32::new(0),
         virtual_srq,
         _pd: PdMember::clone(&object.member),
         xrc: member,
     }
     .into_raw();
+    attr.max_sge = sges;
     context.rails.objects().srqs.insert(id, context.object_entry(srq as usize));
     Ok(srq)
 }

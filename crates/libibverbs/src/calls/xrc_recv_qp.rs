@@ -1,6 +1,5 @@
 //! XRC receive queue pairs, of which the program may have several `ibv_qp`s.
 
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -10,7 +9,6 @@ use super::abi_object::AbiObject;
 use super::context::{Context, find_with_context};
 use super::pd::PdMember;
 use super::qp::{Backend, Qp};
-use super::qp_attr;
 use super::xrcd::Xrcd;
 use crate::abi::*;
 use crate::common::errno::pointer;
@@ -58,7 +56,9 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
         _ => Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?),
     };
     init.cap = ibv_qp_cap::zeroed();
-    Ok(recv_handle(context, domain, backend, init.qp_context))
+    let ibv_qp_init_attr_ex { qp_context, pd, send_cq, recv_cq, srq, .. } = *init;
+    let chosen = ibv_qp { qp_context, pd, send_cq, recv_cq, srq, state: IBV_QPS_RESET, ..ibv_qp::zeroed() };
+    Ok(recv_handle(context, domain, backend, chosen))
 }
 
 /// Creates one more `ibv_qp` of an existing XRC receive queue pair of the domain.
@@ -103,24 +103,22 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
         Some(multi_rail) => multi_rail.qp(qpn).map(|qp| Backend::MultiRail(Arc::clone(multi_rail), qp)),
         None => Some(Backend::Nic(Arc::clone(context.rails.nic()), qpn)),
     };
-    let qp = backend.map(|backend| recv_handle(context, domain, backend, qp_context));
+    // The program has not changed the state through this handle, and the library does not query it
+    // (rdma-core: `ibv_cmd_open_qp`).
+    let chosen = ibv_qp { qp_context, state: IBV_QPS_UNKNOWN, ..ibv_qp::zeroed() };
+    let qp = backend.map(|backend| recv_handle(context, domain, backend, chosen));
     if let Some(queue_pair) = context.rails.objects().shared_qps.get_mut(&qpn) {
         queue_pair.handles_in_creation -= 1;
     }
     qp.ok_or(Error::Invalid("the XRC receive queue pair is being destroyed; open it before"))
 }
 
-fn recv_handle(
-    context: &Context,
-    domain: &Xrcd,
-    backend: Backend,
-    qp_context: *mut c_void,
-) -> *mut ibv_qp_ex {
+/// `chosen` has the fields that the program has chosen, and the state.
+fn recv_handle(context: &Context, domain: &Xrcd, backend: Backend, chosen: ibv_qp) -> *mut ibv_qp_ex {
     let qp_type = QpType::XrcRecv(domain.id);
     let qpn = backend.qpn();
-    let state = backend.query().map_or(IBV_QPS_RESET, |status| qp_attr::to_c(&status).qp_state);
     let member = PdMember::clone(&domain.member);
-    let chosen = ibv_qp { qp_context, qp_type: IBV_QPT_XRC_RECV, state, ..ibv_qp::zeroed() };
+    let chosen = ibv_qp { qp_type: IBV_QPT_XRC_RECV, ..chosen };
     let qp = Qp::new(context, chosen, backend, qp_type, member).into_raw();
     let entry = context.object_entry(qp as usize);
     let mut objects = context.rails.objects();

@@ -51,6 +51,7 @@ static DEVICE_FILE_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("device_fil
 static SYSFS_MATRIX: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_matrix"));
 static SYSFS_VALUES: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_values"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
+static PUBLIC_FIELDS: LazyLock<PathBuf> = LazyLock::new(|| build("public_fields"));
 static PACKET_NUMBERS: LazyLock<PathBuf> = LazyLock::new(|| build("packet_numbers"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
@@ -148,6 +149,8 @@ scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice
 scenarios! { COMPLETIONS (on_one_rail on_two_rails): windows_of_type_1 keys_of_windows refused_by_completion }
 
 scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
+
+scenarios! { PUBLIC_FIELDS (on_one_rail on_two_rails): state_of_queue_pair attributes_left_alone granted_capacities acknowledged_completion_events acknowledged_queue_errors acknowledged_queue_pair_events acknowledged_limit_events mutexes_and_conditions identities regions_and_windows opened_queue_pairs }
 
 scenarios! { PACKET_NUMBERS (on_one_rail on_two_or_three_rails): numbers_advance state_and_number_after_nak numbers_of_one_queue_pair }
 
