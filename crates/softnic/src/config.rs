@@ -62,7 +62,8 @@ pub enum Links {
     /// until there is a link.
     #[default]
     Auto,
-    /// The NIC uses shared memory only, and drops the datagrams to other peers.
+    /// The NIC uses shared memory only, and drops the datagrams to other peers. It uses UDP for
+    /// multicast.
     SharedMemory,
     /// The NIC uses UDP only.
     Udp,

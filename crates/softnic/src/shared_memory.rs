@@ -17,6 +17,7 @@ mod ring;
 
 use core::time::Duration;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -220,6 +221,9 @@ impl SharedMemoryLinks {
 
     #[cold]
     fn want(&mut self, peer: Gid, now: Time) -> Route<'_> {
+        if IpAddr::from(peer).is_multicast() {
+            return Route::Udp; // a link has one receiver
+        }
         if !self.wanted.contains(&peer) {
             if self.retry(peer).at > now || self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
                 return self.without_link();

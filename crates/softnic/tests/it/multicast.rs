@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::common::{TIMEOUT, at, loopback, open, poll_until, sleep_until};
-use mitra_softnic::{Config, OpenError, SoftNic, interfaces, roce_port_users};
+use mitra_softnic::{Config, Links, OpenError, SoftNic, interfaces, roce_port_users};
 use mitra_transport::fault::{Failure, Noise};
 use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};
@@ -145,6 +145,20 @@ fn each_member_receives_each_message_once() {
     for i in 0..8_u8 {
         assert_eq!([b.next_message(), c[0].next_message(), c[1].next_message()], [[i; 256]; 3]);
     }
+}
+
+/// A link has one receiver, so messages to a group go over UDP, even if the NIC drops all other
+/// datagrams that would go over UDP.
+#[test]
+fn nics_with_links_only_hear_their_groups() {
+    let group = unique_group();
+    let nics = [(); 2].map(|()| open(Config { links: Links::SharedMemory, ..loopback() }));
+    let [one, other] = nics.each_ref().map(|nic| Member::attached(nic, group));
+    for i in 0..8_u8 {
+        one.send(group, &[i; 100]);
+        assert_eq!([one.next_message(), other.next_message()], [[i; 100]; 2]);
+    }
+    assert_eq!((one.counter("tx_shared_memory"), one.counter("tx_errors")), (0, 0));
 }
 
 #[test]
