@@ -69,7 +69,7 @@ fn damaged_malformed_and_foreign_packets_are_counted_and_dropped() {
 
     // Malformed: too short for a packet, or an unknown opcode with a valid ICRC.
     let mut sent = 0;
-    for len in 0..16 {
+    for len in 1..16 {
         sender.send(&good[..len]);
         sent += 1;
     }
@@ -88,6 +88,18 @@ fn damaged_malformed_and_foreign_packets_are_counted_and_dropped() {
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
     a.wait_success();
     assert_eq!(b.memory.load(0), 5);
+}
+
+/// By an empty datagram, a NIC of this host asks whether the process of another NIC lives.
+#[test]
+fn empty_datagram_is_no_malformed_packet() {
+    let (_a, b) = connected_pair();
+    let sender = RawSender::bind("127.200.1.3:0".parse().unwrap(), &b);
+    for datagram in [&[][..], &[0]] {
+        sender.send(datagram);
+    }
+    sleep_until("the short packet", || b.counter("rx_malformed") > 0);
+    assert_eq!((b.counter("rx_malformed"), b.counter("rx_datagrams")), (1, 2));
 }
 
 #[test]
