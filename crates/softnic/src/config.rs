@@ -63,7 +63,7 @@ pub enum Links {
     #[default]
     Auto,
     /// The NIC uses shared memory only, and drops the datagrams to other peers. It uses UDP for
-    /// multicast.
+    /// multicast, and for the question to a peer without a link whether its process has ended.
     SharedMemory,
     /// The NIC uses UDP only.
     Udp,

@@ -52,8 +52,11 @@ const MIN_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(60);
 /// The times after the end of a link at which the sender asks whether the process of the peer has
 /// ended. A process that ends may close its link before its port.
+/// While a NIC without UDP drops datagrams to this peer, the sender asks every [`MIN_RETRY`], too.
 const PROBES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500)];
+/// The largest number of peers that are to be asked because datagrams to them were dropped.
+const MAX_PROBES: usize = 64;
 
 /// The links of a NIC.
 pub(crate) struct SharedMemoryLinks {
@@ -226,12 +229,23 @@ impl SharedMemoryLinks {
         }
         if !self.wanted.contains(&peer) {
             if self.retry(peer).at > now || self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
+                self.probe_later(peer, now);
                 return self.without_link();
             }
             self.wanted.push(peer);
             self.has_changed = true;
         }
         if self.setting == Links::SharedMemory { Route::Later } else { Route::Udp }
+    }
+
+    /// Asks a peer without a link after a while whether its process has ended, if the NIC drops
+    /// what it would send to the peer over UDP. Over UDP, the refusals of these datagrams would
+    /// show the end.
+    fn probe_later(&mut self, peer: Gid, now: Time) {
+        let is_due = self.setting == Links::SharedMemory && self.probes.len() < MAX_PROBES;
+        if is_due && self.probes.iter().all(|(_, _, probed)| *probed != peer) {
+            self.probes.push((now + MIN_RETRY, PROBES.len(), peer));
+        }
     }
 
     fn without_link(&self) -> Route<'_> {

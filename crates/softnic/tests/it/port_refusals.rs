@@ -108,6 +108,25 @@ fn dead_nic_refuses_nothing() {
     }
 }
 
+/// Without UDP, what is sent to the peer is dropped, and refuses nothing. The NIC asks four times
+/// when the link closes, and goes on while something would be sent.
+#[test]
+fn nic_with_links_only_goes_on_asking_a_peer_that_is_gone() {
+    let config = || Config { links: Links::SharedMemory, ..loopback() };
+    let (nic, peer) = (open(config()), open(config()));
+    let (gone, sender) = (peer.address(), Datagrams::new(&nic));
+    let ah = sender.handle(gone);
+    sender.send_to(ah);
+    poll_until("the datagram", || counter(&peer, "rx_shared_memory") == 1);
+    assert_eq!(nic.port_refusals(gone.into()), 0);
+    drop(peer);
+    poll_until("refusals", || {
+        sender.send_to(ah);
+        counter(&nic, "rx_refusals") > 8
+    });
+    assert_eq!(counter(&nic, "tx_datagrams"), counter(&nic, "tx_shared_memory"));
+}
+
 /// The requester retransmits, and nobody polls.
 #[test]
 fn progress_thread_learns_of_refusals() {
