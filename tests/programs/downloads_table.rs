@@ -66,7 +66,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[Failure {
             command: NIXL,
             says: "NIXL_ERR_REMOTE_DISCONNECT",
-            because: "`NIXL_ERR_REMOTE_DISCONNECT`, as on any NIC whose link is lost",
+            because: "`NIXL_ERR_REMOTE_DISCONNECT`, as on any NIC whose link is lost; NIXL may then end by SIGSEGV, as without Mitra",
         }],
     },
 ];

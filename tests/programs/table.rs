@@ -219,7 +219,8 @@ static SECTIONS: &[Section] = &[
     },
     Section {
         title: "UCX",
-        about: "`rc_v` uses `rc_verbs` for data and `ud_verbs` to connect; `ud_v` uses `ud_verbs` only.",
+        about: "`rc_v` uses `rc_verbs` for data and `ud_verbs` to connect; `ud_v` uses `ud_verbs` only. `ucp_worker_fence` of later releases needs \
+                `UCX_FENCE_MODE=ep_based`, as on every device without a flush key.",
         under: &[],
         fault: None,
         shape: Shape::Pair,
