@@ -327,13 +327,36 @@ scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_or_three_rails): one_end_is_down bot
 // Each end loses a different rail.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_three_rails): recovers_on_third }
 
+mod messages_name_the_killed_peer {
+    use super::*;
+
+    fn with_links(links: &str) {
+        let output = c_program::run(&TWO_PROCESSES, "2", &["killed"], &[("MITRA_LINKS", links)]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        assert!(stderr.contains("the peer's process has ended or closed its NICs"), "{stderr}");
+        assert!(!stderr.contains("peer_timeout"), "{stderr}");
+    }
+
+    #[test]
+    fn by_default() {
+        with_links("auto");
+    }
+
+    /// The heartbeats to the killed peer are dropped, so only the questions are refused.
+    #[test]
+    fn with_shared_memory_only() {
+        with_links("shm");
+    }
+}
+
+/// The search for the peer's device is a multicast, for which there is no link.
 #[test]
-fn messages_name_the_killed_peer() {
-    let output = c_program::run(&TWO_PROCESSES, "2", &["killed"], &[]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    assert!(stderr.contains("the peer's process has ended or closed its NICs"), "{stderr}");
-    assert!(!stderr.contains("peer_timeout"), "{stderr}");
+fn shared_memory_only_connects_without_rail_0() {
+    for scenario in ["one_end_is_down", "both_ends_are_down"] {
+        let output = c_program::run(&CONNECT_WITHOUT_RAIL_0, "2", &[scenario], &[("MITRA_LINKS", "shm")]);
+        assert!(output.status.success(), "{scenario}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 mod refused_calls {
