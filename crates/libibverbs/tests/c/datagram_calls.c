@@ -49,6 +49,27 @@ static void many_datagrams(void)
 	}
 }
 
+/* `sq_psn` is the PSN of the next datagram, also on several rails. */
+static void numbers_of_datagrams(void)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	for (uint32_t sent = 0; sent < 6; sent++) {
+		if (sent == 3)
+			leave_rail_0();
+		CHECK(ibv_query_qp(from, &attr, IBV_QP_SQ_PSN, &init) == 0);
+		uint32_t before = attr.sq_psn;
+		CHECK(sent > 0 || before == 0);
+		post_receive(0, 8);
+		post(0, 8, IBV_SEND_SIGNALED);
+		ended(end.cq, 7, IBV_WC_SUCCESS);
+		ended(arrived, 0, IBV_WC_SUCCESS);
+		CHECK(ibv_query_qp(from, &attr, IBV_QP_SQ_PSN, &init) == 0 && attr.sq_psn == before + 1);
+	}
+	modify(from, IBV_QPS_RESET);
+	CHECK(ibv_query_qp(from, &attr, IBV_QP_SQ_PSN, &init) == 0 && attr.sq_psn == 0);
+}
+
 /* A send without a completion frees its place in the queue when the datagram is sent. */
 static void unsignalled(void)
 {
@@ -163,7 +184,7 @@ static void established_once(void)
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
-		{ "many_datagrams", many_datagrams }, { "unsignalled", unsignalled }, { "full_while_drained", full_while_drained },
+		{ "many_datagrams", many_datagrams }, { "numbers_of_datagrams", numbers_of_datagrams }, { "unsignalled", unsignalled }, { "full_while_drained", full_while_drained },
 		{ "flushed", flushed }, { "established_once", established_once }, { "short_receives", short_receives },
 		{ "all_signalled", all_signalled }, { "refused", refused },
 	};

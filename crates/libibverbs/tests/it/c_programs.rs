@@ -297,7 +297,7 @@ pub mod reports {
     }
 }
 
-scenarios! { DATAGRAM_CALLS (on_one_rail on_two_or_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
+scenarios! { DATAGRAM_CALLS (on_one_rail on_two_or_three_rails): many_datagrams numbers_of_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 
 mod datagram_states {
     use super::*;

@@ -361,7 +361,8 @@ impl MultiRailUd {
         }
     }
 
-    /// Returns the state, and the attributes as the program has set them.
+    /// Returns the state, the attributes as the program has set them, and the PSN of the next
+    /// datagram.
     pub(crate) fn query(&self) -> QpStatus {
         let mut locked = lock(&self.locked);
         self.collect(&mut locked);
@@ -370,7 +371,7 @@ impl MultiRailUd {
             init: self.params.init,
             attr: QpAttr { rq_psn: None, sq_psn: None, ..locked.attr },
             rq_psn: locked.attr.rq_psn.unwrap_or_default(),
-            sq_psn: locked.attr.sq_psn.unwrap_or_default(),
+            sq_psn: locked.attr.sq_psn.unwrap_or_default().add(locked.sends.datagrams),
             sq_drain: match locked.state {
                 QpState::Sqd if locked.drain_reported => SqDrain::Drained,
                 QpState::Sqd => SqDrain::Draining,

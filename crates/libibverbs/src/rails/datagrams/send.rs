@@ -118,6 +118,8 @@ impl MultiRailUd {
         }
         for index in 0..locked.sends.sends.len() {
             let Some(stage) = self.try_post(locked, index) else { continue };
+            let is_sent = matches!(stage, Stage::OnRail(_));
+            locked.sends.datagrams = locked.sends.datagrams.wrapping_add(is_sent.into());
             locked.sends.sends[index].stage = stage;
             locked.sends.waiting -= 1;
         }

@@ -15,6 +15,9 @@ pub(super) struct SendQueue {
     pub(super) first: u64,
     /// The number of sends that are on no rail yet.
     pub(super) waiting: usize,
+    /// The datagrams that were posted on a rail since the last reset, modulo 2^32. A PSN is modulo
+    /// 2^24.
+    pub(super) datagrams: u32,
 }
 
 pub(super) struct Posted {
@@ -71,6 +74,6 @@ impl SendQueue {
     pub(super) fn clear(&mut self) {
         self.first += self.sends.len() as u64;
         self.sends.clear();
-        self.waiting = 0;
+        (self.waiting, self.datagrams) = (0, 0);
     }
 }
