@@ -33,6 +33,7 @@ use crate::nic::counters::Counters;
 use crate::nic::handle_table::HandleTable;
 use crate::nic::key_table::KeyTable;
 use crate::nic::multicast::MulticastGroups;
+use crate::nic::packet_io::BlockedDestination;
 use crate::nic::qp_table::QpTable;
 use crate::nic::shared_state::{AddressHandle, SharedState};
 use crate::nic::timer_heap::TimerHeap;
@@ -60,6 +61,8 @@ pub struct Nic {
     /// The slots of queue pairs that may have packets to send, in sending order. A slot is in the
     /// list at most once.
     pub(crate) ready: VecDeque<u32>,
+    /// The destinations that take no packets now.
+    pub(crate) blocked: Vec<BlockedDestination>,
     /// The slots of queue pairs with a pending acknowledgement. A slot is in the list at most once.
     pub(crate) ack_pending: Vec<u32>,
     /// The slots of queue pairs that have held back an acknowledgement. The acknowledgement may
@@ -87,7 +90,7 @@ impl Nic {
     /// the random number generator.
     fn state(&self) -> impl Eq + Hash {
         let SharedState { keys, cqs, srqs, xrc, ahs, events, .. } = &self.shared;
-        let schedule = (&self.ready, &self.ack_pending, &self.ack_held, &self.timers);
+        let schedule = (&self.ready, &self.blocked, &self.ack_pending, &self.ack_held, &self.timers);
         (&self.pds, self.link_up, keys, cqs, (srqs, xrc), ahs, events, &self.qps, &self.groups, schedule)
     }
 
@@ -116,6 +119,7 @@ impl Nic {
             qps: QpTable::new(limits.qps, quarantine, &mut rng),
             groups: MulticastGroups::default(),
             ready: VecDeque::new(),
+            blocked: Vec::new(),
             ack_pending: Vec::new(),
             ack_held: Vec::new(),
             timers: TimerHeap::default(),

@@ -342,12 +342,28 @@ impl Qp {
         }
     }
 
-    pub(crate) fn handle_timeout(&mut self, nic: &mut SharedState, now: Time) {
+    /// Handles the timers that have expired. `is_blocked` says that the destination takes no
+    /// packets now.
+    pub(crate) fn handle_timeout(&mut self, nic: &mut SharedState, now: Time, is_blocked: bool) {
         if let Service::Rc { requester, responder, .. } = &mut self.service {
             responder.handle_timeout(nic, now);
-            if let Err(failed) = requester.handle_timeout(&self.attrs, nic, now) {
+            if let Err(failed) = requester.handle_timeout(&self.attrs, nic, now, is_blocked) {
                 self.handle_send_failure(nic, failed);
             }
+        }
+    }
+
+    /// Lets the time run for requests that wait for a blocked destination.
+    pub(crate) fn begin_blocked(&mut self, now: Time) {
+        if let Service::Rc { requester, .. } = &mut self.service {
+            requester.begin_blocked(&self.attrs, now);
+        }
+    }
+
+    /// Stops the time of requests that were not sent, because the destination takes packets again.
+    pub(crate) fn end_blocked(&mut self, now: Time) {
+        if let Service::Rc { requester, .. } = &mut self.service {
+            requester.end_blocked(&self.attrs, now);
         }
     }
 
@@ -425,6 +441,11 @@ impl Qp {
             Service::Ud { sender } => sender.next_destination(&self.attrs),
             _ => self.attrs.dest_gid.into(),
         }
+    }
+
+    /// Returns whether messages complete when they are sent (UC and UD).
+    pub(crate) fn is_unacknowledged(&self) -> bool {
+        matches!(self.service, Service::Uc { .. } | Service::Ud { .. })
     }
 
     /// Sends packets until there is nothing to send or the batch is full. Responder and requester

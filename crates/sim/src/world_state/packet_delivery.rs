@@ -50,7 +50,8 @@ const MAX_HOLDS: u8 = 3;
 /// in `mitra_softnic`.
 const RING_HEADER: usize = 8;
 const RING_ALIGNMENT: usize = 64;
-/// The longest time for which a full ring blocks its sender, as in `mitra_softnic`.
+/// The longest time for which a full ring blocks its sender. A ring of `mitra_softnic` blocks until
+/// it has room, and loses only what needs no acknowledgement.
 const MAX_BLOCKED: Duration = Duration::from_millis(10);
 
 /// The bytes that a datagram takes in a ring.

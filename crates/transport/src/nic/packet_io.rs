@@ -1,7 +1,7 @@
 //! The interface between NIC and driver. The driver passes received packets, the time and the link
 //! state, and takes the packets to send.
 
-use mitra_verbs::{AsyncEvent, QpState, Qpn, Time};
+use mitra_verbs::{AsyncEvent, Gid, QpState, Qpn, Time};
 use mitra_wire::{Packet, opcode};
 
 use crate::batch_writer::BatchWriter;
@@ -11,6 +11,16 @@ use crate::{IpPath, Memory, Nic, TxBatch};
 
 /// The default partition key without its membership bit. It is the only entry of the P_Key table.
 const DEFAULT_PKEY: u16 = 0x7fff;
+
+/// A destination that takes no packets now.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct BlockedDestination {
+    pub(crate) address: Gid,
+    takes_unacknowledged: bool,
+    /// The slots of queue pairs whose next packet goes there, in sending order. They are in no
+    /// other list of packets to send.
+    pub(crate) waiting: Vec<u32>,
+}
 
 impl Nic {
     /// Executes a received packet whose ICRC the driver has verified.
@@ -82,7 +92,9 @@ impl Nic {
                 // The heap keeps the earliest deadline that was set. The queue pair may have a
                 // later deadline now.
                 if qp.deadline().is_some_and(|t| t <= now) {
-                    qp.handle_timeout(&mut self.shared, now);
+                    let address = qp.next_destination().address;
+                    let is_blocked = self.blocked.iter().any(|blocked| blocked.address == address);
+                    qp.handle_timeout(&mut self.shared, now, is_blocked);
                 }
                 self.reschedule(slot);
             }
@@ -168,6 +180,16 @@ impl Nic {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.slot_mut(slot) else { continue };
             let destination = qp.next_destination();
+            if let Some(blocked) = self.blocked.iter_mut().find(|b| b.address == destination.address)
+                && (blocked.takes_unacknowledged, qp.is_unacknowledged()) != (true, true)
+            {
+                blocked.waiting.push(slot);
+                qp.begin_blocked(now);
+                if let Some(at) = qp.deadline() {
+                    self.timers.set_earlier(slot, at);
+                }
+                continue;
+            }
             if out.is_empty() {
                 (out.destination, out.traffic_class) = (destination.address, destination.traffic_class);
             } else if (out.destination, out.traffic_class) != (destination.address, destination.traffic_class)
@@ -194,6 +216,52 @@ impl Nic {
         }
         self.shared.counters.packets_sent += out.ends.len() as u64;
         self.shared.counters.bytes_sent += payload;
+    }
+
+    /// Sends nothing to a destination until [`Nic::unblock`], because the link to it is full. With
+    /// `takes_unacknowledged`, the queue pairs that wait for no acknowledgement (UC and UD) send
+    /// all the same, and the driver drops their packets: a destination that has stopped must not
+    /// stop what a UD queue pair sends to others.
+    ///
+    /// The requests that wait count their retries, so a destination that stays blocked counts as
+    /// one that does not answer. The driver repeats the call from time to time, which starts the
+    /// timers of requests that were posted meanwhile.
+    pub fn block(&mut self, now: Time, address: Gid, takes_unacknowledged: bool) {
+        let Some(blocked) = self.blocked.iter_mut().find(|blocked| blocked.address == address) else {
+            let waiting = Vec::new();
+            return self.blocked.push(BlockedDestination { address, takes_unacknowledged, waiting });
+        };
+        let lets_go = takes_unacknowledged && !blocked.takes_unacknowledged;
+        blocked.takes_unacknowledged = takes_unacknowledged;
+        let (qps, timers, ready) = (&mut self.qps, &mut self.timers, &mut self.ready);
+        blocked.waiting.retain(|&slot| {
+            let Some(qp) = qps.slot_mut(slot) else { return false };
+            // A queue pair may have been connected to another destination.
+            if lets_go || qp.next_destination().address != address {
+                ready.push_back(slot);
+                return false;
+            }
+            qp.begin_blocked(now);
+            if let Some(at) = qp.deadline() {
+                timers.set_earlier(slot, at);
+            }
+            true
+        });
+    }
+
+    /// Sends to a destination again. Queue pairs that have waited send before others.
+    pub fn unblock(&mut self, now: Time, address: Gid) {
+        let Some(index) = self.blocked.iter().position(|blocked| blocked.address == address) else { return };
+        let BlockedDestination { waiting, .. } = self.blocked.swap_remove(index);
+        for slot in waiting.into_iter().rev() {
+            self.ready.push_front(slot);
+            if let Some(qp) = self.qps.slot_mut(slot) {
+                qp.end_blocked(now);
+                if let Some(at) = qp.deadline() {
+                    self.timers.set_earlier(slot, at);
+                }
+            }
+        }
     }
 
     /// Returns the time at which the driver has to call [`Nic::handle_timeout`] next. That call may

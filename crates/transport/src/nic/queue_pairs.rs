@@ -118,6 +118,7 @@ impl Nic {
         self.timers.remove(slot);
         if removed.in_ready {
             self.ready.retain(|&s| s != slot);
+            self.blocked.iter_mut().for_each(|blocked| blocked.waiting.retain(|&s| s != slot));
         }
         if removed.in_ack_pending {
             self.ack_pending.retain(|&s| s != slot);

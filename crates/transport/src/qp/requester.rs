@@ -15,7 +15,7 @@ mod transmit;
 use std::collections::VecDeque;
 
 use mitra_mutants::Mutant;
-use mitra_verbs::{Psn, SendFlags, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Psn, QpState, SendFlags, SendWr, Time, Wc, WcStatus};
 
 use crate::nic::shared_state::SharedState;
 use crate::qp::attributes::QpAttributes;
@@ -191,6 +191,7 @@ impl Requester {
         attrs: &QpAttributes,
         nic: &mut SharedState,
         now: Time,
+        is_blocked: bool,
     ) -> Result<(), SendFailed> {
         if self.rnr_until.is_some_and(|t| t <= now) {
             self.rnr_until = None;
@@ -198,6 +199,16 @@ impl Requester {
         if self.retransmit_at.is_some_and(|t| t <= now) {
             self.retransmit_at = None;
             nic.counters.timeouts += 1;
+            if is_blocked {
+                // The first time, what was sent most probably waits for the receiver.
+                if self.retries_left == attrs.retry_cnt() {
+                    self.use_retry()?;
+                } else {
+                    self.retransmit(attrs)?;
+                }
+                self.begin_blocked(attrs, now);
+                return Ok(());
+            }
             self.forget_naks();
             return self.retransmit(attrs);
         }
@@ -222,12 +233,32 @@ impl Requester {
     /// Moves the cursor back to the oldest unacknowledged packet if a retry is left (IBTA volume 1,
     /// 9.7.6).
     fn retransmit(&mut self, attrs: &QpAttributes) -> Result<(), SendFailed> {
-        if self.retries_left == 0 {
-            return Err(SendFailed(WcStatus::RetryExceeded));
-        }
-        self.retries_left -= 1;
+        self.use_retry()?;
         self.rewind(attrs);
         Ok(())
+    }
+
+    fn use_retry(&mut self) -> Result<(), SendFailed> {
+        match self.retries_left.checked_sub(1) {
+            Some(left) => self.retries_left = left,
+            None => return Err(SendFailed(WcStatus::RetryExceeded)),
+        }
+        Ok(())
+    }
+
+    /// Lets the time run if requests wait for a blocked destination, sent or not. In SQD, no
+    /// request starts.
+    pub(crate) fn begin_blocked(&mut self, attrs: &QpAttributes, now: Time) {
+        let waits = if attrs.state == QpState::Sqd { !self.is_drained() } else { !self.queue.is_empty() };
+        if waits && self.retransmit_at.is_none() && self.rnr_until.is_none() {
+            self.retransmit_at = attrs.local_ack_timeout().map(|timeout| now + timeout);
+        }
+    }
+
+    /// Stops the time unless something was sent, because the destination takes packets again.
+    pub(crate) fn end_blocked(&mut self, attrs: &QpAttributes, now: Time) {
+        let timeout = attrs.local_ack_timeout().filter(|_| self.cursor > self.oldest_unacked());
+        self.retransmit_at = timeout.map(|timeout| self.retransmit_at.unwrap_or(now + timeout));
     }
 
     fn rewind(&mut self, attrs: &QpAttributes) {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod blocked_destinations;
 mod completion_events;
 mod corpus;
 mod cq_overflow;
