@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::bytes::Bytes;
-use super::ring::{Broken, Receiver, Record, RingMemory, Sender, ring_size};
+use super::ring::{Broken, Receiver, Record, RingMemory, Sender, limit_within, ring_size};
 
 /// The bytes of records.
 const RECORDS: usize = 1024;
@@ -50,17 +50,27 @@ impl RingMemory for Local {
     fn fence(&self) {}
 }
 
+impl Local {
+    /// Frees the memory from an offset on, except one word, as pages are freed.
+    fn free(&self, from: usize, kept: usize) {
+        for offset in (from..self.len()).step_by(WORD).filter(|offset| *offset != kept) {
+            self.store(offset, 0);
+        }
+    }
+}
+
 /// Each step is a byte and its arguments: push (length: 2 bytes, content: 1), publish, pop, sleep,
-/// wake, or change a word (its number: 1 byte, its highest and its lowest two bytes).
+/// wake, change a word (its number: 1 byte, its highest and its lowest two bytes), give up the
+/// memory behind the limit (1 byte), grow, or wait for room.
 pub(crate) fn run(data: &[u8]) {
     let memory = Local::new(RECORDS);
     let (mut sender, mut receiver) = (Sender::new(memory.clone()), Receiver::new(memory.clone(), MAX_LEN));
     let (mut unpublished, mut waiting) = (VecDeque::new(), VecDeque::new());
-    let (mut is_damaged, mut sleeps) = (false, false);
+    let (mut is_damaged, mut sleeps, mut waits) = (false, false, false);
     let mut out = [0; MAX_LEN];
     let mut input = Bytes(data);
     while !input.0.is_empty() {
-        match input.byte() % 6 {
+        match input.byte() % 9 {
             0 => {
                 let len = usize::from(input.word()) % (MAX_LEN + 1);
                 let content = input.byte();
@@ -99,6 +109,26 @@ pub(crate) fn run(data: &[u8]) {
             4 => {
                 receiver.end_sleep();
                 sleeps = false;
+            }
+            6 => {
+                let len = 512 + 64 * (usize::from(input.byte()) % 8);
+                match sender.shrink(limit_within(len)) {
+                    Ok(Some(kept)) => {
+                        assert!(is_damaged || unpublished.is_empty() && waiting.is_empty());
+                        memory.free(len, kept);
+                    }
+                    Ok(None) => assert!(is_damaged || !unpublished.is_empty() || !waiting.is_empty()),
+                    Err(Broken) => return assert!(is_damaged),
+                }
+            }
+            7 => sender.grow((sender.limit() + 64).min(RECORDS)),
+            8 => {
+                waits |= input.byte() % 2 == 0;
+                if waits {
+                    sender.begin_wait();
+                }
+                assert!(is_damaged || receiver.take_wait() == waits);
+                waits = false;
             }
             _ => {
                 let offset = usize::from(input.byte()) * WORD % memory.len();

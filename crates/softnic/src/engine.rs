@@ -4,6 +4,7 @@ mod multicast;
 mod port_refusals;
 mod receive;
 mod shared_memory_io;
+mod stalls;
 mod transmit;
 
 use core::time::Duration;
@@ -61,6 +62,9 @@ const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
 /// reads the socket once in this time only, because each read is a system call.
 const MIN_SOCKET_INTERVAL: Duration = Duration::from_micros(20);
 const SOCKET_ACTIVE: Duration = Duration::from_millis(1);
+
+/// A delayed datagram that meets a full ring waits for this time.
+const RING_RETRY: Duration = Duration::from_millis(1);
 
 /// A progress thread that does not sleep looks at the descriptors of the links once in this time.
 const LINK_INTERVAL: Duration = Duration::from_millis(1);
@@ -295,9 +299,8 @@ impl Engine {
             return None;
         }
         let links = self.links.next_due(self.last_drive);
-        // A ring has room again without an event.
-        let is_ring_full = self.tx_queue.is_blocked_by_link().then_some(self.last_drive);
-        let due = [self.nic.poll_timeout(), self.delay_queue.next_due(), links, is_ring_full];
+        let stalled = self.tx_queue.stalls.next_check(self.last_drive);
+        let due = [self.nic.poll_timeout(), self.delay_queue.next_due(), links, stalled];
         due.into_iter().flatten().min()
     }
 
@@ -310,7 +313,12 @@ impl Engine {
             }
             match delayed.direction {
                 Direction::Transmit(class) => {
-                    self.send_one(now, delayed.peer, class, &mut delayed.datagram.into_vec(), None)
+                    let mut datagram = delayed.datagram.into_vec();
+                    if !self.send_one(now, delayed.peer, class, &mut datagram, None) {
+                        // The ring of the peer is full.
+                        let later = now + RING_RETRY;
+                        self.delay_queue.push(later, delayed.direction, delayed.peer, &datagram);
+                    }
                 }
                 Direction::Receive(group, traffic_class) => {
                     let peer = IpPath { address: delayed.peer, traffic_class };

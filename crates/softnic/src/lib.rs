@@ -1,5 +1,4 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
 
 mod capture;
 mod clock;
@@ -11,6 +10,8 @@ mod delay_queue;
 mod engine;
 mod error;
 mod fault_injection;
+#[cfg(test)]
+mod full_ring_tests;
 mod gro_policy;
 mod held_ports;
 mod interfaces;

@@ -125,7 +125,7 @@ pub(crate) struct WakeConditions {
     multicast_sockets: Vec<Arc<RoceSocket>>,
     /// The descriptors of the links through shared memory. While no poller holds the lease, the
     /// other NICs also signal new datagrams by them.
-    ring_descriptors: Vec<Arc<OwnedFd>>,
+    link_descriptors: Arc<[Arc<OwnedFd>]>,
     /// Whether the thread also wakes when `socket` becomes writable, because packets wait for space
     /// in its send buffer.
     tx_blocked: bool,
@@ -138,7 +138,7 @@ impl WakeConditions {
         WakeConditions {
             socket: None,
             multicast_sockets: Vec::new(),
-            ring_descriptors: engine.links.descriptors(now),
+            link_descriptors: engine.links.descriptors(now),
             tx_blocked: false,
             until: Some(engine.last_lease_check + CHECK_INTERVAL),
         }
@@ -151,8 +151,8 @@ struct Woken {
     is_signalled: bool,
     /// The error queue of the NIC's socket has an entry.
     has_socket_error: bool,
-    /// A link through shared memory has an event.
-    has_ring_event: bool,
+    /// The links through shared memory that have an event.
+    links: Vec<Arc<OwnedFd>>,
     /// An interface has changed.
     has_link_change: bool,
 }
@@ -278,10 +278,11 @@ impl SharedNic {
             }
             return Step::Worked;
         };
-        let Woken { is_signalled, has_socket_error, has_ring_event, has_link_change } =
-            self.sleep(&conditions);
-        if has_ring_event && let Ok(mut engine) = self.lock() {
-            engine.links.handle_events(clock::now());
+        let Woken { is_signalled, has_socket_error, links, has_link_change } = self.sleep(&conditions);
+        if !links.is_empty()
+            && let Ok(mut engine) = self.lock()
+        {
+            engine.links.handle_events(&links, clock::now());
         }
         if has_link_change {
             self.read_interface(true);
@@ -297,6 +298,7 @@ impl SharedNic {
     pub(crate) fn run_round(&self, engine: &mut Engine) -> Option<WakeConditions> {
         let now = clock::now();
         engine.links.end_sleep();
+        engine.links.release_idle(now);
         let is_check_due = now - engine.last_lease_check >= CHECK_INTERVAL / 2;
         if is_check_due {
             engine.last_lease_check = now;
@@ -331,8 +333,7 @@ impl SharedNic {
             return None;
         }
         let is_alive = engine.dma_ok();
-        // A ring that is full has room again soon, without a wake-up.
-        if is_alive && (engine.tx_queue.is_blocked_by_link() || !engine.links.begin_sleep()) {
+        if is_alive && !engine.links.begin_sleep() {
             return None;
         }
         engine.flush_capture();
@@ -341,7 +342,7 @@ impl SharedNic {
         Some(WakeConditions {
             socket: engine.socket.clone().filter(|_| is_alive),
             multicast_sockets: if is_alive { engine.multicast_sockets() } else { Vec::new() },
-            ring_descriptors: if is_alive { engine.links.descriptors(now) } else { Vec::new() },
+            link_descriptors: if is_alive { engine.links.descriptors(now) } else { Arc::default() },
             tx_blocked: engine.tx_queue.is_blocked(),
             until: [next_check, engine.next_due()].into_iter().flatten().min(),
         })
@@ -380,7 +381,7 @@ impl SharedNic {
         fds.extend(multicast.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         let links_at = fds.len();
         fds.extend(
-            conditions.ring_descriptors.iter().map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)),
+            conditions.link_descriptors.iter().map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)),
         );
         let links_end = fds.len();
         fds.extend(self.link_watch.as_ref().map(|watch| PollFd::new(watch.as_fd(), PollFlags::POLLIN)));
@@ -389,10 +390,11 @@ impl SharedNic {
         let socket = conditions.socket.is_some().then(|| &fds[1]);
         let has_error = |events: PollFlags| events.contains(PollFlags::POLLERR);
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        let links = fds[links_at..links_end].iter().zip(conditions.link_descriptors.iter());
         Woken {
             is_signalled: is_ready(&fds[0]),
             has_socket_error: socket.and_then(PollFd::revents).is_some_and(has_error),
-            has_ring_event: fds[links_at..links_end].iter().any(is_ready),
+            links: links.filter(|(fd, _)| is_ready(fd)).map(|(_, link)| Arc::clone(link)).collect(),
             has_link_change: self.link_watch.is_some() && fds.last().is_some_and(is_ready),
         }
     }

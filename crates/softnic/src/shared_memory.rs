@@ -24,8 +24,9 @@ use std::sync::Arc;
 use mitra_verbs::{Gid, Mtu, Time};
 
 use memory::MappedRing;
-pub(crate) use outgoing::{OutgoingLink, Pushed};
-use rendezvous::{Connection, Found};
+pub(crate) use outgoing::OutgoingLink;
+pub(crate) use rendezvous::readable;
+use rendezvous::{Connection, Found, Hello, Message, Process, Secret};
 pub(crate) use ring::{Broken, Record};
 use ring::{Receiver, ring_size};
 
@@ -41,10 +42,12 @@ const MAX_DATAGRAM: usize = Mtu::M4096.bytes() + 128;
 /// over UDP.
 const MAX_LINKS: usize = 64;
 /// The largest number of connections that have not sent their hello, and of those whose sender is
-/// not proved.
+/// not proved: of all processes, and of each.
 const MAX_ARRIVING: usize = 64;
-/// The largest number of connections that one call accepts or refuses.
-const MAX_ACCEPTS: usize = 64;
+const MAX_ARRIVING_OF_PROCESS: usize = 16;
+/// The largest number of connections that one call accepts or refuses while it holds the NIC's
+/// lock.
+const MAX_ACCEPTS: usize = 8;
 /// The time from the end of a link, or an attempt, to the next attempt to connect. After a link
 /// that was never accepted, or a failed attempt, the time doubles. A link from the peer ends the
 /// wait.
@@ -64,6 +67,7 @@ pub(crate) struct SharedMemoryLinks {
     setting: Links,
     /// `None` if the NIC uses no links.
     listener: Option<Arc<OwnedFd>>,
+    failure: Option<io::ErrorKind>,
     /// The peers to which the progress thread is to connect.
     wanted: Vec<Gid>,
     outgoing: Vec<OutgoingLink>,
@@ -73,9 +77,10 @@ pub(crate) struct SharedMemoryLinks {
     incoming: Vec<IncomingLink>,
     /// Connections that have not sent their hello.
     arriving: Vec<Connection>,
-    /// Links of peers that this NIC wants to connect to, because the connection shows which process
-    /// listens under the peer's address.
-    unproved: Vec<Unproved>,
+    /// Links whose senders have not returned the secret of this NIC's link to their address.
+    unproved: Vec<Arrival>,
+    /// Links whose rings the progress thread is to map.
+    proved: Vec<Arrival>,
     /// Closed links. The progress thread frees them.
     discarded: Discarded,
     /// The peers to be asked whether their process has ended: the time of the next question, the
@@ -85,7 +90,10 @@ pub(crate) struct SharedMemoryLinks {
     accepts_from: Time,
     /// Whether the senders must wake this NIC.
     is_asleep: bool,
-    /// Whether [`Self::descriptors`] has changed since the last call.
+    /// What [`Self::descriptors`] returned last. `None` if it has changed since.
+    watched: Option<Arc<[Arc<OwnedFd>]>>,
+    /// Whether a thread that sleeps on [`Self::descriptors`] must be woken, because they have
+    /// changed.
     has_changed: bool,
     /// The number of links from other NICs since the NIC was opened.
     accepted: u64,
@@ -112,12 +120,14 @@ pub(crate) enum Route<'a> {
 /// A task that the progress thread runs for the links while the NIC's lock is free.
 pub(crate) enum Chore {
     Connect { own: Gid, peer: Gid },
+    Open { own: Gid, arrival: Arrival },
     Free(Discarded),
 }
 
 /// The result of a chore.
 pub(crate) enum Done {
     Connected { own: Gid, peer: Gid, link: io::Result<OutgoingLink> },
+    Opened { own: Gid, link: io::Result<IncomingLink> },
     Freed,
 }
 
@@ -129,8 +139,10 @@ pub(crate) struct Discarded {
 }
 
 /// A link from another NIC.
-struct IncomingLink {
+pub(crate) struct IncomingLink {
     peer: Gid,
+    /// The secret of the sender.
+    secret: Secret,
     connection: Connection,
     receiver: Receiver<MappedRing>,
     /// Whether no datagram may be read yet, because older ones may be in the socket.
@@ -139,11 +151,21 @@ struct IncomingLink {
     is_closed: bool,
 }
 
-/// A link whose sender is not proved yet.
-struct Unproved {
+/// A link of another NIC whose ring is not mapped yet.
+pub(crate) struct Arrival {
+    /// The address that the sender states.
     peer: Gid,
+    secret: Secret,
     connection: Connection,
     memory: OwnedFd,
+}
+
+impl Arrival {
+    fn open(self) -> io::Result<IncomingLink> {
+        let Arrival { peer, secret, connection, memory } = self;
+        let receiver = Receiver::new(MappedRing::open(memory, RING)?, MAX_DATAGRAM);
+        Ok(IncomingLink { peer, secret, connection, receiver, is_new: true, is_closed: false })
+    }
 }
 
 impl Chore {
@@ -153,6 +175,7 @@ impl Chore {
             Chore::Connect { own, peer } => {
                 Done::Connected { own, peer, link: OutgoingLink::open(own, peer) }
             }
+            Chore::Open { own, arrival } => Done::Opened { own, link: arrival.open() },
             Chore::Free(Discarded { .. }) => Done::Freed,
         }
     }
@@ -165,6 +188,7 @@ impl SharedMemoryLinks {
             own,
             setting: Links::Udp,
             listener: None,
+            failure: None,
             wanted: Vec::new(),
             outgoing: Vec::new(),
             last_used: 0,
@@ -172,10 +196,12 @@ impl SharedMemoryLinks {
             incoming: Vec::new(),
             arriving: Vec::new(),
             unproved: Vec::new(),
+            proved: Vec::new(),
             discarded: Discarded::default(),
             probes: Vec::new(),
             accepts_from: Time::ZERO,
             is_asleep: false,
+            watched: None,
             has_changed: true,
             accepted: 0,
         }
@@ -187,12 +213,18 @@ impl SharedMemoryLinks {
     /// The NIC cannot listen, for example because another process does under this address, and
     /// `setting` excludes UDP.
     pub(crate) fn open(own: Gid, setting: Links) -> io::Result<SharedMemoryLinks> {
-        let listener = match setting {
-            Links::Udp => None,
-            Links::Auto => rendezvous::listen(own).ok(),
-            Links::SharedMemory => Some(rendezvous::listen(own)?),
+        let listened = (setting != Links::Udp).then(|| rendezvous::listen(own)).transpose();
+        let (listener, failure) = match listened {
+            Ok(listener) => (listener.map(Arc::new), None),
+            Err(error) if setting == Links::Auto => (None, Some(error.kind())),
+            Err(error) => return Err(error),
         };
-        Ok(SharedMemoryLinks { setting, listener: listener.map(Arc::new), ..SharedMemoryLinks::none(own) })
+        Ok(SharedMemoryLinks { setting, listener, failure, ..SharedMemoryLinks::none(own) })
+    }
+
+    /// Returns why the NIC accepts no links although its setting allows them.
+    pub(crate) fn failure(&self) -> Option<io::ErrorKind> {
+        self.failure
     }
 
     pub(crate) fn setting(&self) -> Links {
@@ -233,7 +265,7 @@ impl SharedMemoryLinks {
                 return self.without_link();
             }
             self.wanted.push(peer);
-            self.has_changed = true;
+            self.set_changed();
         }
         if self.setting == Links::SharedMemory { Route::Later } else { Route::Udp }
     }
@@ -268,7 +300,8 @@ impl SharedMemoryLinks {
 
     /// Returns whether the progress thread has a chore.
     pub(crate) fn has_chore(&self) -> bool {
-        !(self.wanted.is_empty() && self.discarded.outgoing.is_empty() && self.discarded.incoming.is_empty())
+        let has_links = !self.wanted.is_empty() || !self.proved.is_empty();
+        has_links || !(self.discarded.outgoing.is_empty() && self.discarded.incoming.is_empty())
     }
 
     /// Returns the next chore of the progress thread, which ends it by [`Self::finish`].
@@ -277,26 +310,53 @@ impl SharedMemoryLinks {
         if !outgoing.is_empty() || !incoming.is_empty() {
             return Some(Chore::Free(std::mem::take(&mut self.discarded)));
         }
+        if !self.proved.is_empty() {
+            return Some(Chore::Open { own: self.own, arrival: self.proved.remove(0) });
+        }
         self.wanted.first().map(|peer| Chore::Connect { own: self.own, peer: *peer })
     }
 
     /// Takes the result of a chore.
     pub(crate) fn finish(&mut self, done: Done, now: Time) {
-        let Done::Connected { own, peer, link } = done else { return };
-        // The NIC may have another address now, or no links.
-        let is_wanted = own == self.own && self.wanted.contains(&peer);
-        match link {
-            Ok(link) if is_wanted => self.outgoing.push(link),
-            Ok(link) => self.discarded.outgoing.push(link),
-            Err(_) => self.postpone(peer, false, now),
+        match done {
+            Done::Connected { own, peer, link } => {
+                // The NIC may have another address now, or no links.
+                let is_wanted = own == self.own && self.wanted.contains(&peer);
+                match link {
+                    Ok(link) if is_wanted => self.add_outgoing(link),
+                    Ok(link) => self.discarded.outgoing.push(link),
+                    Err(_) => {
+                        self.postpone(peer, false, now);
+                        // Nobody listens under the address that these links state.
+                        self.unproved.retain(|link| link.peer != peer);
+                    }
+                }
+                if is_wanted {
+                    self.wanted.retain(|wanted| *wanted != peer);
+                    self.set_changed();
+                }
+            }
+            Done::Opened { own, link: Ok(link) } => {
+                if own == self.own && self.listener.is_some() {
+                    self.add_incoming(link);
+                } else {
+                    self.discarded.incoming.push(link);
+                }
+            }
+            Done::Opened { link: Err(_), .. } | Done::Freed => {}
         }
-        if is_wanted {
-            self.wanted.retain(|wanted| *wanted != peer);
-            self.has_changed = true;
-            let (of_peer, others) = self.unproved.drain(..).partition(|link| link.peer == peer);
-            self.unproved = others;
-            of_peer.into_iter().for_each(|link| self.add_incoming(link));
+    }
+
+    fn add_outgoing(&mut self, link: OutgoingLink) {
+        // The peer has linked already, and accepts this link once it has its secret.
+        let incoming = self.incoming.iter().filter(|link| !link.is_closed);
+        let secrets = incoming.map(|incoming| (incoming.peer, incoming.secret));
+        let arrivals = self.unproved.iter().chain(&self.proved).map(|link| (link.peer, link.secret));
+        for (_, secret) in secrets.chain(arrivals).filter(|(peer, _)| *peer == link.peer) {
+            // A connection that does not take the secret is closed by its other end.
+            let _ = link.connection.send_proof(secret);
         }
+        self.outgoing.push(link);
     }
 
     /// Closes the link to a peer. Datagrams go over UDP for a while. The peer is asked whether its
@@ -310,19 +370,20 @@ impl SharedMemoryLinks {
         self.postpone(peer, was_accepted, now);
         self.probes.retain(|(_, _, probed)| *probed != peer);
         self.probes.push((now, 0, peer));
-        self.has_changed = true;
+        self.set_changed();
     }
 
     /// Accepts no more links, so that the next NIC at this address can.
     pub(crate) fn close_listener(&mut self) {
         self.listener = None;
+        self.set_changed();
     }
 
     /// Closes all links. The NIC uses UDP from now on.
     pub(crate) fn close_all(&mut self) {
         let connections = self.outgoing.iter().map(|link| &link.connection);
         let incoming = self.incoming.iter().map(|link| &link.connection);
-        let unproved = self.unproved.iter().map(|link| &link.connection);
+        let unproved = self.unproved.iter().chain(&self.proved).map(|link| &link.connection);
         let incoming = incoming.chain(&self.arriving).chain(unproved);
         connections.chain(incoming).for_each(Connection::shut_down);
         *self = SharedMemoryLinks::none(self.own);
@@ -373,13 +434,23 @@ impl SharedMemoryLinks {
         let link = self.incoming.remove(index);
         link.connection.shut_down();
         self.discarded.incoming.push(link);
-        self.has_changed = true;
+        self.set_changed();
+    }
+
+    /// Wakes the sender of an incoming link if it waits for room.
+    pub(crate) fn wake_waiting_sender(&self, index: usize) {
+        let link = &self.incoming[index];
+        if link.receiver.take_wait() {
+            // A sender that is gone needs no wake-up.
+            let _ = link.connection.wake_peer();
+        }
     }
 
     /// Asks the senders to wake this NIC. Returns false, and does not ask, if a datagram waits.
     pub(crate) fn begin_sleep(&mut self) -> bool {
         self.is_asleep = true;
         let is_idle = self.incoming.iter().all(|link| link.receiver.begin_sleep());
+        (0..self.incoming.len()).for_each(|index| self.wake_waiting_sender(index));
         if !is_idle {
             self.end_sleep();
         }
@@ -394,14 +465,26 @@ impl SharedMemoryLinks {
     }
 
     /// Returns the descriptors that are readable when [`Self::handle_events`] has something to do.
-    pub(crate) fn descriptors(&mut self, now: Time) -> Vec<Arc<OwnedFd>> {
+    pub(crate) fn descriptors(&mut self, now: Time) -> Arc<[Arc<OwnedFd>]> {
         self.has_changed = false;
-        let listener = self.listener.iter().filter(|_| self.accepts_from <= now).cloned();
+        if let Some(watched) = &self.watched {
+            return Arc::clone(watched);
+        }
+        let accepts = self.accepts_from <= now;
+        let listener = self.listener.iter().filter(|_| accepts).cloned();
         let outgoing = self.outgoing.iter().map(|link| &link.connection);
         // A closed connection is always readable.
         let incoming = self.incoming.iter().filter(|link| !link.is_closed).map(|link| &link.connection);
-        let connections = outgoing.chain(incoming).chain(&self.arriving).map(Connection::descriptor);
-        listener.chain(connections).collect()
+        let unproved = self.unproved.iter().map(|link| &link.connection);
+        let connections = outgoing.chain(incoming).chain(unproved).chain(&self.arriving);
+        let watched: Arc<[_]> = listener.chain(connections.map(Connection::descriptor)).collect();
+        // The listener joins them later.
+        self.watched = accepts.then(|| Arc::clone(&watched));
+        watched
+    }
+
+    fn set_changed(&mut self) {
+        (self.watched, self.has_changed) = (None, true);
     }
 
     /// Returns whether a thread that sleeps on [`Self::descriptors`] must be woken, because they
@@ -410,106 +493,133 @@ impl SharedMemoryLinks {
         std::mem::take(&mut self.has_changed)
     }
 
+    /// Handles the events of descriptors that are readable: accepts links, and closes those whose
+    /// other end is gone. What is still to be read keeps its descriptor readable.
+    pub(crate) fn handle_events(&mut self, readable: &[Arc<OwnedFd>], now: Time) {
+        for descriptor in readable {
+            let is_of = |connection: &Connection| connection.has_descriptor(descriptor);
+            if self.listener.as_ref().is_some_and(|listener| Arc::ptr_eq(listener, descriptor)) {
+                self.accept(now);
+            } else if let Some(link) = self.incoming.iter_mut().find(|link| is_of(&link.connection)) {
+                link.is_closed = matches!(link.connection.receive(), Found::Closed);
+                if link.is_closed {
+                    self.set_changed();
+                }
+            } else if let Some(link) = self.outgoing.iter().find(|link| is_of(&link.connection)) {
+                // A wake-up means that a full ring has room, which the next round finds.
+                if matches!(link.connection.receive(), Found::Closed) {
+                    self.close(link.peer, now);
+                }
+            } else if let Some(index) = self.unproved.iter().position(|link| is_of(&link.connection)) {
+                self.receive_proof(index);
+            } else if let Some(index) = self.arriving.iter().position(is_of) {
+                let connection = self.arriving.remove(index);
+                self.receive_hello(connection, now);
+                self.set_changed();
+            }
+        }
+    }
+
     /// Accepts the links that other NICs have made. A link whose sender is gone meanwhile still has
     /// the last datagrams. If the system has no descriptor or memory left, the connections wait, or
     /// are closed.
-    pub(crate) fn accept(&mut self, now: Time) {
-        let waiting = self.arriving.len();
-        for connection in std::mem::take(&mut self.arriving) {
-            self.receive_hello(connection, now);
-        }
-        self.has_changed |= self.arriving.len() != waiting;
+    fn accept(&mut self, now: Time) {
         for _ in 0..MAX_ACCEPTS {
             let Some(listener) = self.listener.as_ref().filter(|_| self.accepts_from <= now) else { break };
             match rendezvous::accept(listener) {
-                Ok(Some(connection)) => {
-                    self.receive_hello(connection, now);
-                    self.has_changed = true;
-                }
+                Ok(Some(connection)) => self.receive_hello(connection, now),
                 Ok(None) => break,
                 Err(_) => self.accepts_from = now + MIN_RETRY,
             }
+            self.set_changed();
         }
     }
 
     fn receive_hello(&mut self, connection: Connection, now: Time) {
         match connection.receive_hello() {
-            Found::Some((peer, memory)) => self.prove(Unproved { peer, connection, memory }, now),
+            Found::Some(Hello { peer, secret, memory }) => {
+                self.add_unproved(Arrival { peer, secret, connection, memory }, now);
+            }
             Found::Nothing => {
-                if self.arriving.len() == MAX_ARRIVING {
-                    self.arriving.remove(0).shut_down();
-                }
+                make_room(&mut self.arriving, connection.peer, |waiting| waiting.peer);
                 self.arriving.push(connection);
             }
             Found::Closed => {}
         }
     }
 
-    /// Adds a link, or connects to its sender before. Acknowledgements need a link in the other
+    /// Returns the secret of a link to its sender, over a link to the address that the sender
+    /// states, and waits for the secret of that link. Acknowledgements need a link in the other
     /// direction anyway.
-    fn prove(&mut self, link: Unproved, now: Time) {
-        let peer = link.peer;
+    fn add_unproved(&mut self, link: Arrival, now: Time) {
+        let (peer, process) = (link.peer, link.connection.peer);
         let known = self.outgoing.iter().find(|known| known.peer == peer);
-        if known.is_some_and(|known| known.connection.is_open()) {
-            return self.add_incoming(link);
+        let told = known.map(|known| known.connection.send_proof(link.secret));
+        if matches!(&told, Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock) {
+            // Others have stated the address of this peer. The sender connects again later.
+            return;
         }
-        self.close(peer, now);
-        if !self.wanted.contains(&peer) {
-            if self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
-                return;
+        if !matches!(told, Some(Ok(()))) {
+            self.close(peer, now);
+            if !self.wanted.contains(&peer) {
+                if self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
+                    return;
+                }
+                self.wanted.push(peer);
             }
-            self.wanted.push(peer);
         }
-        if self.unproved.len() == MAX_ARRIVING {
-            self.unproved.remove(0);
-        }
+        self.unproved.retain(|other| (other.peer, other.connection.peer) != (peer, process));
+        make_room(&mut self.unproved, process, |link| link.connection.peer);
         self.unproved.push(link);
     }
 
-    /// Adds a link if the process that made it is the one that listens under the address of its
-    /// sender. The link replaces an earlier one of this sender.
-    fn add_incoming(&mut self, link: Unproved) {
-        let Unproved { peer, connection, memory } = link;
-        let is_proof = |known: &OutgoingLink| known.peer == peer && known.connection.peer == connection.peer;
-        if !self.outgoing.iter().any(is_proof) {
-            return;
-        }
-        for link in self.incoming.iter_mut().filter(|link| link.peer == peer) {
-            link.is_closed = true;
-        }
-        if self.incoming.len() >= 2 * MAX_LINKS || self.open_incoming() >= MAX_LINKS {
-            return;
-        }
-        if let Ok(ring) = MappedRing::open(memory, RING) {
-            let receiver = Receiver::new(ring, MAX_DATAGRAM);
-            receiver.accept();
-            self.incoming.push(IncomingLink { peer, connection, receiver, is_new: true, is_closed: false });
-            self.accepted += 1;
-            self.has_changed = true;
+    /// Receives the message of a link that is not proved.
+    fn receive_proof(&mut self, index: usize) {
+        let link = &self.unproved[index];
+        let own = self.outgoing.iter().find(|known| known.peer == link.peer).map(|known| known.secret);
+        let is_proved = match link.connection.receive() {
+            Found::Some(Message::Proof(secret)) if own.is_some_and(|own| own == secret) => true,
+            // The sender also returns the secrets of others that have stated this NIC's address,
+            // and it wakes a receiver that sleeps.
+            Found::Some(Message::Proof(_) | Message::WakeUp) | Found::Nothing => return,
+            Found::Closed => false,
+        };
+        let link = self.unproved.remove(index);
+        self.set_changed();
+        let is_other = |other: &&IncomingLink| !other.is_closed && other.peer != link.peer;
+        let others = self.incoming.iter().filter(is_other).count();
+        let has_room = self.incoming.len() < 2 * MAX_LINKS && others + self.proved.len() < MAX_LINKS;
+        if is_proved && has_room {
+            self.proved.retain(|earlier| earlier.peer != link.peer);
+            self.proved.push(link);
         }
     }
 
-    fn open_incoming(&self) -> usize {
-        self.incoming.iter().filter(|link| !link.is_closed).count()
+    /// Adds a link, which replaces an earlier one of its sender.
+    fn add_incoming(&mut self, link: IncomingLink) {
+        for earlier in self.incoming.iter_mut().filter(|earlier| earlier.peer == link.peer) {
+            earlier.is_closed = true;
+        }
+        link.receiver.accept();
+        self.incoming.push(link);
+        self.accepted += 1;
+        self.set_changed();
     }
 
-    /// Handles the events of the descriptors: accepts links, and closes those whose other end is
-    /// gone.
-    pub(crate) fn handle_events(&mut self, now: Time) {
-        self.accept(now);
-        let is_gone = |link: &&OutgoingLink| !link.connection.take_wake_ups();
-        let gone: Vec<Gid> = self.outgoing.iter().filter(is_gone).map(|link| link.peer).collect();
-        gone.into_iter().for_each(|peer| self.close(peer, now));
-        for link in &mut self.incoming {
-            link.is_closed |= !link.connection.take_wake_ups();
+    /// Gives back the pages of a ring that was not used for a while.
+    pub(crate) fn release_idle(&mut self, now: Time) {
+        let is_idle = |link: &&mut OutgoingLink| link.idle_at().is_some_and(|at| at <= now);
+        if let Some(link) = self.outgoing.iter_mut().find(is_idle) {
+            link.release(now);
         }
     }
 
     /// Returns when the links have something to do without an event: a peer is to be asked whether
-    /// its process has ended, or the NIC accepts links again.
+    /// its process has ended, the NIC accepts links again, or a ring gives pages back.
     pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
         let accepts = Some(self.accepts_from).filter(|&from| from > now);
-        self.probes.iter().map(|(at, ..)| *at).chain(accepts).min()
+        let idle = self.outgoing.iter().filter_map(OutgoingLink::idle_at);
+        self.probes.iter().map(|(at, ..)| *at).chain(accepts).chain(idle).min()
     }
 
     /// Returns a peer that is to be asked now.
@@ -520,5 +630,18 @@ impl SharedMemoryLinks {
             self.probes.push((at + (*next - PROBES[count]), count + 1, peer));
         }
         Some(peer)
+    }
+}
+
+/// Closes the oldest of the connections that wait for their peers if there are too many, of one
+/// process or of all.
+fn make_room<T>(waiting: &mut Vec<T>, process: Process, process_of: impl Fn(&T) -> Process) {
+    let is_of_process = |waiting: &T| process_of(waiting) == process;
+    if waiting.iter().filter(|waiting| is_of_process(waiting)).count() >= MAX_ARRIVING_OF_PROCESS {
+        let oldest = waiting.iter().position(is_of_process);
+        oldest.map(|oldest| waiting.remove(oldest));
+    }
+    if waiting.len() >= MAX_ARRIVING {
+        waiting.remove(0);
     }
 }

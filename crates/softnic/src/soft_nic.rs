@@ -133,6 +133,12 @@ impl SoftNic {
         RailFaults(Arc::clone(&self.shared))
     }
 
+    /// Returns why the NIC uses no shared memory, although [`Config::links`] allows it. Another
+    /// process listens under the name of its links (`AddrInUse`), which any user may take before.
+    pub fn link_failure(&self) -> Option<std::io::ErrorKind> {
+        self.shared.lock().ok()?.links.failure()
+    }
+
     /// Returns the IP address of the NIC. A dead NIC keeps its address.
     pub fn address(&self) -> IpAddr {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)

@@ -172,3 +172,38 @@ fn full_ring_takes_a_datagram_once_there_is_room() {
         assert_eq!(received, [0, 1, 2, 3][..3 + usize::from(is_sent)]);
     });
 }
+
+/// The ring is full, and the sender sleeps until the receiver has read a record. A lost wake-up
+/// would leave it asleep.
+#[test]
+fn sender_that_waits_for_room_is_woken() {
+    loom::model(|| {
+        let memory = Words::new();
+        let (mut sender, mut receiver) = (Sender::new(memory.clone()), Receiver::new(memory, LEN));
+        for number in 0..3 {
+            assert!(push(&mut sender, number));
+            sender.publish();
+        }
+        assert_eq!((pop(&mut receiver), pop(&mut receiver)), (Some(0), Some(1)));
+        assert!(push(&mut sender, 3) && push(&mut sender, 4) && !push(&mut sender, 5));
+        let room = Arc::new(WakeUp::default());
+        let waits_for_room = Arc::clone(&room);
+        let thread = thread::spawn(move || {
+            sender.begin_wait();
+            if !push(&mut sender, 5) {
+                waits_for_room.wait();
+                assert!(push(&mut sender, 5), "the receiver has read a record");
+            }
+        });
+        assert_eq!(pop(&mut receiver), Some(2));
+        // This call may miss the sender.
+        let mut is_woken = receiver.take_wait();
+        // The records behind are not visible, so the receiver sleeps.
+        assert!(receiver.begin_sleep());
+        is_woken |= receiver.take_wait();
+        if is_woken {
+            room.send();
+        }
+        thread.join().expect("no panic");
+    });
+}

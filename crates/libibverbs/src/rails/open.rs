@@ -126,6 +126,15 @@ fn open_rails() -> Result<Arc<RailSet>> {
         })
         .map(|opened| opened.map_err(|e| Error::system("opening a software NIC", &e)))
         .collect::<Result<Vec<_>>>()?;
+    for nic in &nics {
+        if let Some(failure) = nic.link_failure() {
+            let address = nic.address();
+            tracing::warn!(
+                "packets of {address} to programs of this machine go over UDP, not through shared memory, because the name of its \
+                 links cannot be used: {failure}. Another process may have taken it (ss -xl | grep mitra-softnic); another address helps"
+            );
+        }
+    }
     let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
     let rails = Arc::new(RailSet::new(nics, multi_rail)?);
     let started = match &rails.multi_rail {

@@ -11,7 +11,7 @@ use super::receive::is_ack;
 use super::transmit::{SendResult, TxQueue, datagram_start};
 use super::{Engine, LINK_INTERVAL, MAX_RECEIVES_LATE_TIMER};
 use crate::path_cache::IcrcCheck;
-use crate::shared_memory::{Broken, OutgoingLink, Pushed, Record, Route};
+use crate::shared_memory::{Broken, OutgoingLink, Record, Route, readable};
 
 /// The largest number of datagrams that one round takes from a link.
 const MAX_RECORDS: u32 = 64;
@@ -25,10 +25,9 @@ const MAX_ATTEMPTS: u32 = 8;
 /// The result of adding datagrams to a link.
 #[derive(Default)]
 struct Pushes {
-    /// The number of datagrams that were sent. They precede those that were dropped.
+    /// The number of datagrams that were sent, the first ones.
     sent: usize,
-    dropped: usize,
-    is_blocked: bool,
+    is_full: bool,
     is_broken: bool,
 }
 
@@ -44,13 +43,11 @@ fn push_all<'a>(
     let mut hidden = 0;
     while let Some(datagram) = datagrams.next() {
         match link.push(now, Record { len: datagram.len(), traffic_class, is_sealed }, datagram) {
-            Ok(Pushed::Sent) => pushes.sent += 1,
-            // The datagrams behind a lost one are lost, too.
-            Ok(Pushed::Dropped) => pushes.dropped = 1 + datagrams.by_ref().count(),
-            Ok(Pushed::Blocked) => pushes.is_blocked = true,
+            Ok(true) => pushes.sent += 1,
+            Ok(false) => pushes.is_full = true,
             Err(Broken) => pushes.is_broken = true,
         }
-        if pushes.is_blocked || pushes.is_broken {
+        if pushes.is_full || pushes.is_broken {
             break;
         }
         hidden += datagram.len();
@@ -73,7 +70,7 @@ impl Engine {
         let link = match self.links.route(peer, now) {
             Route::Link(link) => link,
             Route::Udp => return None,
-            Route::Later => return Some(SendResult::Blocked),
+            Route::Later => return Some(SendResult::Stalled),
             Route::None => {
                 self.driver_counters.tx_errors += count as u64;
                 return Some(SendResult::Consumed(count));
@@ -105,49 +102,46 @@ impl Engine {
         Some(self.after_push(now, peer, &pushes))
     }
 
-    /// Sends one sealed datagram through shared memory. Returns false if it goes over UDP. A
-    /// datagram that meets a full ring is lost.
+    /// Sends one sealed datagram through shared memory. Returns `None` if it goes over UDP.
     pub(super) fn send_one_by_link(
         &mut self,
         now: Time,
         peer: Gid,
         traffic_class: u8,
         datagram: &[u8],
-    ) -> bool {
+    ) -> Option<SendResult> {
         let link = match self.links.route(peer, now) {
             Route::Link(link) => link,
-            Route::Udp => return false,
-            Route::Later | Route::None => {
+            Route::Udp => return None,
+            Route::Later => return Some(SendResult::Stalled),
+            Route::None => {
                 self.driver_counters.tx_errors += 1;
-                return true;
+                return Some(SendResult::Consumed(1));
             }
         };
         if !self.is_interface_up {
             self.driver_counters.tx_errors += 1;
-            return true;
+            return Some(SendResult::Consumed(1));
         }
         let pushes = push_all(link, now, (traffic_class, true), core::iter::once(datagram));
-        self.driver_counters.tx_ring_full += u64::from(pushes.is_blocked);
         if pushes.sent > 0 {
             self.driver_counters.tx_bytes += datagram.len() as u64;
             if let (Some(capture), Some(socket)) = (&mut self.capture, &self.socket) {
                 capture.packet(socket.address(), self.paths.tx(peer).address, 0, datagram);
             }
         }
-        self.after_push(now, peer, &pushes);
-        true
+        Some(self.after_push(now, peer, &pushes))
     }
 
     fn after_push(&mut self, now: Time, peer: Gid, pushes: &Pushes) -> SendResult {
         self.driver_counters.tx_datagrams += pushes.sent as u64;
         self.driver_counters.tx_shared_memory += pushes.sent as u64;
-        self.driver_counters.tx_ring_full += pushes.dropped as u64;
         if pushes.is_broken {
             // The remaining datagrams go over UDP.
             self.links.close(peer, now);
         }
-        match pushes.sent + pushes.dropped {
-            0 if pushes.is_blocked => SendResult::Blocked,
+        match pushes.sent {
+            0 if pushes.is_full && !pushes.is_broken => SendResult::Stalled,
             count => SendResult::Consumed(count),
         }
     }
@@ -181,6 +175,7 @@ impl Engine {
                 }
             }
             received += from_link;
+            self.links.wake_waiting_sender(index);
             match is_finished {
                 true => self.links.close_incoming(index),
                 false => index += 1,
@@ -193,7 +188,8 @@ impl Engine {
     pub(crate) fn look_at_links(&mut self, now: Time) {
         if now - self.last_link_look >= LINK_INTERVAL {
             self.last_link_look = now;
-            self.links.handle_events(now);
+            let descriptors = self.links.descriptors(now);
+            self.links.handle_events(&readable(&descriptors), now);
         }
     }
 

@@ -1,9 +1,9 @@
 //! The transmit path: from the transport through fault injection and the ICRC to the socket, in as
 //! few system calls as possible. [`shared_memory_io`](super::shared_memory_io) sends to the NICs of
-//! this host.
+//! this host, and [`stalls`](super::stalls) to those whose rings are full.
 
 use mitra_transport::TxBatch;
-use mitra_transport::fault::Verdict;
+use mitra_transport::fault::{TapResult, Verdict};
 use mitra_verbs::{Gid, Time};
 use mitra_wire::{ICRC_LEN, Packet};
 use nix::errno::Errno;
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::Offload;
 use crate::delay_queue::Direction;
 use crate::engine::Engine;
-use crate::shared_memory::Route;
+use crate::engine::stalls::Stalls;
 use crate::udp_socket::{ACK_LEN, MAX_GSO_SEGMENTS, MAX_SENDMMSG, MAX_UDP_PAYLOAD};
 
 /// A run of two datagrams shorter than this, in bytes, is sent as two datagrams, unless the second
@@ -34,8 +34,10 @@ pub(crate) struct TxQueue {
     /// The number of send calls in a row that have reported an ICMP message about an earlier
     /// datagram.
     icmp_errors: u32,
-    /// Whether the next datagram waits for space in a ring.
-    is_link_full: bool,
+    /// What fault injection has decided about the next datagram, if that has met a full ring.
+    pub(super) tap: Option<TapResult>,
+    /// The datagrams of peers whose rings are full.
+    pub(super) stalls: Stalls,
 }
 
 /// The maximum number of send calls that are repeated because they have reported ICMP messages
@@ -49,19 +51,20 @@ impl TxQueue {
             next: 0,
             use_gso: offload == Offload::Auto,
             icmp_errors: 0,
-            is_link_full: false,
+            tap: None,
+            stalls: Stalls::default(),
         }
     }
 
     /// Returns whether a datagram of the batch is not sent. After [`Engine::transmit`], such a
-    /// datagram waits for space in the socket's send buffer, or in a ring.
+    /// datagram waits for space in the socket's send buffer.
     pub(crate) fn is_blocked(&self) -> bool {
         self.next < self.batch.ends.len()
     }
 
-    /// Returns whether the next datagram waits for space in a ring.
-    pub(crate) fn is_blocked_by_link(&self) -> bool {
-        self.is_blocked() && self.is_link_full
+    /// Returns whether datagrams wait for space in a ring.
+    pub(crate) fn is_stalled(&self) -> bool {
+        !self.stalls.is_empty()
     }
 }
 
@@ -69,8 +72,10 @@ pub(super) enum SendResult {
     /// The number of datagrams to remove from the queue, because the kernel has taken them or they
     /// are lost.
     Consumed(usize),
-    /// The socket's send buffer, or the ring, is full.
+    /// The socket's send buffer is full.
     Blocked,
+    /// The ring to the destination is full, or not there yet.
+    Stalled,
 }
 
 impl Engine {
@@ -79,6 +84,7 @@ impl Engine {
         if self.socket.is_none() {
             return;
         }
+        let mut stalled = self.tx_queue.stalls.len();
         loop {
             while self.tx_queue.is_blocked() {
                 let result =
@@ -89,21 +95,28 @@ impl Engine {
                         self.driver_counters.tx_blocked += 1;
                         return;
                     }
+                    SendResult::Stalled => self.stall(now),
                 }
             }
-            self.tx_queue.next = 0;
+            self.end_stall(now);
+            self.tx_queue.batch.clear();
+            (self.tx_queue.next, self.tx_queue.tap) = (0, None);
+            if stalled > 0 {
+                stalled -= 1;
+                self.resume_stalled();
+                continue;
+            }
             if !self.nic.poll_transmit(now, &mut self.memory, &mut self.tx_queue.batch) {
                 return;
             }
+            self.drop_for_stopped_peer();
         }
     }
 
     /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or
     /// a single datagram.
     fn send_next(&mut self, now: Time) -> SendResult {
-        let by_link = self.send_by_link(now);
-        self.tx_queue.is_link_full = matches!(by_link, Some(SendResult::Blocked));
-        if let Some(result) = by_link {
+        if let Some(result) = self.send_by_link(now) {
             return result;
         }
         let Some(socket) = &self.socket else { return SendResult::Blocked };
@@ -191,28 +204,31 @@ impl Engine {
         let start = datagram_start(&self.tx_queue.batch.ends, self.tx_queue.next);
         let end = self.tx_queue.batch.ends[self.tx_queue.next] as usize;
         let (peer, class) = (self.tx_queue.batch.destination, self.tx_queue.batch.traffic_class);
-        self.tx_queue.is_link_full = matches!(self.links.route(peer, now), Route::Later);
-        if self.tx_queue.is_link_full {
-            return SendResult::Blocked;
-        }
         let mut datagram = self.tx_queue.batch.bytes[start..end].to_vec();
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
             debug_assert!(false, "the transport emits well-formed packets");
             return SendResult::Consumed(1);
         };
-        let tap = self.faults.transmit(&packet);
+        let mut tap = self.tx_queue.tap.take().unwrap_or_else(|| self.faults.transmit(&packet));
+        let flip = if let Verdict::Corrupt(bit) = tap.verdict { Some(bit) } else { None };
         match tap.verdict {
-            Verdict::Pass => self.send_one(now, peer, class, &mut datagram, None),
+            Verdict::Pass | Verdict::Corrupt(_) | Verdict::Duplicate => {
+                if !self.send_one(now, peer, class, &mut datagram, flip) {
+                    self.tx_queue.tap = Some(tap);
+                    return SendResult::Stalled;
+                }
+                self.driver_counters.fault_corrupted += u64::from(flip.is_some());
+                if tap.verdict == Verdict::Duplicate {
+                    self.driver_counters.fault_duplicated += 1;
+                    if !self.send_one(now, peer, class, &mut datagram, None) {
+                        // The first copy is sent.
+                        tap.verdict = Verdict::Pass;
+                        self.tx_queue.tap = Some(tap);
+                        return SendResult::Stalled;
+                    }
+                }
+            }
             Verdict::Drop => self.driver_counters.fault_dropped += 1,
-            Verdict::Corrupt(bit) => {
-                self.driver_counters.fault_corrupted += 1;
-                self.send_one(now, peer, class, &mut datagram, Some(bit));
-            }
-            Verdict::Duplicate => {
-                self.driver_counters.fault_duplicated += 1;
-                self.send_one(now, peer, class, &mut datagram, None);
-                self.send_one(now, peer, class, &mut datagram, None);
-            }
             Verdict::Delay(by) => {
                 match self.delay_queue.push(now + by, Direction::Transmit(class), peer, &datagram) {
                     true => self.driver_counters.fault_delayed += 1,
@@ -225,7 +241,8 @@ impl Engine {
     }
 
     /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the
-    /// socket does not take the datagram, the datagram is lost.
+    /// socket does not take the datagram, the datagram is lost. Returns false if it met a full
+    /// ring, and is still to be sent.
     pub(crate) fn send_one(
         &mut self,
         now: Time,
@@ -233,21 +250,23 @@ impl Engine {
         traffic_class: u8,
         datagram: &mut [u8],
         flip: Option<u32>,
-    ) {
+    ) -> bool {
         self.paths.tx(peer).icrc.seal(datagram, 0);
         if let Some(bit) = flip {
             flip_bit(datagram, bit);
         }
-        if self.send_one_by_link(now, peer, traffic_class, datagram) {
-            return;
+        match self.send_one_by_link(now, peer, traffic_class, datagram) {
+            None => {}
+            Some(SendResult::Stalled) => return false,
+            Some(SendResult::Consumed(_) | SendResult::Blocked) => return true,
         }
-        let Some(socket) = &self.socket else { return };
+        let Some(socket) = &self.socket else { return true };
         socket.set_traffic_class(traffic_class);
         let path = self.paths.tx(peer);
         let mut sent = socket.send(datagram, &path.socket_address);
         let (local, address, socket_address) = (socket.address(), path.address, path.socket_address);
         while sent.is_err_and(|error| error != Errno::EAGAIN) && self.is_about_earlier_datagram() {
-            let Some(socket) = &self.socket else { return };
+            let Some(socket) = &self.socket else { return true };
             sent = socket.send(datagram, &socket_address);
         }
         match sent {
@@ -260,6 +279,7 @@ impl Engine {
             }
             Err(_) => self.driver_counters.tx_errors += 1,
         }
+        true
     }
 }
 

@@ -1,5 +1,6 @@
 //! A NIC whose peers of the same user are hostile.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use mitra_verbs::{Gid, Provider};
 
-use super::memory::MappedRing;
-use super::rendezvous::{self, Connection};
+use super::memory::{MappedRing, NewRing};
+use super::rendezvous::{self, Connection, Found, Secret};
 use super::ring::{Record, RingMemory, Sender};
-use super::{MAX_ARRIVING, MAX_LINKS, RING};
+use super::{MAX_ARRIVING_OF_PROCESS, MAX_LINKS, RING};
 use crate::{Config, Links, SoftNic};
 
 struct Nic {
@@ -32,6 +33,10 @@ impl Nic {
         self.nic.shared().lock().unwrap().links.incoming_count()
     }
 
+    fn accepted(&self) -> u64 {
+        self.counter("rx_links")
+    }
+
     fn arriving(&self) -> usize {
         self.nic.shared().lock().unwrap().links.arriving.len()
     }
@@ -45,33 +50,69 @@ impl Nic {
     }
 }
 
-/// A NIC of another address, without a progress thread: a listener, as the proof of the address.
+/// A NIC of another address, without a progress thread.
 struct Peer {
     gid: Gid,
-    _listener: OwnedFd,
+    listener: OwnedFd,
+    /// The NIC's connection, and its secret.
+    proof: RefCell<Option<(Connection, Secret)>>,
 }
 
 impl Peer {
     fn new(last: u8) -> Peer {
         let process = std::process::id().to_be_bytes();
         let gid = Gid::from(IpAddr::from([127, 255, process[3], last]));
-        Peer { gid, _listener: rendezvous::listen(gid).unwrap() }
+        Peer { gid, listener: rendezvous::listen(gid).unwrap(), proof: RefCell::default() }
     }
 
+    /// Makes a link, and proves its address.
     fn link(&self, nic: &Nic) -> (Connection, MappedRing) {
-        let connection = Connection::open(nic.gid).unwrap();
-        let ring = MappedRing::create(RING).unwrap();
-        connection.send_hello(self.gid, &ring).unwrap();
+        let (connection, ring) = self.unproved_link(nic, RING);
+        connection.send_proof(self.secret(nic)).unwrap();
         (connection, ring)
     }
+
+    fn unproved_link(&self, nic: &Nic, size: usize) -> (Connection, MappedRing) {
+        let connection = Connection::open(nic.gid).unwrap();
+        let NewRing { ring, file, .. } = MappedRing::create(size, size).unwrap();
+        connection.send_hello(self.gid, Secret::new().unwrap(), &file).unwrap();
+        (connection, ring)
+    }
+
+    /// Returns the secret that the NIC has told this peer.
+    fn secret(&self, nic: &Nic) -> Secret {
+        let mut proof = self.proof.borrow_mut();
+        if let Some((_, secret)) = &*proof {
+            return *secret;
+        }
+        let accepted = RefCell::new(None);
+        nic.wait("the NIC connects", |_| {
+            accepted.replace(rendezvous::accept(&self.listener).unwrap());
+            accepted.borrow().is_some()
+        });
+        let connection = accepted.into_inner().unwrap();
+        let hello = RefCell::new(Found::Nothing);
+        nic.wait("the hello", |_| {
+            hello.replace(connection.receive_hello());
+            !matches!(*hello.borrow(), Found::Nothing)
+        });
+        let Found::Some(hello) = hello.into_inner() else { panic!("the NIC closes the connection") };
+        *proof = Some((connection, hello.secret));
+        hello.secret
+    }
+}
+
+fn is_closed(connection: &Connection) -> bool {
+    matches!(connection.receive(), Found::Closed)
 }
 
 #[test]
 fn silent_connections_are_bounded() {
     let nic = Nic::open();
-    let connections: Vec<_> = (0..3 * MAX_ARRIVING).filter_map(|_| Connection::open(nic.gid).ok()).collect();
-    assert!(connections.len() > MAX_ARRIVING);
-    nic.wait("connections are accepted", |nic| nic.arriving() == MAX_ARRIVING);
+    let connections: Vec<_> =
+        (0..3 * MAX_ARRIVING_OF_PROCESS).filter_map(|_| Connection::open(nic.gid).ok()).collect();
+    assert!(connections.len() > MAX_ARRIVING_OF_PROCESS);
+    nic.wait("connections are accepted", |nic| nic.arriving() == MAX_ARRIVING_OF_PROCESS);
     let peer = Peer::new(1);
     let _link = peer.link(&nic);
     nic.wait("a link among them", |nic| nic.incoming() == 1);
@@ -88,8 +129,8 @@ fn links_are_bounded() {
         links.push(peer.link(&nic));
         nic.wait("a link", |nic| nic.incoming() == count);
     }
-    let (refused, _ring) = peers[0].link(&nic);
-    nic.wait("the link is refused", |_| !refused.take_wake_ups());
+    let (refused, _ring) = peers[0].unproved_link(&nic, RING);
+    nic.wait("the link is refused", |_| is_closed(&refused));
     assert_eq!(nic.incoming(), MAX_LINKS);
     drop(links);
     nic.wait("the links are removed", |nic| nic.incoming() == 0);
@@ -115,24 +156,56 @@ fn link_replaces_the_earlier_one_of_its_peer() {
 
 /// The ring names an address under which nobody listens.
 #[test]
-fn link_without_proof_of_its_address_is_refused() {
+fn link_of_an_address_without_a_listener_is_refused() {
     let nic = Nic::open();
-    let peer = Peer::new(3);
-    let gid = peer.gid;
-    drop(peer);
+    let Peer { gid, listener, .. } = Peer::new(3);
+    drop(listener);
     let connection = Connection::open(nic.gid).unwrap();
-    connection.send_hello(gid, &MappedRing::create(RING).unwrap()).unwrap();
-    nic.wait("the link is refused", |_| !connection.take_wake_ups());
+    let NewRing { file, .. } = MappedRing::create(RING, RING).unwrap();
+    connection.send_hello(gid, Secret::new().unwrap(), &file).unwrap();
+    nic.wait("the link is refused", |_| is_closed(&connection));
     assert_eq!(nic.incoming(), 0);
+}
+
+/// Who states the address of another process does not learn the secret that the NIC tells it.
+#[test]
+fn link_without_the_secret_of_its_address_is_refused() {
+    let nic = Nic::open();
+    let owner = Peer::new(9);
+    let (_own, _ring) = owner.link(&nic);
+    nic.wait("the link of the owner", |nic| nic.incoming() == 1);
+    let impostor = Peer { gid: owner.gid, listener: owner.listener.try_clone().unwrap(), ..Peer::new(10) };
+    let (connection, ring) = impostor.unproved_link(&nic, RING);
+    connection.wake_peer().unwrap();
+    connection.send_proof(Secret::new().unwrap()).unwrap();
+    // The owner links again. Its proof arrives behind that of the impostor.
+    let (_again, again) = owner.link(&nic);
+    nic.wait("the next link of the owner", |nic| nic.accepted() == 2);
+    assert!(Sender::new(again).is_accepted() && !Sender::new(ring).is_accepted());
+}
+
+/// One process states the same address again and again. The NIC keeps one link, which waits for its
+/// proof, and opens no ring.
+#[test]
+fn unproved_links_of_a_process_are_bounded() {
+    let nic = Nic::open();
+    let peer = Peer::new(11);
+    let links: Vec<_> = (0..40).map(|_| peer.unproved_link(&nic, RING)).collect();
+    // The order in which the hellos arrive is not that of the links.
+    let open = || links.iter().filter(|(connection, _)| !is_closed(connection)).collect::<Vec<_>>();
+    nic.wait("the other links are closed", |_| open().len() == 1);
+    open()[0].0.send_proof(peer.secret(&nic)).unwrap();
+    nic.wait("the link", |nic| nic.incoming() == 1);
+    assert_eq!(nic.accepted(), 1);
 }
 
 #[test]
 fn ring_of_another_size_is_refused() {
     let nic = Nic::open();
     let peer = Peer::new(4);
-    let connection = Connection::open(nic.gid).unwrap();
-    connection.send_hello(peer.gid, &MappedRing::create(RING / 2).unwrap()).unwrap();
-    nic.wait("the link is refused", |_| !connection.take_wake_ups());
+    let (connection, _ring) = peer.unproved_link(&nic, RING / 2);
+    connection.send_proof(peer.secret(&nic)).unwrap();
+    nic.wait("the link is refused", |_| is_closed(&connection));
     assert_eq!(nic.incoming(), 0);
 }
 

@@ -1,33 +1,100 @@
 //! Two ends of a ring map one memfd.
 
-use super::memory::MappedRing;
-use super::ring::{Receiver, Record, Sender, ring_size};
+use std::os::fd::OwnedFd;
+
+use super::memory::{MappedRing, NewRing};
+use super::ring::{Receiver, Record, RingMemory, Sender, limit_within, ring_size};
 
 const MAX_LEN: usize = 300;
+const PAGE: usize = 4096;
 
 fn record(len: usize) -> Record {
     Record { len, traffic_class: len as u8, is_sealed: len.is_multiple_of(3) }
 }
 
+/// Returns the bytes of the pages that a memfd has.
+fn allocated(file: &OwnedFd) -> usize {
+    rustix::fs::fstat(file).unwrap().st_blocks as usize * 512
+}
+
 #[test]
 fn memory_is_mapped_twice_and_checked() {
     const SIZE: usize = ring_size(4096);
-    let own = MappedRing::create(SIZE).unwrap();
-    let duplicate = |ring: &MappedRing| ring.as_fd().unwrap().try_clone_to_owned().unwrap();
-    let other = MappedRing::open(duplicate(&own), SIZE).unwrap();
-    let (mut sender, mut receiver) = (Sender::new(own), Receiver::new(other, MAX_LEN));
+    let NewRing { ring, file, .. } = MappedRing::create(SIZE, SIZE).unwrap();
+    let other = MappedRing::open(file, SIZE).unwrap();
+    let (mut sender, mut receiver) = (Sender::new(ring), Receiver::new(other, MAX_LEN));
     assert_eq!(sender.push(record(77), &[5; 77]), Ok(true));
     sender.publish();
     let mut out = [0; MAX_LEN];
     assert_eq!(receiver.pop(&mut out), Ok(Some(record(77))));
     assert_eq!(out[..77], [5; 77]);
 
-    let ring = MappedRing::create(SIZE).unwrap();
-    assert!(MappedRing::open(duplicate(&ring), 2 * SIZE).is_err(), "the file is too short");
+    let NewRing { file, .. } = MappedRing::create(SIZE, SIZE).unwrap();
+    assert!(MappedRing::open(file, 2 * SIZE).is_err(), "the file is too short");
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let unsealed = rustix::fs::memfd_create("unsealed", flags).unwrap();
     rustix::fs::ftruncate(&unsealed, SIZE as u64).unwrap();
     assert!(MappedRing::open(unsealed, SIZE).is_err(), "the owner may shorten the file");
     let file = std::fs::File::open("/dev/null").unwrap();
     assert!(MappedRing::open(file.into(), SIZE).is_err(), "the file is no memfd");
+}
+
+/// A ring has pages for what it holds, grows when it is full, and gives the pages back, except that
+/// of the header word which the receiver reads next.
+#[test]
+fn pages_follow_the_use_of_the_ring() {
+    const SIZE: usize = ring_size(1 << 20);
+    const FIRST: usize = 2 * PAGE;
+    let NewRing { ring, file, .. } = MappedRing::create(SIZE, FIRST).unwrap();
+    let other = MappedRing::open(file.try_clone().unwrap(), SIZE).unwrap();
+    let (mut sender, mut receiver) = (Sender::new(ring), Receiver::new(other, MAX_LEN));
+    assert!(sender.shrink(limit_within(FIRST)).unwrap().is_some());
+    let mut out = [0; MAX_LEN];
+    // Many times around the pages that it has.
+    for _ in 0..500 {
+        assert_eq!(sender.push(record(MAX_LEN), &[7; MAX_LEN]), Ok(true));
+        sender.publish();
+        assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
+    }
+    assert_eq!(allocated(&file), FIRST);
+    // The receiver reads nothing. The first growth may come too late for this turn of the ring.
+    let mut unread = 0;
+    for pages in [8, 16] {
+        while unread == 0 || !sender.outgrows(MAX_LEN) {
+            match sender.push(record(MAX_LEN), &[8; MAX_LEN]) {
+                Ok(true) => unread += 1,
+                Ok(false) if sender.outgrows(MAX_LEN) => {}
+                full => {
+                    assert_eq!(full, Ok(false));
+                    sender.publish();
+                    for _ in 0..std::mem::take(&mut unread) {
+                        assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
+                    }
+                }
+            }
+        }
+        sender.memory().allocate(FIRST, pages * PAGE).unwrap();
+        sender.grow(limit_within(FIRST + pages * PAGE));
+        assert_eq!(allocated(&file), FIRST + pages * PAGE);
+    }
+    sender.publish();
+    assert!(unread > (FIRST + 8 * PAGE) / 2 / MAX_LEN);
+    assert_eq!(sender.shrink(limit_within(FIRST)), Ok(None), "the receiver has not read all");
+    for _ in 0..unread {
+        assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
+        assert_eq!(out, [8; MAX_LEN]);
+    }
+    let kept = sender.shrink(limit_within(FIRST)).unwrap().unwrap();
+    sender.memory().free(FIRST, kept);
+    let expected = if kept < FIRST { FIRST } else { FIRST + PAGE };
+    assert_eq!(allocated(&file), expected);
+    assert!(receiver.is_empty());
+    for byte in 0..100 {
+        assert_eq!(sender.push(record(MAX_LEN), &[byte; MAX_LEN]), Ok(true));
+        sender.publish();
+        assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
+        assert_eq!(out, [byte; MAX_LEN]);
+    }
+    assert_eq!(allocated(&file), expected);
+    assert_eq!(sender.memory().len(), SIZE);
 }

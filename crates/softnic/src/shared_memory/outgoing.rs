@@ -7,32 +7,31 @@ use std::net::IpAddr;
 use mitra_verbs::{Gid, Time};
 
 use super::RING;
-use super::memory::MappedRing;
-use super::rendezvous::Connection;
-use super::ring::{Broken, Record, Sender};
+use super::memory::{MappedRing, NewRing};
+use super::rendezvous::{Connection, Secret};
+use super::ring::{Broken, Record, Sender, limit_within, ring_size};
 use crate::interfaces::interface_of;
 
-/// A full ring blocks the sender for this long at most. A receiver that takes longer loses
-/// datagrams, because its sender has other peers, too.
-const MAX_BLOCKED: Duration = Duration::from_millis(10);
+/// The bytes of a new ring that have pages, which are those of an idle ring, too. A NIC with the
+/// largest number of links has 2 MiB of such pages.
+const MIN_ALLOCATED: usize = 32 << 10;
+/// The bytes of pages that a full ring gets at once. To zero them takes about 10 µs.
+const GROWTH: usize = 64 << 10;
+/// A ring that was not used for this long gives its pages back.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
 /// A link to another NIC.
 pub(crate) struct OutgoingLink {
     pub(super) peer: Gid,
     pub(super) connection: Connection,
+    /// What only the process that accepts the connection knows.
+    pub(super) secret: Secret,
     sender: Sender<MappedRing>,
+    /// Whether the kernel can add pages to the ring.
+    can_grow: bool,
     is_accepted: bool,
-    /// Since when the ring has been full.
-    full_since: Option<Time>,
-}
-
-/// The result of adding a datagram to a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pushed {
-    Sent,
-    /// The ring is full. The sender tries again.
-    Blocked,
-    /// The ring has been full for too long. The datagram is lost.
-    Dropped,
+    /// When the ring was last used.
+    used_at: Time,
 }
 
 impl OutgoingLink {
@@ -42,23 +41,77 @@ impl OutgoingLink {
         if interface_of(IpAddr::from(peer))?.is_none() {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        let ring = MappedRing::create(RING)?;
-        connection.send_hello(own, &ring)?;
-        let sender = Sender::new(ring);
-        Ok(OutgoingLink { peer, connection, sender, is_accepted: false, full_since: None })
+        let secret = Secret::new()?;
+        let NewRing { ring, file, allocated } = MappedRing::create(RING, MIN_ALLOCATED)?;
+        connection.send_hello(own, secret, &file)?;
+        let mut sender = Sender::new(ring);
+        let can_grow = allocated < RING;
+        if can_grow {
+            // Nobody has used the ring, so this cannot fail.
+            let _ = sender.shrink(limit_within(allocated));
+        }
+        Ok(OutgoingLink {
+            peer,
+            connection,
+            secret,
+            sender,
+            can_grow,
+            is_accepted: false,
+            used_at: Time::ZERO,
+        })
     }
 
-    /// Adds a datagram to the batch.
+    /// Adds a datagram to the batch. Returns false if the ring is full: the receiver wakes this end
+    /// when it has read a datagram.
     ///
     /// # Errors
     /// [`Broken`] if the receiver has damaged the ring.
-    pub(crate) fn push(&mut self, now: Time, record: Record, datagram: &[u8]) -> Result<Pushed, Broken> {
+    pub(crate) fn push(&mut self, now: Time, record: Record, datagram: &[u8]) -> Result<bool, Broken> {
+        self.used_at = now;
         if self.sender.push(record, datagram)? {
-            self.full_since = None;
-            return Ok(Pushed::Sent);
+            return Ok(true);
         }
-        let is_brief = now - *self.full_since.get_or_insert(now) < MAX_BLOCKED;
-        Ok(if is_brief { Pushed::Blocked } else { Pushed::Dropped })
+        self.push_to_full(record, datagram)
+    }
+
+    #[cold]
+    fn push_to_full(&mut self, record: Record, datagram: &[u8]) -> Result<bool, Broken> {
+        while self.sender.outgrows(datagram.len()) {
+            self.grow();
+            if self.sender.push(record, datagram)? {
+                return Ok(true);
+            }
+        }
+        self.sender.begin_wait();
+        self.sender.push(record, datagram)
+    }
+
+    /// Adds pages to the ring, until it has all, or no memory is left.
+    fn grow(&mut self) {
+        // The pages in front hold the header word behind the last record, too.
+        let from = ring_size(self.sender.limit());
+        let next = (from + GROWTH).min(RING);
+        if next > from && self.sender.memory().allocate(from, next - from).is_ok() {
+            self.sender.grow(if next == RING { RING - ring_size(0) } else { limit_within(next) });
+        } else {
+            self.sender.fix_limit();
+        }
+    }
+
+    /// Returns when the ring gives pages back unless it is used again. `None` if it has none to
+    /// give.
+    pub(super) fn idle_at(&self) -> Option<Time> {
+        let has_more = self.sender.limit() > limit_within(MIN_ALLOCATED) || self.sender.is_fixed();
+        (self.can_grow && has_more).then_some(self.used_at + IDLE_AFTER)
+    }
+
+    /// Gives pages back if the receiver has read all.
+    pub(super) fn release(&mut self, now: Time) {
+        match self.sender.shrink(limit_within(MIN_ALLOCATED)) {
+            Ok(Some(kept)) => self.sender.memory().free(MIN_ALLOCATED, kept),
+            // A later push finds the damage.
+            Ok(None) | Err(Broken) => self.used_at = now,
+        }
     }
 
     /// Makes the batch visible to the receiver, and wakes it if it sleeps.

@@ -2,18 +2,21 @@
 //! in one network namespace, as its IP addresses do.
 //!
 //! A NIC listens under its address. A NIC that wants to send connects there, and passes the memfd
-//! of a ring with its own address. From then on it wakes the receiver by sending a byte. The
-//! connection closes when either process ends.
+//! of a ring with its own address and a secret. From then on it wakes the receiver by sending a
+//! byte, as the receiver wakes it. The connection closes when either process ends.
 //!
 //! A connection is used between processes of one user only. The process that connects must be the
-//! one that listens under the address that it states.
+//! one that listens under the address that it states: the receiver connects there with a secret of
+//! its own, which the other process returns over the first connection. Process identifiers would
+//! prove nothing between two containers, which have process identifier namespaces of their own.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use mitra_verbs::Gid;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
 use rustix::net::{
@@ -21,23 +24,55 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::memory::MappedRing;
-
 /// The first bytes of a hello. The last is the version of the ring's format.
-const MAGIC: [u8; 4] = *b"MSR\x01";
-/// A hello: [`MAGIC`] and the address of the sender.
-const HELLO_LEN: usize = MAGIC.len() + 16;
+const MAGIC: [u8; 4] = *b"MSR\x02";
+/// A hello: [`MAGIC`], the address of the sender, and its secret.
+const HELLO_LEN: usize = MAGIC.len() + 16 + SECRET_LEN;
+const SECRET_LEN: usize = 16;
 /// The largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 256;
 
+/// The identifier of users that a user namespace does not map, unless an administrator has changed
+/// it.
+const OVERFLOW_USER: u32 = 65534;
+
 /// The largest number of connections of other users that one call closes.
 const MAX_REFUSALS: u32 = 64;
-/// The bytes that one call takes from a connection. A correct peer sends one before it waits.
-const MAX_WAKE_UPS: u32 = 64;
-
-/// The process at the other end of a connection.
+/// The process at the other end of a connection. All processes of other process identifier
+/// namespaces have the number 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process(i32);
+
+/// What a NIC tells only the process that listens under a peer's address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Secret([u8; SECRET_LEN]);
+
+impl Secret {
+    /// # Errors
+    /// The system has no random bytes.
+    pub(crate) fn new() -> io::Result<Secret> {
+        let mut bytes = [0; SECRET_LEN];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(Secret(bytes))
+    }
+}
+
+/// What a connection passes to a receiver.
+pub(crate) struct Hello {
+    /// The address that the sender states.
+    pub(crate) peer: Gid,
+    pub(crate) secret: Secret,
+    /// The memfd of the ring.
+    pub(crate) memory: OwnedFd,
+}
+
+/// A message of the other end, after the hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    WakeUp,
+    /// The secret of this end.
+    Proof(Secret),
+}
 
 /// One end of a connection.
 pub(crate) struct Connection {
@@ -99,6 +134,16 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<Connection>> {
     Ok(None)
 }
 
+/// Returns the descriptors that are readable now.
+pub(crate) fn readable(descriptors: &[Arc<OwnedFd>]) -> Vec<Arc<OwnedFd>> {
+    let mut polled: Vec<_> =
+        descriptors.iter().map(|descriptor| PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)).collect();
+    // After an error, the next look finds the events.
+    let _ = poll(&mut polled, PollTimeout::ZERO);
+    let found = polled.iter().zip(descriptors).filter(|(polled, _)| polled.any().unwrap_or(false));
+    found.map(|(_, descriptor)| Arc::clone(descriptor)).collect()
+}
+
 impl Connection {
     /// Connects to the NIC at an address.
     ///
@@ -113,8 +158,8 @@ impl Connection {
 
     fn of_same_user(socket: OwnedFd) -> io::Result<Connection> {
         let peer = getsockopt(&socket, PeerCredentials)?;
-        // A process of another process identifier namespace has the identifier 0.
-        if peer.uid() != rustix::process::geteuid().as_raw() || peer.pid() <= 0 {
+        let own = rustix::process::geteuid().as_raw();
+        if peer.uid() != own || is_ambiguous(own) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(Connection { socket: Arc::new(socket), peer: Process(peer.pid()) })
@@ -126,26 +171,28 @@ impl Connection {
         Arc::clone(&self.socket)
     }
 
-    /// Passes a ring to the other end, in the name of the NIC at `own`.
+    /// Returns whether a descriptor is that of the connection.
+    pub(crate) fn has_descriptor(&self, descriptor: &Arc<OwnedFd>) -> bool {
+        Arc::ptr_eq(&self.socket, descriptor)
+    }
+
+    /// Passes the memfd of a ring to the other end, in the name of the NIC at `own`.
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn send_hello(&self, own: Gid, ring: &MappedRing) -> io::Result<()> {
-        let Some(memory) = ring.as_fd() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut hello = [0; HELLO_LEN];
-        hello[..MAGIC.len()].copy_from_slice(&MAGIC);
-        hello[MAGIC.len()..].copy_from_slice(&own.0);
+    pub(crate) fn send_hello(&self, own: Gid, secret: Secret, memory: &OwnedFd) -> io::Result<()> {
+        let hello = [&MAGIC[..], &own.0, &secret.0].concat();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [memory];
+        let descriptors = [memory.as_fd()];
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg(&self.socket, &[IoSlice::new(&hello)], &mut control, flags)?;
         Ok(())
     }
 
-    /// Receives the address of the connecting NIC, and the memfd of its ring.
-    pub(crate) fn receive_hello(&self) -> Found<(Gid, OwnedFd)> {
+    /// Receives a hello.
+    pub(crate) fn receive_hello(&self) -> Found<Hello> {
         let mut hello = [0; HELLO_LEN + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -161,11 +208,25 @@ impl Connection {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         });
-        let address = hello[..len].strip_prefix(&MAGIC).and_then(|rest| <[u8; 16]>::try_from(rest).ok());
-        match (address, memory) {
-            (Some(address), Some(memory)) => Found::Some((Gid(address), memory)),
-            _ => Found::Closed,
+        let (Some(memory), HELLO_LEN) = (memory, len) else { return Found::Closed };
+        let Some((address, rest)) =
+            hello[..len].strip_prefix(&MAGIC).and_then(|rest| rest.split_first_chunk())
+        else {
+            return Found::Closed;
+        };
+        match <[u8; SECRET_LEN]>::try_from(rest) {
+            Ok(secret) => Found::Some(Hello { peer: Gid(*address), secret: Secret(secret), memory }),
+            Err(_) => Found::Closed,
         }
+    }
+
+    /// Returns the secret of the other end to it, as the proof that this process received it.
+    ///
+    /// # Errors
+    /// The connection is closed, or full.
+    pub(crate) fn send_proof(&self, secret: Secret) -> io::Result<()> {
+        rustix::net::send(&self.socket, &secret.0, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        Ok(())
     }
 
     /// Wakes the other end.
@@ -180,31 +241,48 @@ impl Connection {
         }
     }
 
-    /// Returns whether the other end has the connection open.
-    pub(crate) fn is_open(&self) -> bool {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match rustix::net::recv(&self.socket, &mut [0; 1][..], flags) {
-            Ok((len, _)) => len > 0,
-            Err(error) => matches!(error, Errno::AGAIN | Errno::INTR),
-        }
-    }
-
     /// Closes the connection at both ends, also while another thread sleeps on it.
     pub(crate) fn shut_down(&self) {
         // An error means that the connection is closed already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Takes the wake-ups since the last call. Returns whether the connection is open.
-    pub(crate) fn take_wake_ups(&self) -> bool {
-        let mut bytes = [0; 8];
-        for _ in 0..MAX_WAKE_UPS {
-            match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return false,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return error == Errno::AGAIN,
-            }
+    /// Receives the next message. A descriptor with further messages stays readable.
+    pub(crate) fn receive(&self) -> Found<Message> {
+        let mut bytes = [0; SECRET_LEN];
+        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Found::Closed,
+            Ok((SECRET_LEN, _)) => Found::Some(Message::Proof(Secret(bytes))),
+            Ok(_) => Found::Some(Message::WakeUp),
+            Err(Errno::AGAIN | Errno::INTR) => Found::Nothing,
+            Err(_) => Found::Closed,
         }
-        true
+    }
+}
+
+/// Returns whether a user of this identifier may be another one. The system shows each user that
+/// the user namespace of this process does not map by one identifier.
+fn is_ambiguous(user: u32) -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW_USER);
+    user == overflow && !maps_all_users(&read("/proc/self/uid_map"))
+}
+
+/// Returns whether a user namespace maps all identifiers to themselves, as the initial one does
+/// (`user_namespaces(7)`).
+fn maps_all_users(uid_map: &str) -> bool {
+    uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_initial_user_namespace_maps_all_users() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        for map in ["", "0 1000 1\n", "65534 65534 1\n", "0 0 65536\n65536 65536 4294901759\n"] {
+            assert!(!maps_all_users(map), "{map}");
+        }
     }
 }

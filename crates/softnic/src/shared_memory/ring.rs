@@ -5,6 +5,9 @@
 //! zeroes the header word behind it, so the receiver never reads an old word. The records of a
 //! batch become visible together, when the sender writes the header word of the first.
 //!
+//! The sender decides how much of the memory the records use: it may skip to the start of the ring
+//! at any record, so the memory behind its limit needs no pages.
+//!
 //! Neither end trusts the other. The receiver copies a datagram before anyone reads it, and checks
 //! every header. The sender checks the receiver's position. An end that finds an impossible value
 //! closes the link ([`Broken`]).
@@ -15,6 +18,8 @@ const HEAD: usize = 0;
 const SLEEPS: usize = 64;
 /// Offset of a word that is not 0 once the receiver has accepted the ring.
 const ACCEPTED: usize = 72;
+/// Offset of a word that is not 0 while the sender waits for room.
+const WAITS: usize = 80;
 /// Offset of the records. What the receiver writes often has a cache line of its own.
 const RECORDS: usize = 128;
 /// Records begin at cache lines, so an end that writes a record does not share a line with the end
@@ -61,6 +66,12 @@ pub(crate) trait RingMemory {
 /// The bytes of memory for a ring with room for `records` bytes of records, a power of two.
 pub(crate) const fn ring_size(records: usize) -> usize {
     RECORDS + records
+}
+
+/// Returns the largest limit of a sender whose records, and the header word behind them, lie in the
+/// first `len` bytes of the memory.
+pub(crate) const fn limit_within(len: usize) -> usize {
+    len - RECORDS - ALIGNMENT as usize
 }
 
 /// The other end wrote a value that no correct end writes.
@@ -121,35 +132,113 @@ pub(crate) struct Sender<M> {
     tail: u64,
     /// The receiver's position when the sender last read it.
     head: u64,
+    /// The bytes of records, from the start of the ring, that the sender uses.
+    limit: u64,
+    /// Whether the limit stays even if the ring becomes full.
+    is_fixed: bool,
     /// The offset and the header word of the first record that is not visible yet.
     first: Option<(usize, u64)>,
 }
 
 impl<M: RingMemory> Sender<M> {
-    /// Makes the sending end of a ring, whose memory is zero.
+    /// Makes the sending end of a ring, whose memory is zero. The sender uses all of it.
     pub(crate) fn new(memory: M) -> Sender<M> {
-        Sender { geometry: Geometry::new(&memory), memory, tail: 0, head: 0, first: None }
+        let geometry = Geometry::new(&memory);
+        Sender { limit: geometry.size, is_fixed: true, geometry, memory, tail: 0, head: 0, first: None }
     }
 
-    /// Adds a record to the batch. Returns false if the ring has no room for it.
+    pub(crate) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns the bytes of records that the sender uses, from the start of the ring.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit as usize
+    }
+
+    /// Lets records use the first `limit` bytes, a multiple of [`ALIGNMENT`], or the whole ring.
+    pub(crate) fn grow(&mut self, limit: usize) {
+        debug_assert!(limit as u64 >= self.limit && (limit as u64).is_multiple_of(ALIGNMENT));
+        self.limit = (limit as u64).min(self.geometry.size);
+    }
+
+    /// Returns whether the limit stays as it is even if the ring becomes full.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.is_fixed
+    }
+
+    /// Keeps the limit as it is, because the sender cannot grow.
+    pub(crate) fn fix_limit(&mut self) {
+        self.is_fixed = true;
+    }
+
+    /// Lets later records use the first `limit` bytes only, if the receiver has read all, and asks
+    /// for more when they are too few ([`Self::outgrows`]). Returns the offset of the header word
+    /// that the receiver reads next. Of the memory behind the limit, both ends access only this
+    /// word, the next one, and the header word behind the limit.
+    ///
+    /// # Errors
+    /// [`Broken`] if the receiver's position is impossible.
+    pub(crate) fn shrink(&mut self, limit: usize) -> Result<Option<usize>, Broken> {
+        self.read_head()?;
+        if self.first.is_some() || self.head != self.tail {
+            return Ok(None);
+        }
+        (self.limit, self.is_fixed) = (limit as u64, false);
+        Ok(Some(self.geometry.offset(self.tail)))
+    }
+
+    /// Returns whether the sender needs a greater limit for a datagram of `len` bytes. It would
+    /// have to continue at the start of the ring, and the receiver has more than half of the bytes
+    /// in front of the limit to read. Behind the start, a greater limit would be of no use.
+    pub(crate) fn outgrows(&self, len: usize) -> bool {
+        let size = record_size(len);
+        let is_behind = self.tail.wrapping_sub(self.head) > self.limit / 2;
+        !self.is_fixed && self.is_beyond_limit(size) && (is_behind || size > self.limit)
+    }
+
+    /// Returns whether the next record does not fit in front of the limit.
+    fn is_beyond_limit(&self, size: u64) -> bool {
+        self.geometry.size - self.geometry.until_end(self.tail) + size > self.limit
+    }
+
+    /// Reads the receiver's position.
+    fn read_head(&mut self) -> Result<(), Broken> {
+        let head = self.memory.load(HEAD);
+        let (used, passed) = (self.tail.wrapping_sub(head), head.wrapping_sub(self.head));
+        if used > self.geometry.size || passed > self.geometry.size || !head.is_multiple_of(ALIGNMENT) {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Adds a record to the batch. Returns false if the ring has no room for it, or outgrows its
+    /// limit.
     ///
     /// # Errors
     /// [`Broken`] if the receiver's position is impossible.
     pub(crate) fn push(&mut self, record: Record, datagram: &[u8]) -> Result<bool, Broken> {
         debug_assert!(record.len == datagram.len() && record.len as u64 <= LENGTH);
         let size = record_size(datagram.len());
-        let until_end = self.geometry.until_end(self.tail);
-        let skipped = if size > until_end { until_end } else { 0 };
+        if size > self.limit {
+            return Ok(false);
+        }
+        let mut skipped = 0;
+        if self.is_beyond_limit(size) {
+            if !self.is_fixed {
+                self.read_head()?;
+                if self.outgrows(datagram.len()) {
+                    return Ok(false);
+                }
+            }
+            skipped = self.geometry.until_end(self.tail);
+        }
         // The header word behind the record is zeroed, so it must not hold a record either.
         let needed = skipped + size + ALIGNMENT;
         if self.tail.wrapping_sub(self.head) + needed > self.geometry.size {
-            let head = self.memory.load(HEAD);
-            let (used, passed) = (self.tail.wrapping_sub(head), head.wrapping_sub(self.head));
-            if used > self.geometry.size || passed > self.geometry.size || !head.is_multiple_of(ALIGNMENT) {
-                return Err(Broken);
-            }
-            self.head = head;
-            if used + needed > self.geometry.size {
+            self.read_head()?;
+            if self.tail.wrapping_sub(self.head) + needed > self.geometry.size {
                 return Ok(false);
             }
         }
@@ -179,6 +268,15 @@ impl<M: RingMemory> Sender<M> {
     /// Returns whether the receiver has accepted the ring.
     pub(crate) fn is_accepted(&self) -> bool {
         self.memory.load(ACCEPTED) != 0
+    }
+
+    /// Asks the receiver to wake this end when it has read a record. This end tries again to push
+    /// afterwards, because the receiver may have read one before.
+    pub(crate) fn begin_wait(&self) {
+        if self.memory.load(WAITS) == 0 {
+            self.memory.store(WAITS, 1);
+        }
+        self.memory.fence();
     }
 
     /// Makes the batch visible. Returns whether the receiver sleeps, and must be woken.
@@ -252,6 +350,16 @@ impl<M: RingMemory> Receiver<M> {
         self.head = self.head.wrapping_add(size);
         self.memory.store(HEAD, self.head);
         Ok(Some(Record { len, traffic_class: (word >> CLASS_SHIFT) as u8, is_sealed: word & SEALED != 0 }))
+    }
+
+    /// Returns whether the sender waits for room, and must be woken. A receiver that has read
+    /// records may miss a request of this moment, and sees it at the next call, or when it has
+    /// announced that it sleeps.
+    pub(crate) fn take_wait(&self) -> bool {
+        self.memory.load(WAITS) != 0 && {
+            self.memory.store(WAITS, 0);
+            true
+        }
     }
 
     /// Announces that this end sleeps. Returns false if a record waits: this end must not sleep

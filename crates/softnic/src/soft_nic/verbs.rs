@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use mitra_os_util::random::random_u64;
 use mitra_transport::IpPath;
@@ -192,6 +193,11 @@ impl Provider for SoftNic {
             self.shared.wake();
         }
         self.shared.wake_if_due(&mut engine);
+        if count == 0 && engine.tx_queue.is_stalled() {
+            // The receiver of a full ring may need this processor.
+            drop(engine);
+            thread::yield_now();
+        }
         Ok(count)
     }
 

@@ -1,9 +1,11 @@
 //! Links through shared memory between the NICs of this host.
 
-use std::os::fd::AsRawFd;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use mitra_softnic::{Config, Links};
+use mitra_softnic::{Config, Links, SoftNic, random_loopback_address};
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
@@ -113,16 +115,35 @@ fn sleeping_nics_are_woken() {
     assert_eq!(a.counter("retransmitted_packets"), 0);
 }
 
+/// Listens under the name of the links of a NIC at an address.
+fn take_name(address: IpAddr) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    let name = [b"mitra-softnic/".as_slice(), &Gid::from(address).0].concat();
+    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name).unwrap()).unwrap();
+    listen(&listener, Backlog::new(8).unwrap()).unwrap();
+    listener
+}
+
+/// Any user may take the name of a NIC's links before the NIC opens. The NIC says so.
+#[test]
+fn nic_whose_name_is_taken_says_so() {
+    let address = random_loopback_address().unwrap();
+    let _taken = take_name(address);
+    let at = |links| Config { address: Some(address), ..with(links) };
+    assert_eq!(open(at(Links::Auto)).link_failure(), Some(ErrorKind::AddrInUse));
+    assert_eq!(open(at(Links::Udp)).link_failure(), None);
+    let error = SoftNic::open(at(Links::SharedMemory)).expect_err("no link can be made");
+    assert!(error.to_string().contains("listening for links through shared memory"), "{error}");
+    assert_eq!(open(with(Links::Auto)).link_failure(), None);
+}
+
 /// Somebody listens under the address of the peer and accepts nothing, as a process that is
 /// stopped.
 #[test]
 fn link_that_nobody_accepts_is_not_used() {
     let (a, b) = (Endpoint::new(open(with(Links::Auto))), Endpoint::new(open(with(Links::Udp))));
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-    let name = [b"mitra-softnic/".as_slice(), &b.gid().0].concat();
-    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name).unwrap()).unwrap();
-    listen(&listener, Backlog::new(8).unwrap()).unwrap();
+    let listener = take_name(b.ip());
     connect(&a, &b, LinkAttr { timeout: 12, ..LinkAttr::default() });
     exchange(&a, &b);
     let connection = accept(listener.as_raw_fd()).unwrap();
