@@ -492,3 +492,18 @@ fn tpcc_stays_consistent_through_failures() {
     assert!(is_positive(row(&report, "exact/throughput"), "median"));
     assert!(is_positive(row(&report, "exact/latency/new_order"), "ratio"));
 }
+
+#[test]
+fn links_measures_memory_and_streams_to_a_stopped_receiver() {
+    let report = json(&["links", "--peers", "2", "--qps", "4", "--blocks", "1", "--block-ms", "100"]);
+    assert_eq!(report["name"], "links");
+    for name in ["link/first", "link/used", "link/idle", "stream/shm", "stream/udp", "stream/shm/busy"] {
+        assert!(is_positive(row(&report, name), "median"), "{name}");
+    }
+    let median = |name: &str| row(&report, name)["median"].as_f64().unwrap();
+    assert!(median("link/used") > median("link/idle"), "idle links give memory back");
+    assert_eq!(median("link/descriptors"), 2.0);
+    for name in ["stream/shm/lost", "stream/shm/busy/lost", "stream/shm/again"] {
+        assert_eq!(median(name), 0.0, "{name}");
+    }
+}

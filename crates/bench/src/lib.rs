@@ -11,6 +11,7 @@ mod failover;
 mod failover_trial;
 mod interleave;
 mod latency;
+mod links;
 mod output_file;
 mod peers;
 mod programs;
@@ -52,6 +53,7 @@ pub struct Args {
 enum BenchCommand {
     Consensus(consensus::Args),
     Latency(latency::Args),
+    Links(links::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
     Memory(resident_memory::Args),
@@ -102,6 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = match &args.command {
         BenchCommand::Consensus(args) => consensus::run(args),
         BenchCommand::Latency(args) => latency::run(args),
+        BenchCommand::Links(args) => links::run(args),
         BenchCommand::Bandwidth(args) => bandwidth::run(args),
         BenchCommand::Failover(args) => failover::run(args),
         BenchCommand::Memory(args) => resident_memory::run(args),
@@ -125,6 +128,7 @@ enum Task {
     Latency(block_exchange::Setup),
     Bandwidth(block_exchange::Setup),
     Failover,
+    Links(links::Setup),
     Memory(resident_memory::Setup),
     ManyVqps(varuna::ManyVqpsSetup),
     Tpcc(Box<tpcc::Role>),
@@ -141,6 +145,7 @@ pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
         Task::Latency(setup) => latency::peer(&setup, connection),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
         Task::Failover => failover::peer(connection),
+        Task::Links(setup) => links::peer(&setup, connection),
         Task::Memory(setup) => resident_memory::peer(&setup, connection),
         Task::Tpcc(role) => tpcc::peer(*role, connection),
         Task::ManyVqps(setup) => varuna::many_vqps_peer(&setup, connection),
