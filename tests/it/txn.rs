@@ -51,7 +51,8 @@ fn store_in_memory_processes_is_clean_after_a_rail_has_failed() {
     let (code, ran) = with(&["local", "--seconds", "2"]);
     assert_eq!(code, Some(0), "{ran}");
     assert!(ran["committed"].as_u64() > Some(0) && ran["rolled_back"].is_u64(), "{ran}");
-    assert_eq!(ran["failovers"], 1, "{ran}");
+    // A busy machine may delay a heartbeat for so long that another rail fails over, too.
+    assert!(ran["failovers"].as_u64() >= Some(1), "{ran}");
     assert_eq!(ran["is_full"], false, "{ran}");
     assert!(ran["total"]["found"].is_i64(), "{ran}");
     assert_eq!(ran["total"]["found"], ran["total"]["expected"], "{ran}");
