@@ -418,6 +418,12 @@ impl Qp {
         if responder.only_ack_due() && !(is_ordered && requester.is_next_request_long(&self.attrs)) {
             *responder_first = false;
         }
+        // What was lost with the request may include the acknowledgement of the message that the
+        // request answers.
+        if requester.take_retransmission() && responder.repeat_ack() {
+            *responder_first = true;
+            return false;
+        }
         held
     }
 

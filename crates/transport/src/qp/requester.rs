@@ -92,6 +92,9 @@ pub(crate) struct Requester {
     /// same PSN is a copy, because a responder reports a gap only once.
     sequence_nak_psn: Option<Psn>,
     is_last_signaled: bool,
+    /// Whether packets are about to be sent again because a timer has expired or the peer has
+    /// reported a gap.
+    begins_retransmission: bool,
     /// The position of a request that cannot be sent for a local reason, and the status with which
     /// the request fails when it is at the front.
     local_error: Option<(u64, WcStatus)>,
@@ -118,6 +121,7 @@ impl Requester {
             implied_nak_psn: None,
             sequence_nak_psn: None,
             is_last_signaled: false,
+            begins_retransmission: false,
             local_error: None,
         }
     }
@@ -152,6 +156,11 @@ impl Requester {
     /// both ends.
     pub(crate) fn is_ordered_with_receives(&self, attrs: &QpAttributes) -> bool {
         attrs.init.send_cq == attrs.init.recv_cq && (attrs.init.sq_sig_all || self.is_last_signaled)
+    }
+
+    /// Returns whether the next packets to send are a retransmission, once for each.
+    pub(crate) fn take_retransmission(&mut self) -> bool {
+        core::mem::take(&mut self.begins_retransmission)
     }
 
     /// Returns whether the next request to send has several packets.
@@ -235,6 +244,7 @@ impl Requester {
     fn retransmit(&mut self, attrs: &QpAttributes) -> Result<(), SendFailed> {
         self.use_retry()?;
         self.rewind(attrs);
+        self.begins_retransmission = true;
         Ok(())
     }
 

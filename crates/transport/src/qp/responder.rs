@@ -152,6 +152,17 @@ impl Responder {
         self.acks.flush();
     }
 
+    /// Makes an acknowledgement of everything that was executed due, unless nothing was executed
+    /// that an ACK packet acknowledges. Returns whether an acknowledgement is due.
+    pub(crate) fn repeat_ack(&mut self) -> bool {
+        // An ACK of a PSN that is half the circle back would acknowledge requests to come.
+        let trailing_fetches = self.executed_psns - self.ackable_psns;
+        if self.ackable_psns > 0 && trailing_fetches < u64::from(DUPLICATE_REGION) {
+            self.acks.repeat();
+        }
+        self.acks.is_due()
+    }
+
     pub(crate) fn handle_timeout(&mut self, nic: &SharedState, now: Time) {
         self.acks.handle_timeout(now);
         if self.responses_paused_until.is_some_and(|t| t <= now) {
@@ -388,5 +399,23 @@ pub(crate) fn async_event(code: NakCode, qpn: Qpn) -> AsyncEvent {
         NakCode::RemoteAccess => AsyncEvent::QpAccessError(qpn),
         NakCode::InvalidRequest => AsyncEvent::QpRequestError(qpn),
         _ => AsyncEvent::QpFatal(qpn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// PSNs have 24 bits. Without the limit, the ACK of a SEND that is older than half the circle
+    /// would acknowledge requests that the requester has yet to send.
+    #[test]
+    fn ack_is_not_repeated_after_half_the_circle_of_fetches() {
+        for (fetched, is_repeated) in [(0, true), (DUPLICATE_REGION - 1, true), (DUPLICATE_REGION, false)] {
+            let mut responder = Responder::new(Psn::new(7));
+            assert!(!responder.repeat_ack(), "nothing was executed");
+            responder.ackable_psns = 1;
+            responder.executed_psns = 1 + u64::from(fetched);
+            assert_eq!(responder.repeat_ack(), is_repeated, "{fetched} PSNs");
+        }
     }
 }

@@ -59,6 +59,36 @@ fn duplicate_send_is_not_executed_again() {
     assert_eq!(p.counter(1, "duplicate_requests"), 1);
 }
 
+/// The acknowledgement of a message and the answer to the message are lost together. A program may
+/// expect that its message completes before the answer arrives (`ib_send_lat -e`).
+#[test]
+fn acknowledgement_of_message_precedes_retransmitted_answer() {
+    let mut p = pair();
+    // The message is sent again in vain, and the link comes up before the answer is sent again.
+    let (mut messages, mut is_up) = (0, false);
+    p.set_link(move |from, _| {
+        let passes = is_up || (from == 0 && messages == 0);
+        messages += u32::from(from == 0);
+        is_up |= messages == 2;
+        if passes { LinkAction::Pass } else { LinkAction::Drop }
+    });
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    let answer = RecvWr::new(10, p.sge(0, 0, 8));
+    let qp = p.nodes[0].qp;
+    p.nodes[0].nic.post_recv(qp, &[answer]).unwrap();
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"question")));
+    while p.recv_completions(1).is_empty() {
+        assert!(p.step());
+    }
+    p.post_on(1, &[SendWr::new(2, SendOp::Send, Data::inline(b"answered"))]).unwrap();
+    let mut completions = 0;
+    while p.recv_completions(0).is_empty() {
+        completions += p.send_completions(0).len();
+        assert!(p.step());
+    }
+    assert_eq!((completions, p.counter(0, "retransmitted_packets")), (1, 1));
+}
+
 #[test]
 fn gap_gets_one_nak_and_immediate_retransmission() {
     let mut p = pair_losing_first(0, "RC_RDMA_WRITE_FIRST");

@@ -86,6 +86,12 @@ impl AckScheduler {
         self.make_due();
     }
 
+    /// Makes an acknowledgement due that may have been sent before, and ends a hold.
+    pub(super) fn repeat(&mut self) {
+        self.hold.cancel();
+        self.request_now();
+    }
+
     /// Makes an acknowledgement due, even if no packet asked for an acknowledgement.
     pub(super) fn request_now(&mut self) {
         self.pending = self.pending.max(1);
