@@ -132,6 +132,10 @@ impl ObjectTable {
             AsyncEvent::CommunicationEstablished(qp) => (IBV_EVENT_COMM_EST, self.handles_of(qp)),
             AsyncEvent::LastWqeReached(qp) => (IBV_EVENT_QP_LAST_WQE_REACHED, self.handles_of(qp)),
             AsyncEvent::CqError(id) => {
+                tracing::warn!(
+                    "completion queue {} has overflowed: a completion is lost, and the queue pairs that use the queue fail; poll the queue until it is empty after each event, or create it with more entries",
+                    id.0
+                );
                 let object = self.cqs.get(&id).map(|entry| &entry.object);
                 (IBV_EVENT_CQ_ERR, object.map_or(&[][..], std::slice::from_ref))
             }

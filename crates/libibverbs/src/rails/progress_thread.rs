@@ -2,8 +2,8 @@
 //!
 //! In each round the thread takes part in failovers, exchanges messages about where UD queue pairs
 //! can be reached, posts sends whose region keys have arrived, answers the queries of peers, and
-//! reports events of completion queues, of the port, and of the NIC of rail 0. A round begins when
-//! a NIC reports a completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
+//! reports events of the port and of the NIC of rail 0. A round begins when a NIC reports a
+//! completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -79,11 +79,10 @@ impl ReportedPort {
 /// Waits until the next round is due, and runs it. Returns false if the device is closed.
 fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort) -> bool {
     let failover = &multi_rail.domain().failover;
-    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
-        .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
-        .collect();
+    let channels: Vec<&Arc<dyn CompletionChannel>> =
+        failover.nics().iter().filter_map(|nic| nic.channel.as_ref()).collect();
     let mut ready: Vec<PollFd<'_>> =
-        channels.iter().map(|(_, channel)| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
+        channels.iter().map(|channel| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
     // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));
     let Some(rails) = rails.upgrade() else { return false };
@@ -91,17 +90,10 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     port.update(&rails);
     failover.poll_events();
     let qps = multi_rail.qps();
-    for (rail, channel) in channels {
-        while let Ok(Some(id)) = channel.next_event() {
-            // Only the queues that the program created, which are on rail 0, need a notification
-            // here. All other queues belong to virtual queue pairs, which the loop below polls.
-            if rail == 0
-                && let Some(cq) = rails.objects().cqs.get(&id)
-                && let Some(virtual_cq) = &cq.virtual_cq
-            {
-                virtual_cq.notify();
-            }
-        }
+    for channel in channels {
+        // The events only wake this thread. The loop below polls the queues of all virtual queue
+        // pairs, and the program's queues on rail 0 hold no completions.
+        while let Ok(Some(_)) = channel.next_event() {}
     }
     for qp in &qps {
         qp.make_progress();

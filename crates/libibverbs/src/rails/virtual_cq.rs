@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use mitra_verbs::{Error, Qpn, Result, Wc, WcStatus};
 
-use super::queue_users::{QueueUser, QueueUsers};
+use super::queue_users::QueueUsers;
 use crate::common::event_queue::EventQueue;
 use crate::common::lock::lock;
 
@@ -28,7 +28,8 @@ pub(crate) struct VirtualCq {
     overflowed: AtomicBool,
     /// Reports `IBV_EVENT_CQ_ERR`.
     on_overflow: Box<dyn Fn() + Send + Sync>,
-    /// One of the `ARMED_FOR_…` constants.
+    /// One of the `ARMED_FOR_…` constants. Written only while `ready` is locked, so that an event
+    /// reports a completion that was added after the program armed the queue.
     armed: AtomicU8,
     pub(super) users: QueueUsers,
     /// The queue's completion channel, if it has one and the program has not destroyed the queue.
@@ -75,13 +76,7 @@ impl VirtualCq {
         *lock(&self.channel) = None;
     }
 
-    /// Removes a queue pair that is being destroyed, and its completions.
-    pub(super) fn detach(&self, user: &dyn QueueUser, qpn: Qpn) {
-        self.users.remove(user);
-        self.discard(qpn);
-    }
-
-    /// Removes the completions of a queue pair that is being reset or destroyed.
+    /// Removes the completions of a queue pair that is being reset.
     pub(super) fn discard(&self, qpn: Qpn) {
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
     }
@@ -94,21 +89,25 @@ impl VirtualCq {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Appends a completion, and reports an event if the queue is armed for it. If the queue is
-    /// full or has overflowed, the completion is lost.
+    /// Appends a completion. If the queue is armed for it, reports an event and disarms the queue.
+    /// If the queue is full or has overflowed, the completion is lost.
     pub(super) fn push(&self, wc: Wc) {
-        {
-            let mut ready = lock(&self.ready);
-            let is_full = ready.len() >= self.depth.load(Ordering::Relaxed);
-            if is_full || self.has_overflowed() {
-                drop(ready);
-                return self.overflow();
-            }
-            ready.push_back(wc);
-        }
         let is_solicited_or_failed = wc.solicited || wc.status != WcStatus::Success;
-        if is_solicited_or_failed || self.armed.load(Ordering::Acquire) == ARMED_FOR_ALL {
-            self.notify();
+        let needs = if is_solicited_or_failed { ARMED_FOR_SOLICITED } else { ARMED_FOR_ALL };
+        let mut ready = lock(&self.ready);
+        let is_full = ready.len() >= self.depth.load(Ordering::Relaxed);
+        if is_full || self.has_overflowed() {
+            drop(ready);
+            return self.overflow();
+        }
+        ready.push_back(wc);
+        // The event is reported before the lock is released. Otherwise the program could poll this
+        // completion and arm the queue again, and the event would come for the new request.
+        if self.armed.load(Ordering::Relaxed) >= needs {
+            self.armed.store(ARMED_FOR_NONE, Ordering::Relaxed);
+            if let Some(channel) = &*lock(&self.channel) {
+                channel.events.push(channel.cq_address);
+            }
         }
     }
 
@@ -120,17 +119,8 @@ impl VirtualCq {
         }
     }
 
-    /// Reports an event if the queue is armed, and disarms it.
-    pub(crate) fn notify(&self) {
-        if self.armed.swap(ARMED_FOR_NONE, Ordering::AcqRel) != ARMED_FOR_NONE
-            && let Some(channel) = &*lock(&self.channel)
-        {
-            channel.events.push(channel.cq_address);
-        }
-    }
-
     pub(super) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Acquire) != ARMED_FOR_NONE
+        self.armed.load(Ordering::Relaxed) != ARMED_FOR_NONE
     }
 
     /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic`
@@ -168,8 +158,64 @@ impl VirtualCq {
     pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
         if lock(&self.channel).is_some() {
             let armed = if solicited_only { ARMED_FOR_SOLICITED } else { ARMED_FOR_ALL };
-            self.armed.fetch_max(armed, Ordering::AcqRel);
+            let _ready = lock(&self.ready);
+            self.armed.fetch_max(armed, Ordering::Relaxed);
         }
         self.users.all().iter().try_for_each(|user| user.arm())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use mitra_verbs::WcOpcode;
+
+    use super::*;
+    use crate::common::event_queue::new_event_queue;
+
+    fn queue() -> (Arc<VirtualCq>, Arc<EventQueue<usize>>) {
+        let events = Arc::new(new_event_queue().expect("the process has room for a descriptor"));
+        (VirtualCq::new(1 << 10, Some(Arc::clone(&events)), || {}), events)
+    }
+
+    fn completion(wr_id: u64) -> Wc {
+        Wc::new(wr_id, WcStatus::Success, WcOpcode::Recv, Qpn::new(5))
+    }
+
+    #[test]
+    fn each_request_brings_one_event_for_a_later_completion() {
+        let (cq, events) = queue();
+        cq.push(completion(1));
+        assert!(events.is_empty(), "the queue was not armed");
+        cq.arm(false).expect("no NIC is involved");
+        assert!(events.is_empty(), "the completion is older than the request");
+        cq.push(completion(2));
+        cq.push(completion(3));
+        assert_eq!(events.len(), 1);
+    }
+
+    /// A program that polls one completion for each event, as perftest does, finds every completion
+    /// that it waits for.
+    #[test]
+    fn event_finds_completion_that_was_added_after_the_request() {
+        const ROUNDS: u64 = 20_000;
+        let (cq, events) = queue();
+        let (posted, to_push) = std::sync::mpsc::channel();
+        let pushing = Arc::clone(&cq);
+        let pusher = thread::spawn(move || to_push.iter().for_each(|wr_id| pushing.push(completion(wr_id))));
+        cq.arm(false).expect("no NIC is involved");
+        for wr_id in 0..ROUNDS {
+            posted.send(wr_id).expect("the thread runs");
+            while events.pop().is_none() {
+                thread::yield_now();
+            }
+            cq.arm(false).expect("no NIC is involved");
+            let mut polled = Vec::new();
+            cq.poll(1, &mut polled);
+            assert_eq!(polled.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [wr_id]);
+        }
+        drop(posted);
+        pusher.join().expect("a push does not panic");
     }
 }

@@ -424,7 +424,8 @@ impl MultiRailUd {
         Ok(())
     }
 
-    /// Destroys the queue pair on all rails, and removes it and its completions from its queues.
+    /// Destroys the queue pair on all rails, and removes it from its queues. Its completions stay,
+    /// as on one rail.
     ///
     /// # Errors
     /// `Busy` while the queue pair is attached to a multicast group.
@@ -434,11 +435,12 @@ impl MultiRailUd {
             let (id, user) = (self.qpn.value(), "a multicast group");
             return Err(Error::Busy { kind: "queue pair", id, user });
         }
+        self.collect(&mut locked);
         locked.destroyed = true;
         lock(&self.params.network.directory).remove_qp(self.qpn);
         locked.rails.fill_with(|| None);
-        self.params.send_cq.detach(self, self.qpn);
-        self.params.recv_cq.detach(self, self.qpn);
+        self.params.send_cq.users.remove(self);
+        self.params.recv_cq.users.remove(self);
         if let Some(srq) = &self.params.srq {
             srq.users.remove(self);
         }

@@ -236,11 +236,14 @@ impl MultiRailQp {
         }
     }
 
-    /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions
-    /// from its queues. [`MultiRailQp::close`] later destroys the queue pairs on the rails, which
-    /// until then tell the peer that the connection has ended.
+    /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair from its queues. Its
+    /// completions stay, as on one rail: a program may destroy the queue pair before it polls them
+    /// (libfabric does at a disconnect). Requests that have not ended get none.
+    /// [`MultiRailQp::close`] later destroys the queue pairs on the rails, which until then tell
+    /// the peer that the connection has ended.
     pub(super) fn destroy(&self) {
         let mut locked = lock(&self.locked);
+        self.collect(&mut locked);
         self.log_dropped_messages(&locked);
         locked.shutdown();
         locked.vqps().for_each(VirtualQp::release_windows);
@@ -248,8 +251,8 @@ impl MultiRailQp {
         locked.destroyed = true;
         locked.deferred.clear();
         locked.region_keys.queries.clear();
-        self.params.send_cq.detach(self, self.qpn);
-        self.params.recv_cq.detach(self, self.qpn);
+        self.params.send_cq.users.remove(self);
+        self.params.recv_cq.users.remove(self);
         if let Some(srq) = &self.params.srq {
             srq.users.remove(self);
         }

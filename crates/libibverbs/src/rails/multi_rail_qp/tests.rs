@@ -201,6 +201,30 @@ fn destroyed_queue_pair_completes_nothing() {
     drop(b);
 }
 
+/// libfabric destroys its queue pair as soon as it learns that the peer disconnects, and polls the
+/// completion of its last message afterwards.
+#[test]
+fn destroyed_queue_pair_leaves_completions_of_executed_requests() {
+    for is_polled_before in [false, true] {
+        let (a, b) = connected();
+        b.post_recv(10);
+        a.post_recv(9);
+        a.qp.post_send(&[a.send(1)]).expect("the request is valid");
+        let started = Instant::now();
+        let mut received = Vec::new();
+        while received.is_empty() {
+            received = b.poll();
+            assert!(started.elapsed() < Duration::from_secs(20), "no message");
+        }
+        assert_eq!(received, [(10, WcStatus::Success)]);
+        if is_polled_before {
+            a.qp.drive();
+        }
+        a.device.destroy_qp(Arc::clone(&a.qp));
+        assert_eq!(a.poll(), [(1, WcStatus::Success)]);
+    }
+}
+
 #[test]
 fn connected_queue_pair_answers_its_peer_only() {
     let (local, peer, stranger) = (device(), device(), device());
