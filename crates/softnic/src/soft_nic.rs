@@ -6,7 +6,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use mitra_os_util::event_queue::EventQueue;
 use mitra_transport::NicConfig;
@@ -27,6 +28,9 @@ use crate::{Config, clock};
 /// The largest send window is the size of the receive buffer divided by this. The kernel charges a
 /// datagram outside a `UDP_GRO` run with twice its length, and several senders share the buffer.
 const SEND_WINDOW_DIVISOR: usize = 4;
+
+/// The maximum time for which [`SoftNic::settle`] waits until another thread releases the lock.
+const SETTLE_WAIT: Duration = Duration::from_millis(100);
 
 /// A software NIC: one address with its RoCE port, and one lock.
 ///
@@ -218,11 +222,17 @@ impl SoftNic {
     }
 
     /// Executes the datagrams that have arrived, and sends pending ACKs. A process that ends
-    /// without dropping its NIC calls this, so that senders see their messages acknowledged. Does
-    /// nothing if the NIC's lock is taken, because an exit handler or signal handler may run on the
-    /// thread that holds the lock.
+    /// without dropping its NIC calls this, so that senders see their messages acknowledged. Gives
+    /// up if the NIC's lock is taken for 100 ms, because an exit handler or signal handler may run
+    /// on the thread that holds the lock.
     pub fn settle(&self) {
-        if let Some(mut engine) = self.shared.try_lock() {
+        let started = Instant::now();
+        let mut locked = self.shared.try_lock();
+        while locked.is_none() && started.elapsed() < SETTLE_WAIT {
+            thread::sleep(SETTLE_WAIT / 100);
+            locked = self.shared.try_lock();
+        }
+        if let Some(mut engine) = locked {
             engine.settle(clock::now());
             self.shared.wake_if_due(&mut engine);
         }
