@@ -223,7 +223,13 @@ impl Engine {
             self.nic.handle_timeout(now);
         }
         if received > 0 {
-            self.nic.handle_delivery();
+            if self.completion_queues.has_sleepers() {
+                // The program waits for events. It does not poll again before it sleeps, and may
+                // send no answer.
+                self.nic.flush_acks();
+            } else {
+                self.nic.handle_delivery();
+            }
         }
         if received == 0 {
             match driver {

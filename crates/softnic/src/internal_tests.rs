@@ -219,6 +219,51 @@ fn ack_is_sent_before_sleeping_consumer_wakes() {
     assert_eq!(acks(&engine), 1);
 }
 
+fn acks_sent(engine: &Engine) -> u64 {
+    engine.counters().iter().find(|counter| counter.name == "acks_sent").unwrap().value
+}
+
+/// Sends a message, and drives the NIC until its receive has completed. Returns the number of ACKs
+/// that were sent in between. The ACK of an earlier message leaves with the message.
+fn acks_until_delivery(loopback: &LoopbackNic, engine: &mut Engine, now: Time) -> u64 {
+    engine.nic.post_recv(loopback.qp, &[RecvWr::new(1, loopback.mr.sge(0, 8))]).unwrap();
+    let wr = SendWr::new(2, SendOp::Send, Data::sge(loopback.mr.sge(8, 8)));
+    engine.nic.post_send(now, loopback.qp, &[wr]).unwrap();
+    engine.flush(now);
+    let acks = acks_sent(engine);
+    let (mut wcs, started) = (Vec::new(), Instant::now());
+    while engine.poll_cq(loopback.cq, 16, &mut wcs).unwrap() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(30), "no completion");
+        engine.drive(now, Driver::Poller);
+    }
+    acks_sent(engine) - acks
+}
+
+/// Delivers messages until the program has answered so many of them that the ACK of the last one
+/// waits for the program's next answer.
+fn defer_ack(loopback: &LoopbackNic, engine: &mut Engine, now: Time) {
+    let acks: Vec<u64> = (0..100).map(|_| acks_until_delivery(loopback, engine, now)).collect();
+    assert_eq!((acks[0], acks[99]), (1, 0));
+}
+
+#[test]
+fn ack_of_message_waits_for_no_answer_of_event_driven_program() {
+    let memory = Arc::new(Buffer::new(64));
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    let other = loopback.nic.create_cq(16, Some(&loopback.channel)).unwrap();
+    // The test holds the lock, so no other thread drives the NIC, and it passes a constant time, so
+    // no timer expires.
+    let shared = loopback.nic.shared();
+    let mut engine = shared.lock().unwrap();
+    let now = clock::now();
+    defer_ack(&loopback, &mut engine, now);
+    // The program sleeps until another queue has an event, as gloo does, whose queue pairs have a
+    // queue each and share one channel.
+    engine.nic.req_notify_cq(other, false).unwrap();
+    assert!(engine.completion_queues.arm(other));
+    assert_eq!(acks_until_delivery(&loopback, &mut engine, now), 1);
+}
+
 #[test]
 fn thread_delays_ack_for_program_that_waits_in_memory() {
     for waits_in_memory in [false, true] {
