@@ -1,3 +1,4 @@
+use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -52,8 +53,16 @@ pub struct VirtualQpBuilder {
     domain: Arc<Domain>,
     config: Config,
     secret: Option<Secret>,
-    own_channels: bool,
+    wakeup: Wakeup,
     shared: Option<ReceiveSource>,
+}
+
+/// What wakes a vQP that is not polled all the time.
+#[derive(Clone, Debug)]
+pub(crate) enum Wakeup {
+    None,
+    OwnChannels,
+    Waker(Waker),
 }
 
 /// Why [`VirtualQpBuilder::build`] refused a configuration.
@@ -210,7 +219,7 @@ impl VirtualQpBuilder {
             domain: Arc::clone(domain),
             config: Config::default(),
             secret: None,
-            own_channels: false,
+            wakeup: Wakeup::None,
             shared: None,
         }
     }
@@ -243,7 +252,20 @@ impl VirtualQpBuilder {
     /// end needs these channels if it sleeps until an event arrives ([`VirtualQp::handle_events`]).
     /// The crate `mitra-driver` sets this.
     pub fn own_channels(self, on: bool) -> VirtualQpBuilder {
-        VirtualQpBuilder { own_channels: on, ..self }
+        VirtualQpBuilder { wakeup: if on { Wakeup::OwnChannels } else { Wakeup::None }, ..self }
+    }
+
+    /// Adds the vQP to the poll group of its domain, for an application with many vQPs. Calls of
+    /// [`Domain::poll`] wake the vQP when it has something to handle. The application then calls
+    /// [`VirtualQp::poll`], which it also calls at [`VirtualQp::next_poll`]. Other calls of
+    /// [`VirtualQp::poll`] are not needed. The members of the group share completion queues. Has no
+    /// effect together with [`VirtualQpBuilder::own_channels`]: the later call replaces the earlier
+    /// one.
+    ///
+    /// The waker is called by other threads, while they hold locks of the domain. It must not call
+    /// a vQP or the domain.
+    pub fn waker(self, waker: Waker) -> VirtualQpBuilder {
+        VirtualQpBuilder { wakeup: Wakeup::Waker(waker), ..self }
     }
 
     /// Takes receives from a shared queue. The vQP then chooses [`Config::recv_wrs`] and
@@ -289,7 +311,7 @@ impl VirtualQpBuilder {
             Some(secret) => secret,
             None => Secret::random(&*self.domain.nics()[0].provider)?,
         };
-        Ok(VirtualQp::new(self.domain, self.config, secret, self.own_channels, self.shared)?)
+        Ok(VirtualQp::new(self.domain, self.config, secret, self.wakeup, self.shared)?)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The RC or UC queue pair that carries operations, with one completion queue for both directions.
 
+use std::sync::Arc;
+
 use mitra_mutants::Mutant;
 use mitra_verbs::{
     CqId, Error, Gid, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection,
@@ -8,7 +10,9 @@ use mitra_verbs::{
 
 use crate::config::{Config, Service};
 use crate::evidence::Evidence;
+use crate::group_member::Member;
 use crate::local_nic::LocalNic;
+use crate::shared_cqs::{Inbox, SharedCqs};
 
 /// The length in bytes of an entry of a completion log. Entries are posted inline.
 const LOG_ENTRY_LEN: u32 = 8;
@@ -21,10 +25,30 @@ pub(crate) const SPARE_SLOTS: u32 = 8;
 pub(crate) const NO_QP: Qpn = Qpn::new(0);
 pub(crate) const NO_CQ: CqId = CqId(u32::MAX);
 
+/// The completion queue of a data queue pair.
+#[derive(Clone, Debug)]
+pub(crate) enum DataCq {
+    Own(CqId),
+    /// Shared by the members of the poll group.
+    Shared(Arc<SharedCqs>, Arc<Inbox>),
+}
+
+impl DataCq {
+    fn id(&self) -> CqId {
+        match self {
+            DataCq::Own(cq) => *cq,
+            DataCq::Shared(_, inbox) => inbox.cq(),
+        }
+    }
+}
+
+/// A member of the poll group, and the completion queues that the members share on a NIC.
+pub(crate) type Membership<'a> = Option<(&'a Arc<SharedCqs>, &'a Arc<Member>)>;
+
 #[derive(Debug)]
 pub struct DataQp {
     nic: LocalNic,
-    cq: CqId,
+    cq: DataCq,
     qpn: Qpn,
     /// The PSN of the first packet that the queue pair sends.
     first_psn: Psn,
@@ -32,11 +56,24 @@ pub struct DataQp {
 }
 
 impl DataQp {
-    pub(crate) fn create(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
+    /// `group` is present for a member of the poll group.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn create(
+        nic: &LocalNic,
+        config: &Config,
+        first_psn: Psn,
+        group: Membership<'_>,
+    ) -> Result<DataQp> {
         let p = &nic.provider;
         let room = p.attr().limits.wrs.saturating_sub(SPARE_SLOTS);
         let send_wrs = config.posted_depth(room) * config.wrs_per_op() + SPARE_SLOTS;
-        let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
+        let entries = send_wrs + config.recv_wrs + SPARE_SLOTS;
+        let cq = match group {
+            None => p.create_cq(entries, nic.channel.as_ref())?,
+            Some((shared, _)) => shared.reserve(entries)?,
+        };
         let cap = QpCap {
             send_wrs,
             recv_wrs: config.recv_wrs + 1, // one for the fence's marker
@@ -45,9 +82,21 @@ impl DataQp {
             inline: config.inline.max(LOG_ENTRY_LEN),
         };
         match QpBuilder::new(config.service.qp_type(), nic.pd, cq).cap(cap).build(&**p) {
-            Ok(qpn) => Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn, service: config.service }),
+            Ok(qpn) => {
+                let cq = match group {
+                    None => DataCq::Own(cq),
+                    Some((shared, member)) => {
+                        DataCq::Shared(Arc::clone(shared), shared.join(qpn, cq, entries, member))
+                    }
+                };
+                Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn, service: config.service })
+            }
             Err(error) => {
-                let _ = p.destroy_cq(cq); // best effort: the caller gets the first error
+                // Best effort: the caller gets the first error.
+                let _ = match group {
+                    None => p.destroy_cq(cq),
+                    Some((shared, _)) => shared.release(cq, entries),
+                };
                 Err(error.into())
             }
         }
@@ -58,10 +107,15 @@ impl DataQp {
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
-    pub(crate) fn create_unless_dead(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
-        match DataQp::create(nic, config, first_psn) {
+    pub(crate) fn create_unless_dead(
+        nic: &LocalNic,
+        config: &Config,
+        first_psn: Psn,
+        group: Membership<'_>,
+    ) -> Result<DataQp> {
+        match DataQp::create(nic, config, first_psn, group) {
             Err(Error::DeviceFatal) => {
-                let (nic, cq, qpn, service) = (nic.clone(), NO_CQ, NO_QP, config.service);
+                let (nic, cq, qpn, service) = (nic.clone(), DataCq::Own(NO_CQ), NO_QP, config.service);
                 Ok(DataQp { nic, cq, qpn, first_psn, service })
             }
             created => created,
@@ -80,8 +134,12 @@ impl DataQp {
         &*self.nic.provider
     }
 
-    pub(crate) fn cq(&self) -> CqId {
-        self.cq
+    pub(crate) fn cq_id(&self) -> CqId {
+        self.cq.id()
+    }
+
+    pub(crate) fn cq(&self) -> &DataCq {
+        &self.cq
     }
 
     pub(crate) fn qpn(&self) -> Qpn {
@@ -136,9 +194,12 @@ impl DataQp {
         }
     }
 
-    /// For states that need no other attributes.
+    /// For states that need no other attributes. In RESET, the queue pair has no completions.
     pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
-        self.provider().modify_qp(self.qpn, &QpAttr::to(state))
+        match &self.cq {
+            DataCq::Shared(shared, inbox) if state == QpState::Reset => shared.reset(self.qpn, inbox),
+            _ => self.provider().modify_qp(self.qpn, &QpAttr::to(state)),
+        }
     }
 
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
@@ -151,12 +212,15 @@ impl DataQp {
 
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        self.provider().poll_cq(self.cq, max, out)
+        match &self.cq {
+            DataCq::Own(cq) => self.provider().poll_cq(*cq, max, out),
+            DataCq::Shared(shared, inbox) => shared.poll(self.qpn, inbox, max, out),
+        }
     }
 
     /// A dead NIC raises no event, which is no error.
     pub(crate) fn arm(&self) -> Result<()> {
-        match self.provider().req_notify_cq(self.cq, false) {
+        match self.provider().req_notify_cq(self.cq.id(), false) {
             Ok(()) | Err(Error::DeviceFatal) => Ok(()),
             Err(error) => Err(error),
         }
@@ -176,13 +240,16 @@ impl DataQp {
     }
 
     pub(crate) fn destroy(&self) -> Result<()> {
-        destroy(self.provider(), (self.qpn, self.cq))
+        destroy(self.provider(), (self.qpn, &self.cq))
     }
 }
 
 /// Returns the first error. Objects on a dead NIC count as destroyed.
-pub(crate) fn destroy(p: &dyn Provider, (qpn, cq): (Qpn, CqId)) -> Result<()> {
-    let steps = [p.destroy_qp(qpn), p.destroy_cq(cq)];
+pub(crate) fn destroy(p: &dyn Provider, (qpn, cq): (Qpn, &DataCq)) -> Result<()> {
+    let steps = match cq {
+        DataCq::Own(cq) => [p.destroy_qp(qpn), p.destroy_cq(*cq)],
+        DataCq::Shared(shared, inbox) => shared.destroy(qpn, inbox),
+    };
     let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
     errors.fold(Ok(()), Result::and)
 }

@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
@@ -11,12 +11,14 @@ use crate::activity::{Activity, Counters};
 use crate::config::MAX_RAILS;
 use crate::data_qp;
 use crate::local_nic::LocalNic;
+use crate::lock::lock;
 use crate::memory_region::VirtualMr;
 use crate::telemetry::Telemetry;
 
 mod control_endpoint;
 mod events;
 mod grants;
+mod poll_group;
 mod reregistration;
 mod shared_home;
 mod windows;
@@ -26,6 +28,7 @@ pub(crate) use shared_home::{HomeMove, HomeView};
 pub(crate) use windows::WindowOwner;
 
 use self::events::Events;
+use self::poll_group::PollGroup;
 
 /// The protection domain on a NIC that was dead when the domain was made. A NIC assigns no such
 /// number, so it executes no request of the domain even if it works again.
@@ -52,9 +55,10 @@ pub struct Domain {
 }
 
 /// The state of the NICs, which domains over the same NICs share ([`Domain::with_own_pds`]).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     events: Mutex<Events>,
+    group: PollGroup,
     counters: Arc<Counters>,
     home: shared_home::SharedHome,
     /// The port of each NIC as last read, even if the NIC has died since.
@@ -105,7 +109,13 @@ impl Domain {
             })
             .collect::<Result<Vec<_>>>()?;
         let ports = nics.iter().map(|nic| nic.provider.query_port()).collect::<Result<_>>()?;
-        let shared = Shared { ports: Mutex::new(ports), ..Shared::default() };
+        let shared = Shared {
+            events: Mutex::default(),
+            group: PollGroup::new(&nics),
+            counters: Arc::default(),
+            home: shared_home::SharedHome::default(),
+            ports: Mutex::new(ports),
+        };
         Ok(Domain::over(nics, Arc::new(shared)))
     }
 
@@ -358,9 +368,4 @@ impl Drop for Domain {
 fn find(table: &[Registered], key: Key) -> Option<&Registered> {
     let at = table.binary_search_by_key(&key, |r| r.mr.primary().lkey).ok()?;
     Some(&table[at])
-}
-
-/// A poisoned lock is taken too, because no code panics while the data is inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

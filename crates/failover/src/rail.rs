@@ -11,7 +11,7 @@ use mitra_verbs::{
 use crate::ballot::Ballot;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
-use crate::data_qp::{self, DataQp};
+use crate::data_qp::{self, DataCq, DataQp, Membership};
 use crate::domain::ControlEndpoint;
 use crate::evidence::Evidence;
 use crate::local_nic::LocalNic;
@@ -27,7 +27,7 @@ pub(crate) struct Rail {
     replacement: Option<Replacement>,
     /// The replaced queue pair whose number is the vQP's number, with its completion queue. It
     /// stays in RESET, so that the NIC does not assign the number to another queue pair.
-    number_holder: Option<(Qpn, CqId)>,
+    number_holder: Option<(Qpn, DataCq)>,
     /// Whether another vQP has taken over the current queue pair and its number.
     qp_transferred: bool,
     /// Whether a connected data queue pair is moved on to RTS.
@@ -61,8 +61,9 @@ impl Rail {
         cookie: SecretWord,
         config: &Config,
         secret: SecretWord,
+        group: Membership<'_>,
     ) -> Result<Rail> {
-        let data = match DataQp::create_unless_dead(nic, config, first_psn(secret)) {
+        let data = match DataQp::create_unless_dead(nic, config, first_psn(secret), group) {
             Ok(data) => data,
             Err(error) => {
                 let _ = control.leave(cookie); // best effort: the caller gets the first error
@@ -93,7 +94,7 @@ impl Rail {
     }
 
     pub(crate) fn cq(&self) -> CqId {
-        self.data.cq()
+        self.data.cq_id()
     }
 
     pub(crate) fn control_cq(&self) -> CqId {
@@ -194,8 +195,9 @@ impl Rail {
         left_by: Ballot,
         first_psn: Psn,
         keep_number: bool,
+        group: Membership<'_>,
     ) -> Result<()> {
-        let new = DataQp::create(self.data.nic(), config, first_psn)?;
+        let new = DataQp::create(self.data.nic(), config, first_psn, group)?;
         let retired = match keep_number {
             true => self.data.modify_to(QpState::Reset),
             false => self.data.destroy(),
@@ -206,7 +208,7 @@ impl Rail {
         }
         let old = core::mem::replace(&mut self.data, new);
         if keep_number {
-            self.number_holder = Some((old.qpn(), old.cq()));
+            self.number_holder = Some((old.qpn(), old.cq().clone()));
         }
         self.replacement = Some(Replacement { left_by, connected: false });
         Ok(())
@@ -234,7 +236,7 @@ impl Rail {
 
     /// Whether the rail's queue pair or number holder has this number.
     pub(crate) fn holds_number(&self, qpn: Qpn) -> bool {
-        self.number_holder.map_or(self.qpn(), |(held, _)| held) == qpn
+        self.number_holder.as_ref().map_or(self.qpn(), |(held, _)| *held) == qpn
     }
 
     /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The
@@ -246,7 +248,8 @@ impl Rail {
                 Err(error) => return Err(error),
             }
         }
-        to.number_holder = Some(self.number_holder.take().unwrap_or((self.qpn(), self.cq())));
+        let current = || (self.data.qpn(), self.data.cq().clone());
+        to.number_holder = Some(self.number_holder.take().unwrap_or_else(current));
         Ok(())
     }
 
@@ -360,10 +363,9 @@ impl Rail {
     /// Destroys the rail's objects on the NIC, except a queue pair that another vQP has taken over.
     /// Returns the first error. Objects on a dead NIC count as destroyed.
     pub(crate) fn destroy(&self) -> Result<()> {
-        let current = (!self.qp_transferred).then_some((self.qpn(), self.cq()));
-        let mut first = Ok(());
-        for objects in current.into_iter().chain(self.number_holder) {
-            first = first.and(data_qp::destroy(self.provider(), objects));
+        let mut first = if self.qp_transferred { Ok(()) } else { self.data.destroy() };
+        if let Some((qpn, cq)) = &self.number_holder {
+            first = first.and(data_qp::destroy(self.provider(), (*qpn, cq)));
         }
         first.and(self.control.leave(self.cookie))
     }

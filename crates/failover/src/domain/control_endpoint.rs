@@ -17,6 +17,7 @@ use mitra_verbs::{
 use super::{Domain, LocalNic, lock};
 use crate::control_message::{self, MAX_LEN};
 use crate::data_qp::{NO_CQ, NO_QP};
+use crate::group_member::Member;
 use crate::secret::SecretWord;
 
 const RECVS: u32 = 32;
@@ -56,10 +57,25 @@ struct Block {
     mr: Mr,
 }
 
+#[derive(Debug)]
+struct Inbox {
+    datagrams: Vec<Datagram>,
+    /// Present for a member of the poll group, which each message wakes.
+    member: Option<Arc<Member>>,
+}
+
+impl Inbox {
+    fn new(member: Option<&Arc<Member>>) -> Inbox {
+        Inbox { datagrams: Vec::new(), member: member.cloned() }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// The waiting messages of each vQP, by its cookie.
-    inboxes: HashMap<u64, Vec<Datagram>>,
+    inboxes: HashMap<u64, Inbox>,
+    /// The waiting messages that name no vQP. At most [`MAX_WAITING`].
+    unnamed: Vec<Datagram>,
     blocks: Vec<Block>,
     recvs: u32,
     /// The address handles of the peers' NICs, each with the number of its destinations.
@@ -72,7 +88,8 @@ struct State {
 
 impl Domain {
     /// Makes the vQP with the cookie `cookie` a member of the endpoint that the vQPs share on
-    /// `rail`. If there is no such endpoint yet, creates one with the Q_Key `qkey`.
+    /// `rail`. If there is no such endpoint yet, creates one with the Q_Key `qkey`. `member` is
+    /// present for a member of the poll group.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -81,14 +98,17 @@ impl Domain {
         rail: usize,
         cookie: SecretWord,
         qkey: u32,
+        member: Option<&Arc<Member>>,
     ) -> Result<Arc<ControlEndpoint>> {
         let mut shared = lock(&self.control);
-        let joined = shared[rail].upgrade().filter(|endpoint| endpoint.join(cookie));
+        let joined = shared[rail].upgrade().filter(|endpoint| endpoint.join(cookie, member));
         if let Some(endpoint) = joined {
             return Ok(endpoint);
         }
-        let endpoint = ControlEndpoint::new(&self.nics[rail], false, MAX_RECVS, cookie, qkey)?;
+        let inbox = (cookie, Inbox::new(member));
+        let endpoint = ControlEndpoint::new(&self.nics[rail], false, MAX_RECVS, inbox, qkey)?;
         shared[rail] = Arc::downgrade(&endpoint);
+        self.shared.group.add_control_endpoint(&endpoint);
         Ok(endpoint)
     }
 }
@@ -106,14 +126,14 @@ impl ControlEndpoint {
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
     pub(crate) fn own(nic: &LocalNic, cookie: SecretWord, qkey: u32) -> Result<Arc<ControlEndpoint>> {
-        ControlEndpoint::new(nic, true, RECVS, cookie, qkey)
+        ControlEndpoint::new(nic, true, RECVS, (cookie, Inbox::new(None)), qkey)
     }
 
     fn new(
         nic: &LocalNic,
         raises_events: bool,
         max_recvs: u32,
-        cookie: SecretWord,
+        (cookie, inbox): (SecretWord, Inbox),
         qkey: u32,
     ) -> Result<Arc<ControlEndpoint>> {
         let mut undo = Vec::new();
@@ -131,7 +151,7 @@ impl ControlEndpoint {
             }
             made => made?,
         };
-        lock(&endpoint.state).inboxes.insert(cookie.expose(), Vec::new());
+        lock(&endpoint.state).inboxes.insert(cookie.expose(), inbox);
         Ok(Arc::new(endpoint))
     }
 
@@ -177,12 +197,12 @@ impl ControlEndpoint {
     }
 
     /// Returns false if the endpoint is destroyed, or if another vQP has this cookie.
-    fn join(&self, cookie: SecretWord) -> bool {
+    fn join(&self, cookie: SecretWord, member: Option<&Arc<Member>>) -> bool {
         let mut state = lock(&self.state);
         if state.destroyed || state.inboxes.contains_key(&cookie.expose()) {
             return false;
         }
-        state.inboxes.insert(cookie.expose(), Vec::new());
+        state.inboxes.insert(cookie.expose(), Inbox::new(member));
         // Without these receives, more messages are lost and sent again. A dead NIC receives none.
         let _ = self.add_recvs(&mut state, RECVS_PER_MEMBER);
         true
@@ -266,24 +286,45 @@ impl ControlEndpoint {
     /// Any error of the NIC. Messages that arrived before the error wait for the next call.
     pub(crate) fn receive(&self, cookie: SecretWord) -> Result<Vec<Datagram>> {
         let mut state = lock(&self.state);
-        let State { inboxes, blocks, wcs, .. } = &mut *state;
+        self.distribute_to(&mut state)?;
+        let State { inboxes, unnamed, .. } = &mut *state;
+        let inbox = inboxes.get_mut(&cookie.expose());
+        let mut received = inbox.map(|inbox| core::mem::take(&mut inbox.datagrams)).unwrap_or_default();
+        received.append(unnamed);
+        Ok(received)
+    }
+
+    /// Distributes the messages that have arrived, and wakes their receivers in the poll group.
+    pub(super) fn distribute(&self) {
+        let mut state = lock(&self.state);
+        // The NIC may have given the numbers of destroyed objects to others.
+        if !state.destroyed {
+            // An error means that the NIC is dead, which the receivers detect by themselves.
+            let _ = self.distribute_to(&mut state);
+        }
+    }
+
+    fn distribute_to(&self, state: &mut State) -> Result<()> {
+        let State { inboxes, unnamed, blocks, wcs, .. } = state;
         wcs.clear();
         // The queue has at most one completion of each receive and each send.
         self.nic.provider.poll_cq(self.cq, 2 * self.max_recvs as usize, wcs)?;
-        let mut unnamed = Vec::new();
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
             let datagram = read(blocks, wc);
             let named = control_message::receiver_cookie(&datagram);
             match named.and_then(|named| inboxes.get_mut(&named.expose())) {
-                Some(inbox) if inbox.len() < MAX_WAITING => inbox.push(datagram),
-                Some(_) => {}
-                None => unnamed.push(datagram),
+                Some(inbox) => {
+                    if inbox.datagrams.len() < MAX_WAITING {
+                        inbox.datagrams.push(datagram);
+                    }
+                    inbox.member.iter().for_each(|member| member.on_message(wc.solicited));
+                }
+                None if unnamed.len() < MAX_WAITING => unnamed.push(datagram),
+                None => {}
             }
             self.post_recv(blocks, wc.wr_id as usize)?;
         }
-        let mut received = inboxes.get_mut(&cookie.expose()).map(core::mem::take).unwrap_or_default();
-        received.append(&mut unnamed);
-        Ok(received)
+        Ok(())
     }
 
     fn post_recv(&self, blocks: &[Block], slot: usize) -> Result<()> {

@@ -68,8 +68,20 @@ impl Domain {
 
     /// Consumes the events of one NIC. Returns whether its port is down or the NIC has failed.
     pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
+        let group = &self.shared.group;
         let mut events = lock(&self.shared.events);
         while let Some(event) = self.nics[rail].provider.poll_async_event() {
+            match event {
+                AsyncEvent::PortError
+                | AsyncEvent::PortActive
+                | AsyncEvent::GidChange
+                | AsyncEvent::DeviceFatal => group.wake_all(),
+                AsyncEvent::QpFatal(qpn)
+                | AsyncEvent::QpAccessError(qpn)
+                | AsyncEvent::QpRequestError(qpn)
+                | AsyncEvent::CommunicationEstablished(qpn) => group.wake(rail, qpn),
+                _ => {}
+            }
             match event {
                 AsyncEvent::PortError => events.ports_down |= 1 << rail,
                 AsyncEvent::PortActive => events.ports_down &= !(1 << rail),

@@ -202,6 +202,8 @@ impl Domain {
     /// Fences one queue pair, or resets a NIC that does not answer. Returns whether the queue pair
     /// executes nothing more.
     fn fence_qp(&self, home: &mut HomeRail, member: VqpId, rail: u8, qpn: Qpn) -> bool {
+        // The fence may cause no completion, and the fenced vQP must follow the home.
+        self.shared.group.wake(rail.into(), qpn);
         let nic = &self.nics[usize::from(rail)].provider;
         match nic.modify_qp(qpn, &QpAttr::to(QpState::Err)) {
             Ok(()) | Err(Error::NoSuchObject { .. }) => home.unbind(member, rail),

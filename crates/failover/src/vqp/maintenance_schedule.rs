@@ -64,6 +64,11 @@ impl MaintenanceSchedule {
         now().saturating_since(self.last_maintenance) >= MAINTENANCE_INTERVAL
     }
 
+    /// The time at which [`MAINTENANCE_INTERVAL`] has passed since the last run.
+    pub(super) fn next_after_interval(&self) -> Time {
+        self.last_maintenance + MAINTENANCE_INTERVAL
+    }
+
     /// Records a maintenance run and returns the time since the previous run.
     pub(super) fn begin_maintenance(&mut self, now: Time) -> Duration {
         now.saturating_since(core::mem::replace(&mut self.last_maintenance, now))

@@ -39,6 +39,7 @@ mod failover;
 mod failure;
 mod fence;
 mod futile_move_detector;
+mod group_membership;
 mod heartbeats;
 mod home_membership;
 mod local_qp;

@@ -1,4 +1,5 @@
 use core::time::Duration;
+use std::sync::Arc;
 
 use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
@@ -6,10 +7,13 @@ use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
 use crate::config::{Config, DetectorConfig};
 use crate::connect_info::RailInfo;
+use crate::data_qp::Membership;
 use crate::domain::{ControlEndpoint, Domain};
+use crate::group_member::Member;
 use crate::local_nic::LocalNic;
 use crate::rail::{Rail, first_psn};
 use crate::secret::{Secret, SecretWord};
+use crate::vqp::group_membership::GroupMembership;
 
 #[derive(Debug)]
 pub struct RailSet {
@@ -29,17 +33,20 @@ pub struct RailSet {
     qpn: Qpn,
     /// Derives the first PSNs of queue pairs.
     secret: SecretWord,
+    /// Present if the vQP is a member of the poll group.
+    pub(super) group: Option<GroupMembership>,
 }
 
 impl RailSet {
     /// Creates one rail on each NIC of the domain. On a dead NIC, the rail has no queue pair. `own`
     /// are the same NICs with completion channels of the vQP. The rails then report control
-    /// messages on these channels too.
+    /// messages on these channels too. `group` is present for a member of the poll group.
     pub(super) fn new(
         domain: &Domain,
         own: Option<&[LocalNic]>,
         config: Config,
         secret: &Secret,
+        group: Option<GroupMembership>,
     ) -> Result<RailSet> {
         let (cookie, seed) = (secret.cookie, secret.seed);
         let mut set = RailSet {
@@ -51,6 +58,7 @@ impl RailSet {
             sends_unheard: false,
             qpn: Qpn::new(0),
             secret: seed,
+            group,
         };
         for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
             let secret = derive_secret(seed, i as u64);
@@ -58,9 +66,9 @@ impl RailSet {
             let rail = domain.port(i).and_then(|port| {
                 let control = match own {
                     Some(_) => ControlEndpoint::own(nic, cookie, qkey),
-                    None => domain.join_control_endpoint(i, cookie, qkey),
+                    None => domain.join_control_endpoint(i, cookie, qkey, set.member()),
                 };
-                Rail::new((nic, port), control?, cookie, &config, secret)
+                Rail::new((nic, port), control?, cookie, &config, secret, set.membership(i))
             });
             match rail {
                 Ok(rail) => set.rails.push(rail),
@@ -193,7 +201,22 @@ impl RailSet {
     pub(super) fn replace_qp(&mut self, rail: usize, left_by: Ballot) -> Result<()> {
         let first_psn = self.replacement_psn(rail, left_by);
         let keep_number = self.rails[rail].qpn() == self.qpn;
-        self.rails[rail].replace_qp(&self.config, left_by, first_psn, keep_number)
+        let group = self.group.as_ref().and_then(|group| group.on_rail(rail));
+        self.rails[rail].replace_qp(&self.config, left_by, first_psn, keep_number, group)
+    }
+
+    fn membership(&self, rail: usize) -> Membership<'_> {
+        self.group.as_ref().and_then(|group| group.on_rail(rail))
+    }
+
+    /// `None` if the vQP is no member of the poll group.
+    pub(super) fn member(&self) -> Option<&Arc<Member>> {
+        self.group.as_ref().map(|group| &group.member)
+    }
+
+    /// Returns whether the peer was heard on every rail.
+    pub(super) fn is_heard_on_all_rails(&self) -> bool {
+        (0..self.rails.len()).all(|rail| self.was_heard(rail))
     }
 
     /// The first PSN of the replacement queue pair on `rail` after the ballot `left_by`.

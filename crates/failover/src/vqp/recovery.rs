@@ -40,6 +40,9 @@ pub struct Recovery {
     pub(super) failures: VecDeque<Failure>,
     /// The completions of a poll. The list keeps its allocation between polls.
     wcs: Vec<Wc>,
+    /// Whether a failure or an action was handled since the last maintenance run. The times at
+    /// which maintenance is due may have changed since then.
+    pub(super) has_settled: bool,
 }
 
 impl Recovery {
@@ -51,6 +54,7 @@ impl Recovery {
             futile_moves: FutileMoveDetector::default(),
             failures: VecDeque::new(),
             wcs: Vec::new(),
+            has_settled: false,
         }
     }
 
@@ -118,7 +122,17 @@ impl Recovery {
             } else {
                 return;
             }
+            self.has_settled = true;
         }
+    }
+
+    /// Returns whether the next poll has work even if nothing completes: a failover is in progress,
+    /// or a failure is not handled yet.
+    pub(super) fn needs_poll(&self) -> bool {
+        self.has_settled
+            || self.is_failover_in_progress()
+            || !self.failures.is_empty()
+            || !self.fence.is_idle()
     }
 
     pub(super) fn fail(&mut self, dp: &mut Datapath, failure: Failure) {

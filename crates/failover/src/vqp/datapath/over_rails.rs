@@ -15,6 +15,7 @@ use crate::evidence::Evidence;
 use crate::local_nic::LocalNic;
 use crate::rail::Rail;
 use crate::secret::{Secret, SecretWord};
+use crate::vqp::group_membership::GroupMembership;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::shared_receives::ReceiveSource;
 
@@ -41,7 +42,7 @@ impl DataQps for RailSet {
 
 impl Datapath {
     /// Creates the rails and queues, unconnected. `own` are the domain's NICs with completion
-    /// channels of this vQP.
+    /// channels of this vQP. `group` is present for a member of the poll group.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -51,8 +52,9 @@ impl Datapath {
         config: Config,
         secret: &Secret,
         shared: Option<ReceiveSource>,
+        group: Option<GroupMembership>,
     ) -> Result<Datapath> {
-        let rails = RailSet::new(&domain, own, config, secret)?;
+        let rails = RailSet::new(&domain, own, config, secret, group)?;
         let log = CompletionLog::of_config(&domain, &config).inspect_err(|_| {
             let _ = rails.destroy(&domain); // best effort: the caller gets the first error
         })?;

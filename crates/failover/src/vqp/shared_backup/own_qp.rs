@@ -63,7 +63,7 @@ impl OwnQp {
         secret: SecretWord,
     ) -> mitra_verbs::Result<OwnQp> {
         let psn = first_psn(derive_secret(secret, epoch.into()));
-        let qp = DataQp::create(&domain.nics()[rail], config, psn)?;
+        let qp = DataQp::create(&domain.nics()[rail], config, psn, None)?;
         let _ = domain.take_qp_error(rail, qp.qpn()); // discards the events of an earlier queue pair
         Ok(OwnQp { qp, rail, epoch, is_connected: false, in_rtr: None })
     }

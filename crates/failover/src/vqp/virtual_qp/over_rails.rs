@@ -4,11 +4,12 @@ use mitra_verbs::{Access, CqId, Gid, Mtu, Qpn, Result, RnrTimer, Time};
 
 use super::VirtualQp;
 use crate::activity::CountedVqp;
-use crate::builder::{BuildError, VirtualQpBuilder};
+use crate::builder::{BuildError, VirtualQpBuilder, Wakeup};
 use crate::close_reason::CloseReason;
 use crate::config::{Config, Service};
 use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
+use crate::group_member::Member;
 use crate::memory_region::RemoteRegion;
 use crate::secret::{Secret, SecretWord};
 use crate::telemetry::VqpTelemetry;
@@ -17,11 +18,12 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::event_channels::EventChannels;
 use crate::vqp::failover::sealed;
 use crate::vqp::failure::Failure;
+use crate::vqp::group_membership::GroupMembership;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::packet_counts::PacketCounts;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::recovery::Recovery;
-use crate::vqp::shared_receives::ReceiveSource;
+use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 
 /// The failover of a [`VirtualQp`] that has a queue pair on every rail: the vQP negotiates with its
 /// peer.
@@ -52,6 +54,7 @@ impl sealed::Failover for OwnFailover {
         dp.home.join(&dp.domain, &dp.rails)?;
         let control = ControlProtocol::new(self.cookie, peer.cookie, dp.rails.len(), dp.config());
         self.recovery.control = Some(control);
+        self.recovery.has_settled = true;
         self.maintenance.start(dp.now());
         self.post_added_recvs(dp);
         self.publish(dp);
@@ -100,9 +103,9 @@ impl sealed::Failover for OwnFailover {
         if dp.send.ledger.unposted() > 0 && !self.recovery.report.is_replaying() {
             self.recovery.post_sends(dp);
         }
-        if self.maintenance.schedule.on_post(|| dp.now()) {
-            self.maintenance.run(&mut self.recovery, dp, false);
-            self.publish(dp);
+        // A member of the poll group runs maintenance only when it is woken or a timer is due.
+        if dp.rails.group.is_none() && self.maintenance.schedule.on_post(|| dp.now()) {
+            self.maintain(dp);
         }
     }
 
@@ -115,12 +118,14 @@ impl sealed::Failover for OwnFailover {
         if self.is_destroyed {
             return;
         }
-        let is_due = self.maintenance.schedule.on_poll(|| dp.now());
+        let is_due = match &dp.rails.group {
+            None => self.maintenance.schedule.on_poll(|| dp.now()),
+            Some(group) => self.is_maintenance_of_member_due(group, dp),
+        };
         self.recovery.drive_active_rail(dp);
         if is_due || self.recovery.is_failover_in_progress() {
             self.maintenance.schedule.on_maintenance_from_poll();
-            self.maintenance.run(&mut self.recovery, dp, false);
-            self.publish(dp);
+            self.maintain(dp);
         }
         self.sample_latency(dp);
     }
@@ -135,9 +140,8 @@ impl sealed::Failover for OwnFailover {
     fn progress(&mut self, dp: &mut Datapath) {
         if !self.is_destroyed {
             self.recovery.drive_active_rail(dp);
-            self.maintenance.run(&mut self.recovery, dp, false);
+            self.maintain(dp);
             self.sample_latency(dp);
-            self.publish(dp);
         }
     }
 
@@ -183,14 +187,68 @@ impl sealed::Failover for OwnFailover {
     }
 }
 
+impl OwnFailover {
+    /// Runs maintenance, and schedules the next run of a member of the poll group.
+    fn maintain(&mut self, dp: &mut Datapath) {
+        // Members run seldom, and mostly because of an event, so each of their runs is a full run.
+        let is_member = dp.rails.member().is_some_and(|member| {
+            member.take_maintenance_request();
+            true
+        });
+        self.maintenance.run(&mut self.recovery, dp, is_member);
+        self.publish(dp);
+        self.recovery.has_settled = false;
+        if !is_member {
+            return;
+        }
+        let due = self.maintenance.poll_timeout(&self.recovery, dp);
+        // A closed vQP answers every message of its peer, also a heartbeat.
+        let awaits_heartbeats = dp.termination.is_closed() || !dp.rails.is_heard_on_all_rails();
+        if let Some(group) = &mut dp.rails.group {
+            group.due = due;
+            group.set_active_rail(self.recovery.active_rail());
+            group.member.set_awaits_heartbeats(awaits_heartbeats);
+        }
+    }
+
+    fn is_maintenance_of_member_due(&self, group: &GroupMembership, dp: &Datapath) -> bool {
+        if group.member.needs_maintenance() || self.recovery.has_settled {
+            return true;
+        }
+        let waits = dp.send.ledger.unposted() > 0 || dp.windows.is_busy || dp.config().is_durable();
+        let interval = waits.then(|| self.maintenance.schedule.next_after_interval());
+        let due = [self.maintenance_of_member_at(group, dp), interval].into_iter().flatten().min();
+        due.is_some_and(|due| due <= dp.domain.last_poll())
+    }
+
+    /// The time of the next maintenance if nothing wakes the vQP.
+    fn maintenance_of_member_at(&self, group: &GroupMembership, dp: &Datapath) -> Option<Time> {
+        // Without heartbeats, maintenance asks whether a peer that completes nothing still runs.
+        let asks = !dp.has_heartbeats() && !dp.send.ledger.is_empty();
+        let ask_at =
+            asks.then(|| self.maintenance.schedule.last_maintenance + dp.config().control_retry_interval);
+        [group.due, ask_at].into_iter().flatten().min()
+    }
+
+    /// See [`VirtualQp::next_poll`].
+    fn needs_poll(&self, dp: &Datapath, group: &GroupMembership) -> bool {
+        group.member.needs_maintenance()
+            || self.recovery.needs_poll()
+            || dp.windows.is_busy
+            || !dp.termination.is_closed() && (dp.config().is_durable() || dp.send.ledger.unposted() > 0)
+            || self.recovery.control.is_some()
+                && !dp.termination.is_closed()
+                && dp.shared.as_ref().is_some_and(SharedReceives::needs_slots)
+    }
+}
+
 impl VirtualQp {
     /// A builder of one end over the NICs of a domain, with defaults for every setting.
     pub fn builder(domain: &Arc<Domain>) -> VirtualQpBuilder {
         VirtualQpBuilder::new(domain)
     }
 
-    /// Creates one end, unconnected, after the builder has checked the configuration. With
-    /// `own_channels`, the vQP has its own completion channels instead of the domain's channels.
+    /// Creates one end, unconnected, after the builder has checked the configuration.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -198,10 +256,14 @@ impl VirtualQp {
         domain: Arc<Domain>,
         config: Config,
         secret: Secret,
-        own_channels: bool,
+        wakeup: Wakeup,
         shared: Option<ReceiveSource>,
     ) -> Result<VirtualQp> {
-        let own = own_channels.then(|| domain.nics_with_new_channels()).transpose()?;
+        let (own, group) = match wakeup {
+            Wakeup::None => (None, None),
+            Wakeup::OwnChannels => (Some(domain.nics_with_new_channels()?), None),
+            Wakeup::Waker(waker) => (None, Some(GroupMembership::new(&domain, Member::new(waker)))),
+        };
         let telemetry = domain.telemetry().add_vqp();
         let failover = OwnFailover {
             cookie: secret.cookie,
@@ -215,7 +277,7 @@ impl VirtualQp {
         };
         Ok(VirtualQp {
             failover,
-            datapath: Datapath::over_rails(domain, own.as_deref(), config, &secret, shared)?,
+            datapath: Datapath::over_rails(domain, own.as_deref(), config, &secret, shared, group)?,
         })
     }
 
@@ -297,6 +359,18 @@ impl VirtualQp {
         self.failover.maintenance.poll_timeout(&self.failover.recovery, &self.datapath)
     }
 
+    /// The time at which a vQP with a waker ([`VirtualQpBuilder::waker`]) is to be polled even if
+    /// nothing wakes it. [`Time::ZERO`] if it is to be polled again at once. `None` if it waits for
+    /// its waker alone, and for a vQP without a waker. Each call of another method may change the
+    /// time. Completions that wait for [`VirtualQp::poll`] do not count.
+    pub fn next_poll(&self) -> Option<Time> {
+        let group = self.datapath.rails.group.as_ref().filter(|_| !self.failover.is_destroyed)?;
+        if self.failover.needs_poll(&self.datapath, group) {
+            return Some(Time::ZERO);
+        }
+        self.failover.maintenance_of_member_at(group, &self.datapath)
+    }
+
     /// Returns whether `cq` is the vQP's completion queue on the NIC of `rail`. If so, the events
     /// of `cq` concern this vQP.
     pub fn uses_cq(&self, rail: usize, cq: CqId) -> bool {
@@ -322,6 +396,9 @@ impl VirtualQp {
     pub fn replacement_in(&mut self, domain: &Arc<Domain>) -> Result<VirtualQp, BuildError> {
         let mut builder =
             VirtualQp::builder(domain).config(self.config()).own_channels(self.failover.events.is_some());
+        if let Some(member) = self.datapath.rails.member() {
+            builder = builder.waker(member.waker().clone());
+        }
         if let Some(shared) = &self.datapath.shared {
             builder = builder.receive_source(shared.source.clone());
         }

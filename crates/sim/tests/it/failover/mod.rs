@@ -17,6 +17,7 @@ mod forged_messages;
 mod hazards;
 mod home_ring;
 mod peer_exit;
+mod poll_group;
 mod polls;
 mod promises;
 mod races;
