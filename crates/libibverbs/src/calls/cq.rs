@@ -149,7 +149,7 @@ pub(crate) unsafe fn create(
             let id = CqId(ctx.rails.number_of(on_rail_0.map(|id| id.0), existing, ctx.rails.limits().cqs)?);
             let deliver = ctx.event_sink();
             let on_overflow = move || deliver(AsyncEvent::CqError(id));
-            (id, Some(VirtualCq::new(attr.cqe, process_events, on_overflow)))
+            (id, Some(VirtualCq::new(multi_rail.domain(), attr.cqe, process_events, on_overflow)))
         }
         (None, Some(ChannelEvents::Nic(channel))) => {
             let channel: Arc<dyn CompletionChannel> = Arc::clone(channel) as _;

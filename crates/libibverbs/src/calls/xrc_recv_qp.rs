@@ -41,7 +41,7 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
     };
     let backend = match (&context.rails.multi_rail, &domain.over_rails) {
         (Some(multi_rail), Some(xrc)) => {
-            let no_completions = VirtualCq::new(1, None, || {});
+            let no_completions = VirtualCq::new(multi_rail.domain(), 1, None, || {});
             let qp = multi_rail.create_qp(CreateParams {
                 on_event: context.event_sink(),
                 init: attr,

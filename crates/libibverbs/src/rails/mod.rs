@@ -14,6 +14,7 @@
 mod async_event_thread;
 pub(crate) mod datagrams;
 pub(crate) mod device_memory;
+mod drive_queue;
 mod fault_control;
 pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;

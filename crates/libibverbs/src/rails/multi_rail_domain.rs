@@ -1,6 +1,7 @@
 //! The state that all virtual queue pairs of a device share: the NICs, the registered memory, the
 //! rendezvous, and the configuration.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use mitra_failover::{
 };
 use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result};
 
+use super::drive_queue::{DriveQueue, Driven};
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
 use crate::common::lock::lock;
@@ -38,6 +40,9 @@ pub(crate) struct MultiRailDomain {
     pub(super) failover: Arc<Domain>,
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
+    pub(super) drive_queue: Arc<DriveQueue>,
+    /// Whether a completion queue of the program may be armed.
+    is_armed: AtomicBool,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of
     /// the reset. They are kept for [`LINGER`].
     retired: Mutex<Vec<(Instant, VirtualQp)>>,
@@ -67,7 +72,14 @@ impl MultiRailDomain {
             access: Access::empty(),
             ..Config::default()
         };
-        MultiRailDomain { failover, rendezvous, config, retired: Mutex::default() }
+        MultiRailDomain {
+            failover,
+            rendezvous,
+            config,
+            drive_queue: DriveQueue::new(),
+            is_armed: AtomicBool::new(false),
+            retired: Mutex::default(),
+        }
     }
 
     /// Returns the configuration of virtual queue pairs of this type (RC, UC or XRC).
@@ -105,6 +117,52 @@ impl MultiRailDomain {
         self.failover.nics()[0].channel.as_ref()
     }
 
+    /// Drives the NICs, and the queue pairs that have something to do. Waits for other threads that
+    /// drive queue pairs for which `awaits` returns true.
+    pub(super) fn drive(&self, awaits: impl Fn(&dyn Driven) -> bool) {
+        let now = self.failover.poll();
+        self.drive_queue.drive(now, awaits);
+    }
+
+    /// Does the same as [`MultiRailDomain::drive`]. `poll` polls one virtual queue pair, whether or
+    /// not it has something to do.
+    pub(super) fn drive_beside(&self, awaits: impl Fn(&dyn Driven) -> bool, poll: impl FnOnce()) {
+        let now = self.failover.poll_beside_vqp();
+        poll();
+        self.drive_queue.drive(now, awaits);
+    }
+
+    /// Does the same as [`MultiRailDomain::drive`] for the progress thread, in case the program
+    /// does not poll. Waits for no other thread, and detects dead NICs.
+    pub(super) fn drive_in_background(&self) {
+        let now = self.failover.poll_and_query();
+        self.drive_queue.drive(now, |_| false);
+    }
+
+    /// Requests an event of the NICs at the next completion, so that the progress thread wakes. The
+    /// caller must then drive the queue pairs, because a completion that arrived before the request
+    /// causes no event.
+    ///
+    /// # Errors
+    /// The error of a NIC that is not dead.
+    pub(super) fn arm(&self) -> Result<()> {
+        self.is_armed.store(true, Ordering::Release);
+        self.failover.arm()
+    }
+
+    /// Requests the next event of the NICs if `is_any_armed` says that a completion queue of the
+    /// program is still armed. A queue stays armed if the last event brought no completion that the
+    /// program waits for.
+    pub(super) fn rearm(&self, is_any_armed: impl FnOnce() -> bool) {
+        // A queue that is armed after the swap sets the flag again.
+        if self.is_armed.swap(false, Ordering::AcqRel) && is_any_armed() {
+            self.is_armed.store(true, Ordering::Release);
+            // Only a NIC that is failing refuses, and the virtual queue pairs detect the failure.
+            let _ = self.failover.arm();
+            self.drive(|_| false);
+        }
+    }
+
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
     pub(super) fn retire(&self, mut vqp: VirtualQp) {
         vqp.shutdown();
@@ -121,6 +179,12 @@ impl MultiRailDomain {
             // Closing fails only on a dead NIC, whose objects no longer exist.
             let _ = vqp.close();
         }
+    }
+}
+
+impl Drop for MultiRailDomain {
+    fn drop(&mut self) {
+        self.drive_queue.clear();
     }
 }
 

@@ -106,6 +106,11 @@ pub(crate) struct ObjectTable {
 const PORT: usize = 1;
 
 impl ObjectTable {
+    /// Returns whether the program waits for an event of any completion queue over several rails.
+    pub(crate) fn is_any_cq_armed(&self) -> bool {
+        self.cqs.values().filter_map(|cq| cq.virtual_cq.as_ref()).any(|cq| cq.is_armed())
+    }
+
     /// Queues an event at the contexts that it concerns. An event about the device or its port
     /// concerns all contexts. Any other event concerns the context of its object, and is dropped if
     /// the object no longer exists.

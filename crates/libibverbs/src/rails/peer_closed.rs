@@ -39,6 +39,12 @@ impl PeerClosed {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
+    /// Returns the time until the oldest send has exhausted its retries. `None` while no send is
+    /// withheld.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
     /// Returns all withheld completions: the oldest send with the status `oldest`, all other
     /// requests as flushed.
     pub(super) fn fail(self, oldest: WcStatus) -> impl Iterator<Item = Wc> {

@@ -1,8 +1,8 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
-//! In each round the thread takes part in failovers, exchanges messages about where UD queue pairs
-//! can be reached, posts sends whose region keys have arrived, answers the queries of peers, and
-//! reports events of the port and of the NIC of rail 0. A round begins when a NIC reports a
+//! In each round the thread drives the queue pairs that have something to do, exchanges messages
+//! about where UD queue pairs can be reached, answers the queries of peers, and reports events of
+//! the port and of the NIC of rail 0. A round begins when a NIC reports a
 //! completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
 
 use std::io;
@@ -32,6 +32,7 @@ const ROUNDS_UNTIL_FATAL: u32 = 16;
 /// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
     let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid(), rounds_until_fatal: None };
+    multi_rail.domain().rendezvous.arm();
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
     thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &mut port) {})?;
     Ok(())
@@ -78,27 +79,26 @@ impl ReportedPort {
 
 /// Waits until the next round is due, and runs it. Returns false if the device is closed.
 fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort) -> bool {
-    let failover = &multi_rail.domain().failover;
-    let channels: Vec<&Arc<dyn CompletionChannel>> =
-        failover.nics().iter().filter_map(|nic| nic.channel.as_ref()).collect();
+    let (failover, rendezvous) = (&multi_rail.domain().failover, &multi_rail.domain().rendezvous);
+    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
+        .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
+        .collect();
     let mut ready: Vec<PollFd<'_>> =
-        channels.iter().map(|channel| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
+        channels.iter().map(|(_, channel)| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
     // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
-    failover.poll_events();
-    let qps = multi_rail.qps();
-    for channel in channels {
-        // The events only wake this thread. The loop below polls the queues of all virtual queue
-        // pairs, and the program's queues on rail 0 hold no completions.
-        while let Ok(Some(_)) = channel.next_event() {}
+    for (rail, channel) in channels {
+        while let Ok(Some(cq)) = channel.next_event() {
+            // The queries of peers are answered below, and all other queues belong to virtual queue
+            // pairs, which are driven below. The program's queues on rail 0 hold no completions.
+            rendezvous.on_event(rail, cq);
+        }
     }
-    for qp in &qps {
-        qp.make_progress();
-        qp.rearm();
-    }
+    multi_rail.domain().drive_in_background();
+    multi_rail.domain().rearm(|| rails.objects().is_any_cq_armed());
     multi_rail.drive_datagrams();
     multi_rail.answer_queries();
     multi_rail.close_ended(LINGER);

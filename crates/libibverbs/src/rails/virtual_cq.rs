@@ -1,13 +1,20 @@
 //! The completion queue in which virtual queue pairs complete. It is in this process's memory, not
 //! on a NIC.
+//!
+//! The NICs' completion queues belong to the device, and report for all its RC, UC and XRC queue
+//! pairs. A poll of a [`VirtualCq`] takes what was pushed before. If there is nothing, it drives
+//! the device, which finds the queue pairs that have something to do.
 
 use std::collections::VecDeque;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mitra_verbs::{Error, Qpn, Result, Wc, WcStatus};
 
-use super::queue_users::QueueUsers;
+use super::drive_queue::Driven;
+use super::multi_rail_domain::MultiRailDomain;
+use super::queue_users::{PolledUser, QueueUsers};
 use crate::common::event_queue::EventQueue;
 use crate::common::lock::lock;
 
@@ -19,6 +26,7 @@ const ARMED_FOR_ALL: u8 = 2;
 
 /// A completion queue in which any number of virtual queue pairs complete.
 pub(crate) struct VirtualCq {
+    device: Arc<MultiRailDomain>,
     /// The completions that the program has not polled.
     ready: Mutex<VecDeque<Wc>>,
     /// The maximum number of completions in `ready`.
@@ -32,6 +40,8 @@ pub(crate) struct VirtualCq {
     /// reports a completion that was added after the program armed the queue.
     armed: AtomicU8,
     pub(super) users: QueueUsers,
+    /// The UD queue pairs among the users.
+    pub(super) polled: QueueUsers<dyn PolledUser>,
     /// The queue's completion channel, if it has one and the program has not destroyed the queue.
     channel: Mutex<Option<ChannelLink>>,
 }
@@ -47,17 +57,20 @@ impl VirtualCq {
     /// Creates a queue for up to `depth` completions that reports events to `channel`, if there is
     /// one. `on_overflow` reports the first loss of a completion.
     pub(crate) fn new(
+        device: &Arc<MultiRailDomain>,
         depth: u32,
         channel: Option<Arc<EventQueue<usize>>>,
         on_overflow: impl Fn() + Send + Sync + 'static,
     ) -> Arc<VirtualCq> {
         Arc::new(VirtualCq {
+            device: Arc::clone(device),
             ready: Mutex::default(),
             depth: AtomicUsize::new(depth as usize),
             overflowed: AtomicBool::new(false),
             on_overflow: Box::new(on_overflow),
             armed: AtomicU8::new(ARMED_FOR_NONE),
             users: QueueUsers::default(),
+            polled: QueueUsers::default(),
             channel: Mutex::new(channel.map(|events| ChannelLink { events, cq_address: 0 })),
         })
     }
@@ -116,11 +129,24 @@ impl VirtualCq {
     pub(super) fn overflow(&self) {
         if !self.overflowed.swap(true, Ordering::Relaxed) {
             (self.on_overflow)();
+            self.users.for_each(|user| user.wake());
         }
     }
 
-    pub(super) fn is_armed(&self) -> bool {
+    pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != ARMED_FOR_NONE
+    }
+
+    /// Drives the queue pairs that have something to do.
+    fn drive(&self) {
+        let awaits = |qp: &dyn Driven| qp.completes_in(ptr::from_ref(self).addr());
+        match self.users.only() {
+            // Most queues have one queue pair. A poll of this queue pair costs less than to find
+            // out that it has something to do.
+            Some(only) => self.device.drive_beside(awaits, || only.poll()),
+            None => self.device.drive(awaits),
+        }
+        self.polled.for_each(|user| user.drive());
     }
 
     /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic`
@@ -129,7 +155,7 @@ impl VirtualCq {
     /// # Errors
     /// `Invalid` if the queue holds more than `depth` completions, or the error of `resize_on_nic`.
     pub(crate) fn resize(&self, depth: u32, resize_on_nic: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.users.for_each(|user| user.drive());
+        self.drive();
         let ready = lock(&self.ready);
         if ready.len() > depth as usize {
             return Err(Error::Invalid(
@@ -141,12 +167,19 @@ impl VirtualCq {
         Ok(())
     }
 
-    /// Drives the queue pairs, and appends up to `max` completions to `out`.
+    /// Appends up to `max` completions to `out`. If there are none, drives the queue pairs first.
     pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
-        self.users.for_each(|user| user.drive());
+        if self.take(max, out) == 0 {
+            self.drive();
+            self.take(max, out);
+        }
+    }
+
+    fn take(&self, max: usize, out: &mut Vec<Wc>) -> usize {
         let mut ready = lock(&self.ready);
         let n = max.min(ready.len());
         out.extend(ready.drain(..n));
+        n
     }
 
     /// Requests an event at the next completion, or with `solicited_only` at the next completion
@@ -161,61 +194,9 @@ impl VirtualCq {
             let _ready = lock(&self.ready);
             self.armed.fetch_max(armed, Ordering::Relaxed);
         }
-        self.users.all().iter().try_for_each(|user| user.arm())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use mitra_verbs::WcOpcode;
-
-    use super::*;
-    use crate::common::event_queue::new_event_queue;
-
-    fn queue() -> (Arc<VirtualCq>, Arc<EventQueue<usize>>) {
-        let events = Arc::new(new_event_queue().expect("the process has room for a descriptor"));
-        (VirtualCq::new(1 << 10, Some(Arc::clone(&events)), || {}), events)
-    }
-
-    fn completion(wr_id: u64) -> Wc {
-        Wc::new(wr_id, WcStatus::Success, WcOpcode::Recv, Qpn::new(5))
-    }
-
-    #[test]
-    fn each_request_brings_one_event_for_a_later_completion() {
-        let (cq, events) = queue();
-        cq.push(completion(1));
-        assert!(events.is_empty(), "the queue was not armed");
-        cq.arm(false).expect("no NIC is involved");
-        assert!(events.is_empty(), "the completion is older than the request");
-        cq.push(completion(2));
-        cq.push(completion(3));
-        assert_eq!(events.len(), 1);
-    }
-
-    /// A program that polls one completion for each event, as perftest does, finds every completion
-    /// that it waits for.
-    #[test]
-    fn event_finds_completion_that_was_added_after_the_request() {
-        const ROUNDS: u64 = 20_000;
-        let (cq, events) = queue();
-        let (posted, to_push) = std::sync::mpsc::channel();
-        let pushing = Arc::clone(&cq);
-        let pusher = thread::spawn(move || to_push.iter().for_each(|wr_id| pushing.push(completion(wr_id))));
-        cq.arm(false).expect("no NIC is involved");
-        for wr_id in 0..ROUNDS {
-            posted.send(wr_id).expect("the thread runs");
-            while events.pop().is_none() {
-                thread::yield_now();
-            }
-            cq.arm(false).expect("no NIC is involved");
-            let mut polled = Vec::new();
-            cq.poll(1, &mut polled);
-            assert_eq!(polled.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [wr_id]);
-        }
-        drop(posted);
-        pusher.join().expect("a push does not panic");
+        self.device.arm()?;
+        self.polled.all().iter().try_for_each(|user| user.arm())?;
+        self.drive();
+        Ok(())
     }
 }

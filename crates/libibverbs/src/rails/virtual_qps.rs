@@ -1,7 +1,7 @@
 //! The queue pairs of a device with several rails: creation, lookup by number, answers to peers,
 //! and delayed destruction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -31,9 +31,9 @@ pub(crate) struct MultiRail {
     datagrams: Arc<DatagramNetwork>,
     /// The UD queue pairs that the program has not destroyed.
     datagram_qps: Mutex<HashMap<Qpn, Weak<MultiRailUd>>>,
-    /// The queue pairs that the program has destroyed, each with the time of its destruction. They
-    /// are kept for [`LINGER`](super::multi_rail_domain::LINGER).
-    lingering: Mutex<Vec<(Instant, Arc<MultiRailQp>)>>,
+    /// The queue pairs that the program has destroyed, each with the time of its destruction, in
+    /// this order. They are kept for [`LINGER`](super::multi_rail_domain::LINGER).
+    lingering: Mutex<VecDeque<(Instant, Arc<MultiRailQp>)>>,
     /// Whether the process exits. If it does, the progress thread ends all connections.
     exiting: AtomicBool,
     /// Whether the progress thread has ended the connections of the exiting process.
@@ -94,8 +94,10 @@ impl MultiRail {
         if let Some(xrc) = &params.xrc {
             builder = builder.xrc_domain(&xrc.queues);
         }
+        let waker = self.domain.drive_queue.waker();
+        let builder = builder.waker(Arc::clone(&waker).into());
         let vqp = self.build_with_unused_number(&builder)?;
-        let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
+        let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, waker, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
     }
@@ -171,7 +173,8 @@ impl MultiRail {
     pub(crate) fn destroy_qp(&self, qp: Arc<MultiRailQp>) {
         qp.destroy();
         lock(&self.qps).remove(&qp.qpn());
-        lock(&self.lingering).push((Instant::now(), qp));
+        let mut lingering = lock(&self.lingering);
+        lingering.push_back((Instant::now(), qp));
     }
 
     pub(super) fn qps(&self) -> Vec<Arc<MultiRailQp>> {
@@ -232,15 +235,11 @@ impl MultiRail {
         }
     }
 
-    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
-    /// that ended at least `age` ago.
+    /// Closes the virtual queue pairs that were destroyed, or replaced by a reset, at least `age`
+    /// ago. Drives the replaced ones.
     pub(super) fn close_ended(&self, age: Duration) {
-        let expired: Vec<_> = {
-            let mut lingering = lock(&self.lingering);
-            lingering.iter().for_each(|(_, qp)| qp.drive_after_destroy());
-            lingering.extract_if(.., |(since, _)| since.elapsed() >= age).collect()
-        };
-        for (_, qp) in expired {
+        let next_expired = || lock(&self.lingering).pop_front_if(|(since, _)| since.elapsed() >= age);
+        while let Some((_, qp)) = next_expired() {
             // Closing fails only on a dead NIC, whose objects no longer exist.
             let _ = qp.close();
         }

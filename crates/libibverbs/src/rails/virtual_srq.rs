@@ -34,14 +34,14 @@ impl VirtualSrq {
         self.users.is_empty()
     }
 
-    /// Posts receives, and has the queue pairs match them with messages that have arrived. After an
-    /// error, the posted receives are matched when a queue pair is driven the next time.
+    /// Posts receives, and has the queue pairs match them with messages that have arrived.
     ///
     /// # Errors
     /// The errors of [`SharedReceiveQueue::post_recv`].
     pub(crate) fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        self.queue.post_recv(wrs)?;
+        let posted = self.queue.post_recv(wrs);
+        // After an error, the receives before the refused one are posted.
         self.users.for_each(|user| user.on_receives_posted());
-        Ok(())
+        posted
     }
 }

@@ -18,7 +18,7 @@ use crate::common::grh;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::rails::protection_domain::MultiRailPd;
-use crate::rails::queue_users::QueueUser;
+use crate::rails::queue_users::{PolledUser, QueueUser};
 use crate::rails::rendezvous::QpNumbers;
 use crate::rails::virtual_cq::VirtualCq;
 use crate::rails::virtual_srq::VirtualSrq;
@@ -110,6 +110,9 @@ impl MultiRailUd {
         let user: Arc<dyn QueueUser> = qp.clone();
         qp.params.send_cq.users.add(&user);
         qp.params.recv_cq.users.add(&user);
+        let polled: Arc<dyn PolledUser> = qp.clone();
+        qp.params.send_cq.polled.add(&polled);
+        qp.params.recv_cq.polled.add(&polled);
         if let Some(srq) = &qp.params.srq {
             srq.users.add(&user);
         }
@@ -453,7 +456,7 @@ impl MultiRailUd {
     }
 }
 
-impl QueueUser for MultiRailUd {
+impl PolledUser for MultiRailUd {
     fn drive(&self) {
         self.collect(&mut lock(&self.locked));
     }
@@ -473,7 +476,9 @@ impl QueueUser for MultiRailUd {
         self.collect(&mut locked);
         Ok(())
     }
+}
 
+impl QueueUser for MultiRailUd {
     /// Does nothing: a datagram that finds no receive is lost.
     fn on_receives_posted(&self) {}
 }

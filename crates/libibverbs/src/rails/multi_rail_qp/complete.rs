@@ -1,8 +1,8 @@
 //! The conversion of completions of the virtual queue pair to completions of the program.
 
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use mitra_failover::{CloseReason, Completion, Outcome, UnresolvedError};
 use mitra_verbs::{AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
@@ -21,7 +21,6 @@ impl MultiRailQp {
     /// are withheld because the peer has closed its end. In ERR, no completion is withheld. Does
     /// nothing for a destroyed queue pair.
     pub(super) fn collect(&self, locked: &mut LockedState) {
-        // A thread that drives several queue pairs may still have a reference to a destroyed one.
         if locked.destroyed {
             return;
         }
@@ -142,20 +141,18 @@ impl MultiRailQp {
         }
     }
 
-    /// Drives the other queue pairs of the completion queue before the completion of a refused
+    /// Drives the queue pairs that have something to do before the completion of a refused
     /// request, because the responder may be one of them. Its NIC completes the receive before it
     /// sends the NAK, and programs rely on this order.
     ///
-    /// This thread waits for their locks while it holds the lock of this queue pair. A second
-    /// thread that did so could wait for this one, so that thread drives nothing.
+    /// This thread waits for the locks of the other queue pairs of the completion queue while it
+    /// holds the lock of this one. A second thread that did so could wait for this thread, so the
+    /// second thread drives nothing.
     fn drive_responder(&self) {
         static IS_WAITING: Mutex<()> = Mutex::new(());
         if let Ok(_waiting) = IS_WAITING.try_lock() {
-            self.params.send_cq.users.for_each(|user| {
-                if !ptr::addr_eq(user, self) {
-                    user.drive();
-                }
-            });
+            let cq = Arc::as_ptr(&self.params.send_cq).addr();
+            self.domain.drive(|qp| !ptr::addr_eq(qp, self) && qp.completes_in(cq));
         }
     }
 

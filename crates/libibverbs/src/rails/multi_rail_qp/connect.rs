@@ -26,11 +26,9 @@ impl MultiRailQp {
     /// `WrongState` or `Invalid` if the transition is not allowed, `Invalid` if the peer does not
     /// answer or its data does not fit, or the error of a NIC.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let from = lock(&self.locked).state;
+        let from = self.lock().state;
         let to = check_modify(self.params.init.qp_type, from, attr)?;
-        if from == QpState::Sqd
-            && attr.dest_gid.is_some_and(|to| Some(to) != lock(&self.locked).attr.dest_gid)
-        {
+        if from == QpState::Sqd && attr.dest_gid.is_some_and(|to| Some(to) != self.lock().attr.dest_gid) {
             return Err(Error::Unsupported(
                 "another destination in SQD on a device with several rails; reset the queue pair and connect it again",
             ));
@@ -40,14 +38,14 @@ impl MultiRailQp {
             return self.reset();
         }
         if attr.access.is_some() && to != QpState::Rtr {
-            lock(&self.locked).set_access(attr.access)?;
+            self.lock().set_access(attr.access)?;
         }
         if (from, to) == (QpState::Init, QpState::Rtr)
             && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
         {
             self.connect(gid, qpn, attr)?;
         }
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         match (from, to) {
             (QpState::Rtr, QpState::Rts) => {
                 if locked.pending.is_none() {
@@ -109,7 +107,7 @@ impl MultiRailQp {
         }
         *lock(&self.peer) = Peer::Connecting(gid);
         {
-            let mut locked = lock(&self.locked);
+            let mut locked = self.lock();
             let access = attr.access.or(locked.attr.access);
             locked.set_access(access)?;
             attr.path_mtu.iter().for_each(|mtu| locked.vqp.set_max_path_mtu(*mtu));
@@ -131,19 +129,19 @@ impl MultiRailQp {
     /// Returns `None` if the connection is pending.
     fn connect_to(&self, gid: Gid, qpn: Qpn, min_rnr_timer: RnrTimer) -> Result<Option<Peer>> {
         if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
-            return lock(&self.locked).connect_to_itself(min_rnr_timer).map(Some);
+            return self.lock().connect_to_itself(min_rnr_timer, Arc::clone(&self.waker).into()).map(Some);
         }
         // The lock is not held during the query, because answering the peer's query for this queue
         // pair needs the lock.
         let ids = [random()?, random()?];
         let found = self.domain.rendezvous.query_connection(ids, gid, qpn)?;
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         match found {
             // The program has passed a former GID of its own device.
             PeerConnection::Data(info)
                 if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
             {
-                locked.connect_to_itself(min_rnr_timer).map(Some)
+                locked.connect_to_itself(min_rnr_timer, Arc::clone(&self.waker).into()).map(Some)
             }
             PeerConnection::Data(info) => locked.connect_to(&info, min_rnr_timer).map(Some),
             PeerConnection::AwaitsReset(query) => {
@@ -162,7 +160,7 @@ impl MultiRailQp {
     pub(in crate::rails) fn enter_pd_of_xrc_domain(&self) -> Result<bool> {
         let Some(xrc) = &self.params.xrc else { return Ok(true) };
         let Some(pd) = xrc.pd() else { return Ok(false) };
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         if !Arc::ptr_eq(locked.vqp.domain(), &pd.failover) {
             let replacement = locked.vqp.replacement_in(&pd.failover)?;
             self.domain.retire(std::mem::replace(&mut locked.vqp, replacement));
@@ -173,7 +171,7 @@ impl MultiRailQp {
     /// Sends the query of a pending connection at once, because the peer has just been reset. Does
     /// nothing if another thread holds the lock, because the query is sent again anyway.
     pub(in crate::rails) fn hasten_connection(&self) {
-        if let Ok(mut locked) = self.locked.try_lock()
+        if let Some(mut locked) = self.try_lock()
             && let Some(pending) = &mut locked.pending
         {
             pending.query.resend_soon();
@@ -202,7 +200,7 @@ impl MultiRailQp {
     /// Returns to RESET. Drops the outstanding requests without completions, and the completions
     /// that were not polled. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         if locked.state == QpState::Reset {
             return Ok(());
         }
@@ -224,7 +222,8 @@ impl MultiRailQp {
     /// Drives the queue pair first: the peer may have the NAK of a request that has moved the queue
     /// pair of a rail to ERR, before any thread here has polled.
     pub(crate) fn query(&self) -> QpStatus {
-        let mut locked = lock(&self.locked);
+        self.domain.drive_in_background();
+        let mut locked = self.lock();
         if !locked.destroyed {
             locked.vqps().for_each(VirtualQp::progress);
             self.collect(&mut locked);

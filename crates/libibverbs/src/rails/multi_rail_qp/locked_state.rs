@@ -1,6 +1,7 @@
 //! The part of a [`super::MultiRailQp`] that its lock protects.
 
 use std::collections::VecDeque;
+use std::task::Waker;
 use std::time::Instant;
 
 use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
@@ -124,13 +125,15 @@ impl LockedState {
         }
     }
 
-    /// Connects the queue pair to itself, through a second virtual queue pair that sends.
+    /// Connects the queue pair to itself, through a second virtual queue pair that sends. `waker`
+    /// is the waker of `vqp`.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build) and
     /// [`VirtualQp::modify_to_rtr`].
-    pub(super) fn connect_to_itself(&mut self, min_rnr_timer: RnrTimer) -> Result<Peer> {
-        let mut sender = VirtualQp::builder(self.vqp.domain()).config(self.vqp.config()).build()?;
+    pub(super) fn connect_to_itself(&mut self, min_rnr_timer: RnrTimer, waker: Waker) -> Result<Peer> {
+        let builder = VirtualQp::builder(self.vqp.domain()).config(self.vqp.config());
+        let mut sender = builder.waker(waker).build()?;
         let info = self.vqp.local_info();
         self.vqp.modify_to_rtr(&sender.local_info(), min_rnr_timer)?;
         sender.modify_to_rtr(&info, min_rnr_timer)?;

@@ -8,6 +8,7 @@
 //! - [`receive`] posts receives, and reports `IBV_EVENT_QP_LAST_WQE_REACHED`.
 //! - [`complete`] converts completions of the virtual queue pair to completions of the program.
 //! - [`locked_state`] holds the state that a lock protects.
+//! - [`schedule`] decides when the queue pair is driven again.
 
 mod complete;
 mod connect;
@@ -15,16 +16,20 @@ mod first_contact;
 mod locked_state;
 mod pending_connection;
 mod receive;
+mod schedule;
 mod send;
 #[cfg(test)]
 mod tests;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Wake;
 
 use mitra_failover::{ConnectInfo, VirtualQp};
 use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc, WcOpcode, WcStatus};
 
 use self::locked_state::LockedState;
+use super::drive_queue::{Driven, QpWaker};
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
 use super::queue_users::QueueUser;
@@ -83,14 +88,17 @@ pub(crate) struct MultiRailQp {
     locked: Mutex<LockedState>,
     peer: Mutex<Peer>,
     failovers: AtomicU64,
+    /// Queues the queue pair to be driven.
+    waker: Arc<QpWaker>,
 }
 
 impl MultiRailQp {
     /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared
-    /// receive queue.
+    /// receive queue. `vqp` was built with `waker`.
     pub(super) fn new(
         domain: Arc<MultiRailDomain>,
         vqp: VirtualQp,
+        waker: Arc<QpWaker>,
         params: CreateParams,
     ) -> Arc<MultiRailQp> {
         let qpn = vqp.qpn();
@@ -101,7 +109,10 @@ impl MultiRailQp {
             locked: Mutex::new(LockedState::new(vqp)),
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
+            waker,
         });
+        let weak = Arc::downgrade(&qp);
+        qp.waker.set_qp(weak);
         let user: Arc<dyn QueueUser> = qp.clone();
         qp.params.send_cq.users.add(&user);
         qp.params.recv_cq.users.add(&user);
@@ -111,6 +122,8 @@ impl MultiRailQp {
         if let Some(xrc) = &qp.params.xrc {
             xrc.add_receiver(&user);
         }
+        // A completion queue may have lost completions before.
+        qp.waker.wake_by_ref();
         qp
     }
 
@@ -140,10 +153,10 @@ impl MultiRailQp {
     }
 
     /// Returns whether `is_so` holds for one of the queue pair's completion queues.
-    fn any_cq(&self, is_so: fn(&VirtualCq) -> bool) -> bool {
+    fn any_cq(&self, is_so: impl Fn(&VirtualCq) -> bool) -> bool {
         is_so(&self.params.send_cq)
             || is_so(&self.params.recv_cq)
-            || self.params.xrc.as_ref().is_some_and(|xrc| xrc.any_cq(is_so))
+            || self.params.xrc.as_ref().is_some_and(|xrc| xrc.any_cq(&is_so))
     }
 
     fn is_unreliable(&self) -> bool {
@@ -159,7 +172,7 @@ impl MultiRailQp {
     /// While the queue pair connects, only the peer's device gets an answer. Once the peer's
     /// addresses are known, only these addresses get an answer.
     pub(super) fn accepts_peer(&self, from: Gid, device: &DeviceGid) -> bool {
-        self.follow_peer(&lock(&self.locked));
+        self.follow_peer(&self.lock());
         match &*lock(&self.peer) {
             Peer::Unknown => true,
             Peer::Connecting(gid) => *gid == from || device.includes(*gid),
@@ -178,7 +191,7 @@ impl MultiRailQp {
     /// queue pair is being connected, or if the peer's address may have changed. The peer then asks
     /// again.
     pub(super) fn is_connected_to(&self, asker: Qpn, from: Gid, device: &DeviceGid) -> Option<bool> {
-        let locked = lock(&self.locked);
+        let locked = self.lock();
         self.follow_peer(&locked);
         let is_open = locked.vqp.close_reason().is_none() && locked.attr.dest_qpn == Some(asker);
         drop(locked);
@@ -201,37 +214,18 @@ impl MultiRailQp {
     }
 
     pub(super) fn local_info(&self) -> ConnectInfo {
-        lock(&self.locked).vqp.local_info()
+        self.lock().vqp.local_info()
     }
 
     /// Returns whether the connection has ended. The program must reset the queue pair before it
     /// can connect again.
     pub(super) fn has_ended(&self) -> bool {
-        lock(&self.locked).vqp.close_reason().is_some()
-    }
-
-    /// Drives the virtual queue pair without taking its completions, and then does the same as
-    /// [`QueueUser::drive`], in case the program does not poll. Does nothing if another thread
-    /// holds the lock, because that thread drives the queue pair.
-    pub(super) fn make_progress(&self) {
-        if let Ok(mut locked) = self.locked.try_lock() {
-            locked.vqps().for_each(VirtualQp::progress);
-            self.collect(&mut locked);
-        }
-    }
-
-    /// Requests the next event of the NIC if a completion queue of the program is still armed. A
-    /// queue stays armed if the last event brought no completion that the program waits for.
-    pub(super) fn rearm(&self) {
-        if self.any_cq(VirtualCq::is_armed) {
-            // Only a NIC that is failing refuses, and the virtual queue pair detects the failure.
-            let _ = self.arm();
-        }
+        self.lock().vqp.close_reason().is_some()
     }
 
     /// Ends the connection and tells the peer, unless another thread holds the lock.
     pub(super) fn try_shutdown(&self) {
-        if let Ok(mut locked) = self.locked.try_lock() {
+        if let Some(mut locked) = self.try_lock() {
             locked.shutdown();
         }
     }
@@ -242,7 +236,7 @@ impl MultiRailQp {
     /// [`MultiRailQp::close`] later destroys the queue pairs on the rails, which until then tell
     /// the peer that the connection has ended.
     pub(super) fn destroy(&self) {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         self.collect(&mut locked);
         self.log_dropped_messages(&locked);
         locked.shutdown();
@@ -261,11 +255,14 @@ impl MultiRailQp {
         }
     }
 
-    /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In
-    /// contrast to [`QueueUser::drive`], takes no completions, and no receives of a shared
-    /// receive queue.
-    pub(super) fn drive_after_destroy(&self) {
-        lock(&self.locked).vqps().for_each(VirtualQp::progress);
+    fn drive_locked(&self, locked: &mut LockedState) {
+        if locked.destroyed {
+            // The peer is told that the connection has ended. No completion is taken, and no
+            // receive of a shared receive queue.
+            locked.vqps().for_each(VirtualQp::progress);
+        } else {
+            self.collect(locked);
+        }
     }
 
     /// Destroys the queue pairs on the rails.
@@ -273,7 +270,7 @@ impl MultiRailQp {
     /// # Errors
     /// The first error of a NIC. Everything that can be destroyed is destroyed.
     pub(super) fn close(&self) -> Result<()> {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         let mut closed = Ok(());
         for vqp in locked.vqps() {
             closed = closed.and(vqp.close());
@@ -287,26 +284,34 @@ impl MultiRailQp {
     }
 }
 
-impl QueueUser for MultiRailQp {
-    /// Waits while another thread holds the lock, because a program that polls must see every
-    /// completion that is available.
+impl Driven for MultiRailQp {
     fn drive(&self) {
-        self.collect(&mut lock(&self.locked));
+        self.drive_locked(&mut self.lock());
     }
 
-    fn arm(&self) -> Result<()> {
-        let mut locked = lock(&self.locked);
-        if locked.destroyed {
-            return Ok(());
+    fn try_drive(&self) {
+        match self.try_lock() {
+            Some(mut locked) => self.drive_locked(&mut locked),
+            None => self.waker.wake_by_ref(),
         }
-        locked.vqps().try_for_each(|vqp| vqp.arm())?;
-        // A completion that arrived before the request causes no event, so it is collected here.
-        self.collect(&mut locked);
-        Ok(())
+    }
+
+    fn completes_in(&self, cq: usize) -> bool {
+        self.any_cq(|own| ptr::from_ref(own).addr() == cq)
+    }
+}
+
+impl QueueUser for MultiRailQp {
+    fn poll(&self) {
+        self.drive();
+    }
+
+    fn wake(&self) {
+        self.waker.wake_by_ref();
     }
 
     fn on_receives_posted(&self) {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         if !locked.destroyed {
             self.take_completions(&mut locked);
             self.report_last_wqe(&mut locked);

@@ -4,7 +4,6 @@ use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, WcOpcod
 
 use super::MultiRailQp;
 use super::locked_state::LockedState;
-use crate::common::lock::lock;
 
 impl MultiRailQp {
     /// Posts receives in order, as `ibv_post_recv(3)` does.
@@ -13,7 +12,7 @@ impl MultiRailQp {
     /// The index and the error of the first receive that is refused. The receives before it are
     /// posted.
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         if self.params.init.qp_type.is_xrc() {
             let error =
                 Error::Invalid("XRC queue pairs have no receive queue; post to an XRC shared receive queue");
@@ -50,9 +49,16 @@ impl MultiRailQp {
     /// Reports the event [`AsyncEvent::LastWqeReached`] of a queue pair in ERR with a shared
     /// receive queue, once none of its messages waits for a receive.
     pub(super) fn report_last_wqe(&self, locked: &mut LockedState) {
-        if locked.state == QpState::Err && locked.vqp.waiting_messages() == 0 {
+        if self.is_last_wqe_report_due(locked) {
             self.raise_last_wqe(locked);
         }
+    }
+
+    pub(super) fn is_last_wqe_report_due(&self, locked: &LockedState) -> bool {
+        locked.state == QpState::Err
+            && self.params.srq.is_some()
+            && !locked.last_wqe_reported
+            && locked.vqp.waiting_messages() == 0
     }
 
     /// Reports the event (IBTA volume 1, 11.6.3.4), unless it was reported before or the queue pair

@@ -31,7 +31,7 @@ impl MultiRailQp {
     /// The index and the error of the first request that is refused. The requests before it are
     /// posted.
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.lock();
         let Err(refused) = self.post_all_or_none(&mut locked, wrs) else { return Ok(()) };
         self.post_all_or_none(&mut locked, &wrs[..refused.index])?;
         Err(refused)
@@ -42,7 +42,7 @@ impl MultiRailQp {
     /// # Errors
     /// The index and the error of the first request that is refused.
     pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.post_all_or_none(&mut lock(&self.locked), wrs)
+        self.post_all_or_none(&mut self.lock(), wrs)
     }
 
     fn post_all_or_none(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {

@@ -56,17 +56,18 @@ pub(super) struct GsiQp {
 }
 
 impl GsiQp {
-    /// Creates the queue pair and posts its receives. If there is an `srq`, the receives are posted
-    /// to it, and the NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) when a
-    /// datagram arrives after [`GsiQp::arm`]. In contrast to an armed completion queue, an armed
-    /// shared receive queue does not affect which thread drives the NIC.
+    /// Creates the queue pair and posts its receives. When a datagram arrives after
+    /// [`GsiQp::arm`], the NIC reports an event on its completion channel. If there is an `srq`,
+    /// the receives are posted to it, and the NIC reports
+    /// [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) instead. In contrast to an armed
+    /// completion queue, an armed shared receive queue does not affect which thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
     pub(super) fn new(nic: &LocalNic, srq: Option<SrqId>) -> Result<GsiQp> {
         let p = &nic.provider;
         let depth = SLOTS as u32;
-        let (recv_cq, send_cq) = (p.create_cq(depth, None)?, p.create_cq(depth, None)?);
+        let (recv_cq, send_cq) = (p.create_cq(depth, nic.channel.as_ref())?, p.create_cq(depth, None)?);
         let recv_wrs = if srq.is_none() { depth } else { 0 };
         let cap = QpCap { send_wrs: depth, recv_wrs, send_sges: 1, recv_sges: 1, inline: 0 };
         let qpn = p.create_qp(&QpInitAttr {
@@ -113,13 +114,21 @@ impl GsiQp {
         posted.map_err(|e| e.error)
     }
 
-    /// Requests an event for the next datagram, or at once if a datagram already waits. Does
-    /// nothing without a shared receive queue.
+    /// Requests an event for the next datagram. With a shared receive queue, the event is reported
+    /// at once if a datagram already waits. Otherwise the caller must poll once more.
     ///
     /// # Errors
     /// The error of the NIC.
     pub(super) fn arm(&self) -> Result<()> {
-        self.srq.map_or(Ok(()), |srq| self.nic.provider.arm_srq(srq, SLOTS as u32))
+        match self.srq {
+            None => self.nic.provider.req_notify_cq(self.recv_cq, false),
+            Some(srq) => self.nic.provider.arm_srq(srq, SLOTS as u32),
+        }
+    }
+
+    /// Returns whether datagrams complete in this completion queue.
+    pub(super) fn receives_in(&self, cq: CqId) -> bool {
+        self.recv_cq == cq
     }
 
     /// Joins the multicast group of the rendezvous. This device also receives its own questions to

@@ -33,7 +33,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_failover::{ConnectInfo, LocalNic};
-use mitra_verbs::{Error, Gid, Limits, Qpn, Result};
+use mitra_verbs::{CqId, Error, Gid, Limits, Qpn, Result};
 
 pub(super) use self::device_gid::DeviceGid;
 use self::gsi_qp::GsiQp;
@@ -127,6 +127,25 @@ impl Rendezvous {
             reach: Mutex::default(),
             timeout,
         }))
+    }
+
+    /// Requests an event on the completion channel of the NIC of each rail when a datagram arrives.
+    /// The caller must then call [`Rendezvous::poll`].
+    pub(super) fn arm(&self) {
+        for gsi_qp in &self.gsi_qps {
+            // A dead NIC receives nothing.
+            let _ = lock(gsi_qp).arm();
+        }
+    }
+
+    /// Handles an event of a completion queue on a rail. If the event reports a datagram, requests
+    /// the next event. The caller must then call [`Rendezvous::poll`].
+    pub(super) fn on_event(&self, rail: usize, cq: CqId) {
+        let Some(gsi_qp) = self.gsi_qps.get(rail).map(lock) else { return };
+        if gsi_qp.receives_in(cq) {
+            // A dead NIC receives nothing.
+            let _ = gsi_qp.arm();
+        }
     }
 
     /// Records the present GID of this device. Queries for former GIDs are still answered.

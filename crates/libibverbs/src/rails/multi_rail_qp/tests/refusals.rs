@@ -26,10 +26,10 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     // In this time all completions arrive at `a`, and also the peer's message that it has closed
     // its end.
     while !b.qp.has_ended() {
-        b.qp.make_progress();
+        b.device.domain().drive_in_background();
     }
     for _ in 0..50 {
-        b.qp.make_progress();
+        b.device.domain().drive_in_background();
         thread::sleep(Duration::from_millis(1));
     }
     let found = completions(&a, &b, wrs.len(), || {});
@@ -52,14 +52,14 @@ fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_
     assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
     nics[0].faults().fail(Failure::LinkDown);
     // `a` proposes, `b` fences and sends its evidence, and only `a` moves.
-    a.qp.make_progress();
+    a.device.domain().drive_in_background();
     for _ in 0..20 {
-        b.qp.make_progress();
+        b.device.domain().drive_in_background();
         thread::sleep(Duration::from_millis(1));
     }
     let started = Instant::now();
     while a.qp.failovers() == 0 {
-        a.qp.make_progress();
+        a.device.domain().drive_in_background();
         assert!(started.elapsed() < Duration::from_secs(20), "the requester does not move");
     }
     a.qp.post_send(&[a.write(2, b.outside())]).expect("the peer refuses, not the post");

@@ -11,7 +11,7 @@ use crate::rails::multi_rail_domain::LINGER;
 /// pair.
 fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     let device = device();
-    let (pd, cq) = (alloc_pd(&device), VirtualCq::new(1 << 10, None, || {}));
+    let (pd, cq) = (alloc_pd(&device), virtual_cq(&device, 1 << 10));
     let srq = VirtualSrq::new(&pd, 8, || {});
     let events = Arc::new(Mutex::new(Vec::new()));
     let reported = Arc::clone(&events);
@@ -78,6 +78,6 @@ fn destroyed_queue_pair_takes_no_shared_receives() {
     b.device.destroy_qp(Arc::clone(&b.qp));
     srq.post(&[RecvWr::new(1, b.mr.sge(8, 8))]).expect("the queue has room");
     b.device.close_ended(LINGER);
-    b.qp.drive();
+    b.device.domain().drive(|_| true);
     assert_eq!(srq.queue().len(), 1);
 }

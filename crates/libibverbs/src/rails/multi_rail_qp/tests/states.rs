@@ -9,7 +9,7 @@ use super::*;
 /// An end whose queue pair collects its asynchronous events.
 fn end_with_events() -> (End, Arc<Mutex<Vec<AsyncEvent>>>) {
     let device = device();
-    let (pd, cq) = (alloc_pd(&device), VirtualCq::new(1 << 10, None, || {}));
+    let (pd, cq) = (alloc_pd(&device), virtual_cq(&device, 1 << 10));
     let events = Arc::new(Mutex::new(Vec::new()));
     let reported = Arc::clone(&events);
     let init = QpInitAttr {
@@ -47,8 +47,8 @@ fn send_queue_drains_and_restarts() {
     a.qp.modify(&QpAttr::to(QpState::Sqd)).expect("RTS leads to SQD");
     let started = Instant::now();
     while lock(&events).is_empty() {
-        a.qp.make_progress();
-        b.qp.make_progress();
+        a.device.domain().drive_in_background();
+        b.device.domain().drive_in_background();
         assert!(started.elapsed() < Duration::from_secs(20), "the queue does not drain");
     }
     assert_eq!(*lock(&events), [AsyncEvent::SqDrained(a.qp.qpn())]);
@@ -56,8 +56,8 @@ fn send_queue_drains_and_restarts() {
     assert!(a.qp.modify(&QpAttr { dest_gid: Some(Gid([9; 16])), ..QpAttr::to(QpState::Sqd) }).is_err());
     a.qp.post_send(&[a.send(2)]).expect("the queue takes requests in SQD");
     for _ in 0..100 {
-        a.qp.make_progress();
-        b.qp.make_progress();
+        a.device.domain().drive_in_background();
+        b.device.domain().drive_in_background();
     }
     let before_restart = b.poll();
     a.qp.modify(&QpAttr::to(QpState::Rts)).expect("SQD leads to RTS");
@@ -81,21 +81,47 @@ fn first_packet_in_rtr_is_reported_once() {
     let (b, events) = end_with_events();
     let a = End::new();
     let (to_a, to_b) = (a.qp.local_info(), b.qp.local_info());
-    lock(&a.qp.locked).vqp.connect(&to_b).expect("the ends match");
-    lock(&a.qp.locked).state = QpState::Rts;
+    a.qp.lock().vqp.connect(&to_b).expect("the ends match");
+    a.qp.lock().state = QpState::Rts;
     {
-        let mut locked = lock(&b.qp.locked);
+        let mut locked = b.qp.lock();
         locked.vqp.modify_to_rtr(&to_a, mitra_verbs::RnrTimer::from_code(1)).expect("the ends match");
         locked.state = QpState::Rtr;
     }
     (10..12).for_each(|wr_id| b.post_recv(wr_id));
-    b.qp.make_progress();
+    b.device.domain().drive_in_background();
     assert_eq!(*lock(&events), []);
     for wr_id in 1..3 {
         a.qp.post_send(&[a.send(wr_id)]).expect("the queue has room");
-        assert_eq!(completions(&a, &b, 1, || b.qp.make_progress()), [(wr_id, WcStatus::Success)]);
+        assert_eq!(
+            completions(&a, &b, 1, || b.device.domain().drive_in_background()),
+            [(wr_id, WcStatus::Success)]
+        );
     }
-    b.qp.make_progress();
+    b.device.domain().drive_in_background();
+    assert_eq!(*lock(&events), [AsyncEvent::CommunicationEstablished(b.qp.qpn())]);
+}
+
+/// The first packet and its completion are found by one poll of the completion queue.
+#[test]
+fn first_packet_in_rtr_is_reported_before_its_completion_is_returned() {
+    let (b, events) = end_with_events();
+    let a = End::new();
+    let (to_a, to_b) = (a.qp.local_info(), b.qp.local_info());
+    a.qp.lock().vqp.connect(&to_b).expect("the ends match");
+    a.qp.lock().state = QpState::Rts;
+    {
+        let mut locked = b.qp.lock();
+        locked.vqp.modify_to_rtr(&to_a, mitra_verbs::RnrTimer::from_code(1)).expect("the ends match");
+        locked.state = QpState::Rtr;
+    }
+    b.post_recv(10);
+    a.qp.post_send(&[a.send(1)]).expect("the queue has room");
+    let (started, mut found) = (Instant::now(), Vec::new());
+    while found.is_empty() {
+        b.cq.poll(1, &mut found);
+        assert!(started.elapsed() < Duration::from_secs(60), "no message has arrived");
+    }
     assert_eq!(*lock(&events), [AsyncEvent::CommunicationEstablished(b.qp.qpn())]);
 }
 

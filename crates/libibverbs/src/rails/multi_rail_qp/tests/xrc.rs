@@ -40,7 +40,7 @@ impl Receiver {
     }
 
     fn create_qp(&self) -> Arc<MultiRailQp> {
-        let no_completions = cq();
+        let no_completions = virtual_cq(&self.device, DEPTH);
         let params = CreateParams {
             init: QpInitAttr {
                 qp_type: QpType::XrcRecv(XrcdId(0)),
@@ -67,7 +67,7 @@ impl Receiver {
         assert_eq!(qp.enter_pd_of_xrc_domain(), Ok(true));
         for (end, peer) in [(&a.qp, &qp), (&qp, &a.qp)] {
             let info = peer.local_info();
-            let mut locked = lock(&end.locked);
+            let mut locked = end.lock();
             locked.vqp.connect(&info).expect("the configurations agree");
             locked.attr.dest_qpn = Some(peer.qpn());
             locked.state = QpState::Rts;
@@ -81,10 +81,6 @@ impl Receiver {
     }
 }
 
-fn cq() -> Arc<VirtualCq> {
-    VirtualCq::new(DEPTH, None, || {})
-}
-
 /// Posts a message for the shared receive queue with this number.
 fn send(a: &End, wr_id: u64, number: u32) {
     let wr = SendWr { remote_srq: Srqn::new(number), ..a.send(wr_id) };
@@ -96,7 +92,7 @@ fn send(a: &End, wr_id: u64, number: u32) {
 fn next_receive(cq: &VirtualCq, a: &End, b: &Receiver) -> u64 {
     let (started, mut wcs) = (Instant::now(), Vec::new());
     while wcs.is_empty() {
-        a.qp.drive();
+        a.device.domain().drive(|_| true);
         b.device.answer_queries();
         cq.poll(1, &mut wcs);
         assert!(started.elapsed() < Duration::from_secs(5), "no message has arrived");
@@ -109,7 +105,7 @@ fn next_receive(cq: &VirtualCq, a: &End, b: &Receiver) -> u64 {
 #[test]
 fn poll_of_a_completion_queue_drives_the_receivers_of_the_domain() {
     let b = Receiver::new();
-    let [early, late] = [(); 2].map(|()| cq());
+    let [early, late] = [(); 2].map(|()| virtual_cq(&b.device, DEPTH));
     let first = b.add_srq(1, &early);
     let (a, _qp) = b.connect();
     let second = b.add_srq(2, &late); // after the queue pair
@@ -126,7 +122,7 @@ fn poll_of_a_completion_queue_drives_the_receivers_of_the_domain() {
 #[test]
 fn posted_receive_is_taken_at_once_by_a_message_that_waits() {
     let b = Receiver::new();
-    let cq = cq();
+    let cq = virtual_cq(&b.device, DEPTH);
     let first = b.add_srq(1, &cq);
     let (a, qp) = b.connect();
     let second = b.add_srq(2, &cq);
@@ -138,23 +134,47 @@ fn posted_receive_is_taken_at_once_by_a_message_that_waits() {
         }
         send(&a, 2, number);
         let started = Instant::now();
-        while lock(&qp.locked).vqp.waiting_messages() == 0 {
-            a.qp.drive();
+        while qp.lock().vqp.waiting_messages() == 0 {
+            a.device.domain().drive(|_| true);
             b.device.answer_queries();
-            qp.drive();
+            b.device.domain().drive(|_| true);
             assert!(started.elapsed() < Duration::from_secs(5), "no message has arrived");
         }
         b.post_recv(srq, 10);
-        assert_eq!(lock(&qp.locked).vqp.waiting_messages(), 0, "queue {number}");
+        assert_eq!(qp.lock().vqp.waiting_messages(), 0, "queue {number}");
         assert_eq!(next_receive(&cq, &a, &b), 10);
     }
+}
+
+/// The queue pair is idle otherwise, so only the end of the queue can wake it.
+#[test]
+fn destroyed_queue_ends_the_messages_that_wait_for_its_receives() {
+    let b = Receiver::new();
+    let cq = virtual_cq(&b.device, DEPTH);
+    let first = b.add_srq(1, &cq);
+    let (a, qp) = b.connect();
+    b.post_recv(&first, 9); // so that messages have a place to wait
+    send(&a, 1, 1);
+    assert_eq!(next_receive(&cq, &a, &b), 9);
+    let _second = b.add_srq(2, &cq);
+    send(&a, 2, 2);
+    let started = Instant::now();
+    while qp.lock().vqp.waiting_messages() == 0 {
+        a.device.domain().drive(|_| true);
+        b.device.answer_queries();
+        b.device.domain().drive(|_| true);
+        assert!(started.elapsed() < Duration::from_secs(5), "no message has arrived");
+    }
+    b.domain.remove_srq(Srqn::new(2));
+    b.device.domain().drive(|_| true);
+    assert_eq!(qp.lock().vqp.waiting_messages(), 0);
 }
 
 /// Two shared receive queues complete in one completion queue, and one of the two is destroyed.
 #[test]
 fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     let b = Receiver::new();
-    let (shared, own) = (cq(), cq());
+    let (shared, own) = (virtual_cq(&b.device, DEPTH), virtual_cq(&b.device, DEPTH));
     let srq = b.add_srq(1, &shared);
     let _others = [(2, &shared), (3, &own)].map(|(number, cq)| b.add_srq(number, cq));
     let (a, _qp) = b.connect();
@@ -170,7 +190,7 @@ fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
 #[test]
 fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     let b = Receiver::new();
-    let small = VirtualCq::new(1, None, || {});
+    let small = virtual_cq(&b.device, 1);
     let srq = b.add_srq(1, &small);
     let (a, qp) = b.connect();
     for wr_id in 1..3 {
@@ -179,9 +199,9 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     }
     let started = Instant::now();
     while qp.query().state != QpState::Err {
-        a.qp.drive();
+        a.device.domain().drive(|_| true);
         b.device.answer_queries();
-        qp.drive();
+        b.device.domain().drive(|_| true);
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", qp.query().state);
     }
     assert_eq!(b.memory.load(0), 0);
@@ -193,7 +213,7 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
 fn domain_keeps_its_protection_domain_until_it_is_empty() {
     for qp_goes_first in [false, true] {
         let b = Receiver::new();
-        let (cq, other) = (cq(), alloc_pd(&b.device));
+        let (cq, other) = (virtual_cq(&b.device, DEPTH), alloc_pd(&b.device));
         let add_foreign = || b.try_add_srq(2, &other, &cq).map(drop);
         let _srq = b.add_srq(1, &cq);
         // `qp` lives on, like a queue pair that lingers or that a thread still drives.
