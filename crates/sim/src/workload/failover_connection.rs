@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mitra_failover::{BackedQp, Config, Domain, Secret, SharedBackup, SharedReceiveQueue, VirtualQp};
 use mitra_verbs::{Provider, Result};
 
-use super::failover_endpoint::exchange_memory;
+use super::failover_endpoint::{Flag, exchange_memory};
 use super::{BackedEndpoint, FailoverEndpoint, VqpEndpoint, WorkloadPeer};
 
 /// Connects two peers by a virtual queue pair, and registers the memory of each on all rails.
@@ -49,11 +49,11 @@ pub fn virtual_qps(
     config: Config,
     secrets: [Secret; 2],
 ) -> Result<[VirtualQp; 2]> {
-    virtual_qps_with(domains, [config; 2], secrets, [None; 2])
+    virtual_qps_with(domains, [config; 2], secrets, [None; 2], [const { None }; 2])
 }
 
 /// Makes two virtual queue pairs like [`virtual_qps`]. An end with a queue in `queues` takes its
-/// receives from that queue.
+/// receives from that queue. An end with a flag in `wakers` is a member of its domain's poll group.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -62,9 +62,13 @@ pub(crate) fn virtual_qps_with(
     configs: [Config; 2],
     secrets: [Secret; 2],
     queues: [Option<&Arc<SharedReceiveQueue>>; 2],
+    wakers: [Option<Arc<Flag>>; 2],
 ) -> Result<[VirtualQp; 2]> {
     let make = |h: usize, secret: Secret| {
-        let builder = VirtualQp::builder(&domains[h]).config(configs[h]).secret(secret);
+        let mut builder = VirtualQp::builder(&domains[h]).config(configs[h]).secret(secret);
+        if let Some(flag) = &wakers[h] {
+            builder = builder.waker(Arc::clone(flag).into());
+        }
         match queues[h] {
             Some(queue) => builder.shared_receive_queue(queue).build(),
             None => builder.build(),

@@ -1,13 +1,16 @@
 //! The endpoint over a queue pair that survives the loss of a rail.
 
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::sync::Arc;
+use std::task::Wake;
 
 use mitra_failover::{
     BackedQp, CloseReason, Completion, Config, Contradiction, Domain, Failover, FailoverReport, Outcome,
     RemoteRegion, SharedBackup, SharedReceiveQueue, StateLengths, UnresolvedError, VirtualQp,
 };
-use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
+use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, Time, WcStatus};
 
 use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
 
@@ -176,7 +179,50 @@ pub struct FailoverEndpoint<Q> {
     pub shared_receives: Option<Arc<SharedReceiveQueue>>,
     /// The shared backup of the queue pair, if it has one.
     pub backup: Option<Arc<SharedBackup>>,
+    /// Present if the queue pair is a member of its domain's poll group. It is then polled only
+    /// when it has something to do.
+    pub membership: Option<Membership<Q>>,
     completions: Vec<Completion>,
+}
+
+/// The time between two queries whether the NICs of a poll group are alive.
+const QUERY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Drives a member of a poll group, and the group.
+#[derive(Debug)]
+pub struct Membership<Q> {
+    woken: Arc<Flag>,
+    next_poll: fn(&Q) -> Option<Time>,
+    last_query: Time,
+}
+
+/// The flag that a member's waker sets.
+#[derive(Debug, Default)]
+pub(crate) struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Membership<VirtualQp> {
+    /// Drives the virtual queue pair whose waker sets the flag.
+    pub(crate) fn new(woken: Arc<Flag>) -> Membership<VirtualQp> {
+        Membership { woken, next_poll: VirtualQp::next_poll, last_query: Time::ZERO }
+    }
+}
+
+impl<Q: FailoverQp> Membership<Q> {
+    /// Polls the group. Returns whether the member has something to do.
+    fn poll(&mut self, qp: &Q) -> bool {
+        let mut now = qp.domain().poll();
+        if now >= self.last_query + QUERY_INTERVAL {
+            now = qp.domain().poll_and_query();
+            self.last_query = now;
+        }
+        self.woken.0.swap(false, Ordering::Relaxed) || (self.next_poll)(qp).is_some_and(|at| at <= now)
+    }
 }
 
 /// One end of a virtual connection.
@@ -196,6 +242,7 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
             takes_completions_only: false,
             shared_receives: None,
             backup: None,
+            membership: None,
             completions: Vec::new(),
         }
     }
@@ -260,7 +307,7 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
         let mut completions = core::mem::take(&mut self.completions);
         if self.takes_completions_only {
             self.qp.poll_completions(&mut completions);
-        } else {
+        } else if self.membership.as_mut().is_none_or(|membership| membership.poll(&self.qp)) {
             self.qp.poll(&mut completions);
         }
         for c in completions.drain(..) {

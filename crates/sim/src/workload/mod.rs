@@ -69,8 +69,9 @@ pub use failover_connection::{
     backed_qps, connect_backed, connect_vqp, connect_vqp_in, shared_backups, virtual_qps,
 };
 pub(crate) use failover_connection::{backed_qps_with, virtual_qps_with};
+pub(crate) use failover_endpoint::Flag;
 pub use failover_endpoint::{
-    BackedEndpoint, FailoverEndpoint, FailoverQp, Halt, VqpEndpoint, exchange_memory,
+    BackedEndpoint, FailoverEndpoint, FailoverQp, Halt, Membership, VqpEndpoint, exchange_memory,
 };
 pub use failure_case::{FailureCase, FailureTarget};
 pub use peer::{PeerApp, WorkloadPeer};

@@ -134,7 +134,7 @@ fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<Xr
     let queues = setup.xrc_queues.unwrap_or(1);
     let mut ends = XrcEnd::pair(domains, setup.configs(), secrets, queues)?;
     ends.iter_mut().for_each(|end| end.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
-    Ok(vec![ends.map(|qp| EndQp { qp, shared_receives: None, backup: None })])
+    Ok(vec![ends.map(|qp| EndQp { qp, shared_receives: None, backup: None, membership: None })])
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
@@ -179,6 +179,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 let mut endpoint = FailoverEndpoint::new(end.qp);
                 endpoint.shared_receives = end.shared_receives;
                 endpoint.backup = end.backup;
+                endpoint.membership = end.membership;
                 peer.hold_back(held_back.next().unwrap_or(0));
                 if setup.receives_posted_ahead {
                     peer.post_receives(&mut endpoint);
@@ -224,7 +225,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             let own = &mut *own.borrow_mut();
             let now = ctx.now();
             let is_poll_due = match polling {
-                Polling::Always => true,
+                Polling::Always | Polling::WhenWoken => true,
                 Polling::CompletionsOnly(interval) => now.saturating_since(last_poll) >= interval,
             };
             own.endpoint.takes_completions_only = !is_poll_due;

@@ -7,7 +7,7 @@ use core::time::Duration;
 use mitra_failover::{DetectorConfig, Failback};
 
 use super::options::ConnectionOptions;
-use super::setup::{LARGE, Setup, seed_of_first_word};
+use super::setup::{LARGE, Polling, Setup, seed_of_first_word};
 use crate::Prng;
 
 pub(super) fn draw(seed: u64, setup: &mut Setup) {
@@ -18,6 +18,16 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
     draw_psn(rng, setup);
     if setup.focus.is_none() && setup.placed.is_none() {
         draw_detectors(&mut Prng::stream(seed, "failover detectors"), setup);
+    }
+    draw_wakers(&mut Prng::stream(seed, "failover wakers"), setup);
+}
+
+/// In about a quarter of the seeds, each vQP that every turn would poll is polled when it is woken
+/// instead.
+fn draw_wakers(rng: &mut Prng, setup: &mut Setup) {
+    let is_drawn = rng.below(2) == 0 && setup.is_vqp();
+    for polling in setup.polling.iter_mut().filter(|polling| is_drawn && **polling == Polling::Always) {
+        *polling = Polling::WhenWoken;
     }
 }
 

@@ -10,9 +10,11 @@ use mitra_failover::{
 };
 use mitra_verbs::{Access, Error, RemoteAddr, WindowType};
 
-use super::setup::Setup;
+use super::setup::{Polling, Setup};
 use crate::seeded::memory::window_bind;
-use crate::workload::{FailoverQp, WorkloadPeer, backed_qps_with, shared_backups, virtual_qps_with};
+use crate::workload::{
+    FailoverQp, Flag, Membership, WorkloadPeer, backed_qps_with, shared_backups, virtual_qps_with,
+};
 use crate::{Prng, World};
 
 /// The time in which the windows must be bound.
@@ -57,6 +59,7 @@ pub(super) struct EndQp<Q> {
     pub qp: Q,
     pub shared_receives: Option<Arc<SharedReceiveQueue>>,
     pub backup: Option<Arc<SharedBackup>>,
+    pub membership: Option<Membership<Q>>,
 }
 
 /// # Errors
@@ -66,16 +69,23 @@ pub(super) fn connect_vqps(
     domains: [Arc<Domain>; 2],
 ) -> Result<Vec<[EndQp<VirtualQp>; 2]>, Error> {
     let queues = make_queues(setup, &domains);
+    let flags = setup.polling.map(|polling| (polling == Polling::WhenWoken).then(Arc::<Flag>::default));
     let mut qps = virtual_qps_with(
         domains,
         setup.configs(),
         setup.secrets.map(Secret::fixed),
         queues.each_ref().map(Option::as_ref),
+        flags.clone(),
     )?;
     qps.iter_mut().for_each(|qp| qp.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
-    let ([a, b], [queue_a, queue_b]) = (qps, queues);
-    let end = |qp, shared_receives| EndQp { qp, shared_receives, backup: None };
-    Ok(vec![[end(a, queue_a), end(b, queue_b)]])
+    let ([a, b], [queue_a, queue_b], [flag_a, flag_b]) = (qps, queues, flags);
+    let end = |qp, shared_receives, flag: Option<Arc<Flag>>| EndQp {
+        qp,
+        shared_receives,
+        backup: None,
+        membership: flag.map(Membership::new),
+    };
+    Ok(vec![[end(a, queue_a, flag_a), end(b, queue_b, flag_b)]])
 }
 
 /// Makes the shared receive queues of the ends of one connection.
@@ -98,6 +108,7 @@ pub(super) fn connect_backed(
             qp,
             shared_receives,
             backup: Some(Arc::clone(&backups[h])),
+            membership: None,
         };
         Ok([end(qp_a, a, 0), end(qp_b, b, 1)])
     };

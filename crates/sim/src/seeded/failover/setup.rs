@@ -39,6 +39,8 @@ pub(super) enum Polling {
     /// Turns only take completions, or do not poll at all if the queue pair has a shared backup. A
     /// poll with maintenance happens once in this time.
     CompletionsOnly(Duration),
+    /// Turns poll the poll group of the end's domain, and poll the vQP when it has something to do.
+    WhenWoken,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -410,6 +412,7 @@ mod tests {
         assert_eq!(distinct(|s| u64::from(s.vqp.write_policy == WritePolicy::Repeatable)), 2);
         assert!(setups.iter().any(|s| s.plans[0][0].max_len == 1 << 20));
         assert!(setups.iter().any(|s| matches!(s.polling[0], Polling::CompletionsOnly(_))));
+        assert!(setups.iter().filter(|s| s.polling[0] == Polling::WhenWoken && s.is_vqp()).count() > 20);
         assert!(setups.iter().any(|s| s.nics().any(|nic| !nic.ack_after_placement)));
         assert_eq!(distinct(|s| s.xrc_queues.unwrap_or(0) as u64), 4);
         let xrc = setups.iter().filter(|s| s.xrc_queues.is_some()).count();
