@@ -12,6 +12,7 @@ mod failover_trial;
 mod interleave;
 mod latency;
 mod links;
+mod many;
 mod output_file;
 mod peers;
 mod programs;
@@ -54,6 +55,7 @@ enum BenchCommand {
     Consensus(consensus::Args),
     Latency(latency::Args),
     Links(links::Args),
+    Many(many::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
     Memory(resident_memory::Args),
@@ -105,6 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         BenchCommand::Consensus(args) => consensus::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Links(args) => links::run(args),
+        BenchCommand::Many(args) => many::run(args),
         BenchCommand::Bandwidth(args) => bandwidth::run(args),
         BenchCommand::Failover(args) => failover::run(args),
         BenchCommand::Memory(args) => resident_memory::run(args),
