@@ -57,7 +57,7 @@ pub struct VirtualQpBuilder {
     shared: Option<ReceiveSource>,
 }
 
-/// What wakes a vQP that is not polled all the time.
+/// The source of the wake-ups of a vQP that is not polled all the time.
 #[derive(Clone, Debug)]
 pub(crate) enum Wakeup {
     None,

@@ -1,4 +1,5 @@
 use core::fmt;
+use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mitra_verbs::{Error, PostError, RecvWr, Result};
 
 use crate::domain::Domain;
+use crate::group_member::{Member, Members};
 use crate::key_translation::check_limit;
 
 /// Receives that several virtual queue pairs share ([`VirtualQpBuilder::shared_receive_queue`]), or
@@ -55,6 +57,10 @@ struct State {
     receives: VecDeque<RecvWr>,
     /// The limit event is due when fewer receives than this are left. 0 if the queue is not armed.
     limit: usize,
+    /// The vQPs of poll groups that take receives from the queue.
+    members: Members,
+    /// The members of which a message waits for a receive.
+    waiting: Members,
 }
 
 impl State {
@@ -85,19 +91,39 @@ impl SharedReceiveQueue {
             max_bytes: domain.limits().message_bytes.into(),
             longest: AtomicUsize::new(0),
             used: AtomicBool::new(false),
-            state: Mutex::new(State { depth: depth as usize, receives: VecDeque::new(), limit: 0 }),
+            state: Mutex::new(State {
+                depth: depth as usize,
+                receives: VecDeque::new(),
+                limit: 0,
+                members: Members::default(),
+                waiting: Members::default(),
+            }),
             on_limit: Box::new(on_limit),
         })
     }
 
     /// Posts receives in order. A message that waits in a slot takes its receive at the next poll
-    /// of its vQP.
+    /// of its vQP. Wakes the vQPs with a waker ([`VirtualQpBuilder::waker`]) whose next message
+    /// waits, and all of them if the receive is the first or the longest one so far.
     ///
     /// # Errors
     /// The first receive that is refused, with [`Error::SrqFull`], or with [`Error::Limit`] if the
     /// receive is longer than a message. The receives before it are posted.
+    ///
+    /// [`VirtualQpBuilder::waker`]: crate::VirtualQpBuilder::waker
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut state = self.state();
+        let before = (self.is_used(), self.longest());
+        let posted = self.push(&mut state, wrs);
+        let waiting = mem::take(&mut state.waiting);
+        // The slots of every member depend on these two.
+        let woken = if (self.is_used(), self.longest()) == before { waiting } else { state.members.clone() };
+        drop(state);
+        woken.wake();
+        posted
+    }
+
+    fn push(&self, state: &mut State, wrs: &[RecvWr]) -> Result<(), PostError> {
         for (index, wr) in wrs.iter().enumerate() {
             let refused = |error| PostError { index, error };
             if state.receives.len() >= state.depth {
@@ -169,13 +195,21 @@ impl SharedReceiveQueue {
     /// Returns `None` if there is no receive, or if the oldest one is shorter. The datagram is then
     /// lost, and the receive stays.
     pub fn take_for(&self, bytes: u64) -> Option<RecvWr> {
-        self.take_if_it_fits(bytes).ok()
+        self.take_if_it_fits(bytes, None).ok()
     }
 
-    /// Takes the oldest receive for a message of `bytes` bytes on a connection.
-    pub(crate) fn take_if_it_fits(&self, bytes: u64) -> Result<RecvWr, NotTaken> {
+    /// Takes the oldest receive for a message of `bytes` bytes on a connection. If there is none,
+    /// the next post wakes `waits`.
+    pub(crate) fn take_if_it_fits(
+        &self,
+        bytes: u64,
+        waits: Option<&Arc<Member>>,
+    ) -> Result<RecvWr, NotTaken> {
         let mut state = self.state();
-        let Some(oldest) = state.receives.front() else { return Err(NotTaken::Empty) };
+        let Some(oldest) = state.receives.front() else {
+            waits.into_iter().for_each(|member| state.waiting.add(member));
+            return Err(NotTaken::Empty);
+        };
         if len(oldest) < bytes {
             return Err(NotTaken::TooShort);
         }
@@ -186,6 +220,11 @@ impl SharedReceiveQueue {
             (self.on_limit)();
         }
         Ok(taken)
+    }
+
+    /// Adds vQPs that take receives from the queue.
+    pub(crate) fn add_members(&self, members: &Members) {
+        self.state().members.add_all(members);
     }
 
     /// The domain of the receives' memory.
@@ -207,4 +246,32 @@ impl fmt::Debug for SharedReceiveQueue {
 
 pub(crate) fn len(wr: &RecvWr) -> u64 {
     wr.sges.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_softnic::{Config, SoftNic};
+    use mitra_verbs::{Provider, SgeList};
+
+    use super::*;
+    use crate::group_member::tests::counted_member;
+
+    #[test]
+    fn member_waits_once_and_until_the_next_receive() {
+        let nic: Arc<dyn Provider> = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        let domain = Domain::new(vec![nic]).expect("the NIC has room");
+        let queue = SharedReceiveQueue::new(&domain, 4);
+        let empty = RecvWr { wr_id: 0, sges: SgeList::new() };
+        let post = || queue.post_recv(core::slice::from_ref(&empty)).expect("the queue has room");
+        post();
+        let (member, members, wakes) = counted_member();
+        queue.add_members(&members);
+        let take = || queue.take_if_it_fits(0, Some(&member)).map(drop);
+        assert_eq!(take(), Ok(()));
+        (0..2).for_each(|_| assert_eq!(take(), Err(NotTaken::Empty)));
+        post();
+        assert_eq!(wakes(), 1);
+        post();
+        assert_eq!(wakes(), 0);
+    }
 }

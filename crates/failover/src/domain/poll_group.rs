@@ -12,6 +12,7 @@
 //! - a NIC reports a change of its port, its death, or an event about one of the member's queue
 //!   pairs;
 //! - another vQP moves the home rail;
+//! - receives are posted to a shared receive queue that it waits for;
 //! - a poll of the shared completion queues fails.
 //!
 //! [`VirtualQp::next_poll`] covers everything else: timers, and work that needs polling.

@@ -10,6 +10,7 @@ use mitra_verbs::{RecvWr, Result, Srqn, WcOpcode, WcStatus};
 use crate::completion::{Completion, Outcome};
 use crate::config::{Config, Service};
 use crate::domain::Domain;
+use crate::group_member::{Member, Members};
 use crate::owned_region::OwnedRegion;
 use crate::shared_receive_queue::{NotTaken, SharedReceiveQueue, len};
 use crate::vqp::receive_queue::ReceiveQueue;
@@ -38,6 +39,15 @@ pub(crate) enum ReceiveSource {
 }
 
 impl ReceiveSource {
+    fn add_member(&self, member: &Arc<Member>) {
+        let mut members = Members::default();
+        members.add(member);
+        match self {
+            ReceiveSource::Queue(queue) => queue.add_members(&members),
+            ReceiveSource::Xrc(domain) => domain.add_members(&members),
+        }
+    }
+
     fn is_used(&self) -> bool {
         match self {
             ReceiveSource::Queue(queue) => queue.is_used(),
@@ -74,6 +84,8 @@ enum Match {
 #[derive(Debug)]
 pub(super) struct SharedReceives {
     pub(super) source: ReceiveSource,
+    /// The vQP, if it is a member of a poll group. The source wakes it.
+    member: Option<Arc<Member>>,
     service: Service,
     /// `None` until a shared receive was posted.
     ring: Option<Ring>,
@@ -146,7 +158,23 @@ impl SharedReceives {
     pub(super) fn new(source: ReceiveSource, service: Service) -> SharedReceives {
         let (unmatched, header) = (VecDeque::new(), ReceivedHeader::default());
         let (earlier, lengthens) = (Vec::new(), false);
-        SharedReceives { source, service, ring: None, earlier, lengthens, unmatched, header, refused: false }
+        SharedReceives {
+            source,
+            member: None,
+            service,
+            ring: None,
+            earlier,
+            lengthens,
+            unmatched,
+            header,
+            refused: false,
+        }
+    }
+
+    /// Has the source wake the vQP, which is a member of a poll group.
+    pub(super) fn join_group(&mut self, member: &Arc<Member>) {
+        self.source.add_member(member);
+        self.member = Some(Arc::clone(member));
     }
 
     /// Returns whether a shared receive was posted and no slots exist.
@@ -330,7 +358,7 @@ impl SharedReceives {
         let mut completion = self.unmatched.front()?.0;
         let has_payload = completion.is_success() && completion.opcode == WcOpcode::Recv;
         let droppable = if has_payload && !self.service.is_reliable() { completion.byte_len } else { 0 };
-        let wr = match queue.take_if_it_fits(droppable.into()) {
+        let wr = match queue.take_if_it_fits(droppable.into(), self.member.as_ref()) {
             Ok(wr) => wr,
             Err(NotTaken::Empty) => return None,
             Err(NotTaken::TooShort) => {

@@ -67,6 +67,11 @@ impl DriveQueue {
     /// return, such a queue pair has handled all that it was woken for before the call.
     pub(super) fn drive(&self, now: Time, awaits: impl Fn(&dyn Driven) -> bool) {
         self.wake_due(now);
+        self.drive_woken(awaits);
+    }
+
+    /// Does the same as [`DriveQueue::drive`], without the timers.
+    pub(super) fn drive_woken(&self, awaits: impl Fn(&dyn Driven) -> bool) {
         let mut woken = lock(&self.woken);
         for _ in 0..woken.waiting.len() {
             let Some(waker) = woken.waiting.pop_front() else { break };

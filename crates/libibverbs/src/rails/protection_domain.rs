@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use mitra_failover::{Domain, Policy, RemoteRegion, VirtualMr, VirtualMw};
 use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
+use super::drive_queue::DriveQueue;
 use crate::common::lock::lock;
 
 /// A protection domain of the program. Each NIC has a separate protection domain for it, and
@@ -13,6 +14,7 @@ use crate::common::lock::lock;
 pub(crate) struct MultiRailPd {
     /// The failover domain of the virtual queue pairs in this protection domain.
     pub(super) failover: Arc<Domain>,
+    pub(super) drive_queue: Arc<DriveQueue>,
     policy: Policy,
     /// For each memory region of the protection domain, its keys on all rails, by the rkey on rail
     /// 0. The peers query these keys.
@@ -22,8 +24,13 @@ pub(crate) struct MultiRailPd {
 impl MultiRailPd {
     /// # Errors
     /// The errors of [`Domain::with_own_pds`].
-    pub(super) fn new(device: &Domain, policy: Policy) -> Result<Arc<MultiRailPd>> {
-        Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, policy, regions: Mutex::default() }))
+    pub(super) fn new(
+        device: &Domain,
+        drive_queue: &Arc<DriveQueue>,
+        policy: Policy,
+    ) -> Result<Arc<MultiRailPd>> {
+        let (failover, drive_queue) = (device.with_own_pds()?, Arc::clone(drive_queue));
+        Ok(Arc::new(MultiRailPd { failover, drive_queue, policy, regions: Mutex::default() }))
     }
 
     /// Returns the protection domain on rail 0, which contains the queue pairs that use rail 0

@@ -15,10 +15,6 @@ pub(super) trait QueueUser: Send + Sync {
     /// Has the next poll of any completion queue drive the queue pair, because one of its queues
     /// has changed. May be called while the queue pair is locked.
     fn wake(&self) {}
-
-    /// Matches messages that have arrived with receives that were just posted to a shared receive
-    /// queue.
-    fn on_receives_posted(&self);
 }
 
 /// A queue pair that every poll of its completion queues drives, whether or not it has something to
@@ -63,6 +59,10 @@ impl<T: ?Sized> QueueUsers<T> {
 
     pub(super) fn all(&self) -> Vec<Arc<T>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn contains<U: ?Sized>(&self, user: &U) -> bool {
+        lock(&self.0).iter().any(|known| ptr::addr_eq(known.as_ptr(), user))
     }
 
     /// Returns the user if there is one only.

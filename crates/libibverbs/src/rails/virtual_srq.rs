@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mitra_failover::SharedReceiveQueue;
 use mitra_verbs::{PostError, RecvWr};
 
+use super::drive_queue::DriveQueue;
 use super::protection_domain::MultiRailPd;
 use super::queue_users::QueueUsers;
 
@@ -12,6 +13,7 @@ use super::queue_users::QueueUsers;
 pub(crate) struct VirtualSrq {
     queue: Arc<SharedReceiveQueue>,
     pub(super) users: QueueUsers,
+    drive_queue: Arc<DriveQueue>,
 }
 
 impl VirtualSrq {
@@ -23,7 +25,7 @@ impl VirtualSrq {
         on_limit: impl Fn() + Send + Sync + 'static,
     ) -> Arc<VirtualSrq> {
         let queue = SharedReceiveQueue::with_limit_event(&pd.failover, depth, on_limit);
-        Arc::new(VirtualSrq { queue, users: QueueUsers::default() })
+        Arc::new(VirtualSrq { queue, users: QueueUsers::default(), drive_queue: Arc::clone(&pd.drive_queue) })
     }
 
     pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {
@@ -40,8 +42,9 @@ impl VirtualSrq {
     /// The errors of [`SharedReceiveQueue::post_recv`].
     pub(crate) fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let posted = self.queue.post_recv(wrs);
-        // After an error, the receives before the refused one are posted.
-        self.users.for_each(|user| user.on_receives_posted());
+        // The queue has woken the queue pairs whose messages wait. The program may sleep until
+        // their completions, so they are driven now.
+        self.drive_queue.drive_woken(|qp| self.users.contains(qp));
         posted
     }
 }

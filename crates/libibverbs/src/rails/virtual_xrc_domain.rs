@@ -75,7 +75,6 @@ impl VirtualXrcDomain {
         for receiver in state.receivers.all() {
             srq.users.add(&receiver);
             cq.users.add(&receiver);
-            receiver.wake();
         }
         state.srqs.insert(number, XrcSrq { srq: Arc::clone(srq), cq: Arc::clone(cq) });
         Ok(())
@@ -86,8 +85,6 @@ impl VirtualXrcDomain {
         let mut state = lock(&self.state);
         self.queues.remove(number);
         let Some(removed) = state.srqs.remove(&number) else { return };
-        // The messages that wait for a receive of the queue end.
-        state.receivers.for_each(|receiver| receiver.wake());
         let is_cq_used = state.srqs.values().any(|other| Arc::ptr_eq(&other.cq, &removed.cq));
         if !is_cq_used {
             state.receivers.for_each(|receiver| removed.cq.users.remove(receiver));

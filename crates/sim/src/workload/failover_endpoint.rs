@@ -193,6 +193,9 @@ const QUERY_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Membership<Q> {
     woken: Arc<Flag>,
     next_poll: fn(&Q) -> Option<Time>,
+    /// The result of `next_poll` after the last call of the queue pair. It is not asked at each
+    /// turn, because that would hide a missing wake-up.
+    due: Option<Time>,
     last_query: Time,
 }
 
@@ -209,7 +212,8 @@ impl Wake for Flag {
 impl Membership<VirtualQp> {
     /// Drives the virtual queue pair whose waker sets the flag.
     pub(crate) fn new(woken: Arc<Flag>) -> Membership<VirtualQp> {
-        Membership { woken, next_poll: VirtualQp::next_poll, last_query: Time::ZERO }
+        let next_poll = |qp: &VirtualQp| if qp.has_completions() { Some(Time::ZERO) } else { qp.next_poll() };
+        Membership { woken, next_poll, due: Some(Time::ZERO), last_query: Time::ZERO }
     }
 }
 
@@ -221,7 +225,7 @@ impl<Q: FailoverQp> Membership<Q> {
             now = qp.domain().poll_and_query();
             self.last_query = now;
         }
-        self.woken.0.swap(false, Ordering::Relaxed) || (self.next_poll)(qp).is_some_and(|at| at <= now)
+        self.woken.0.swap(false, Ordering::Relaxed) || self.due.is_some_and(|at| at <= now)
     }
 }
 
@@ -253,6 +257,14 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
         match &self.backup {
             Some(backup) if !abruptly => backup.shutdown(),
             _ => self.qp.leave(abruptly),
+        }
+        self.schedule();
+    }
+
+    /// To be called after each call of the queue pair.
+    fn schedule(&mut self) {
+        if let Some(membership) = &mut self.membership {
+            membership.due = (membership.next_poll)(&self.qp);
         }
     }
 
@@ -291,7 +303,9 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
             self.qp.resume();
             resumes = true;
         }
-        let seq = self.qp.post_send(wr).map_err(|error| PostError { index: 0, error })?;
+        let posted = self.qp.post_send(wr);
+        self.schedule();
+        let seq = posted.map_err(|error| PostError { index: 0, error })?;
         self.resumed.extend(resumes.then_some(seq));
         Ok(())
     }
@@ -300,7 +314,9 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
         if let Some(queue) = &self.shared_receives {
             return queue.post_recv(&[wr]);
         }
-        self.qp.post_recv(wr).map_err(|error| PostError { index: 0, error })
+        let posted = self.qp.post_recv(wr);
+        self.schedule();
+        posted.map_err(|error| PostError { index: 0, error })
     }
 
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
@@ -309,6 +325,7 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
             self.qp.poll_completions(&mut completions);
         } else if self.membership.as_mut().is_none_or(|membership| membership.poll(&self.qp)) {
             self.qp.poll(&mut completions);
+            self.schedule();
         }
         for c in completions.drain(..) {
             if c.wr_id & RECV_WR_FLAG == 0 {

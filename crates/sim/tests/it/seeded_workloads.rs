@@ -133,7 +133,7 @@ fn seed_that_lost_a_resume_finds_nothing() {
 }
 
 /// Worlds of the present generation in which a workload found a fault.
-const FOUND_LATER: [(&str, u64, &str); 19] = [
+const FOUND_LATER: [(&str, u64, &str); 21] = [
     (
         "revocation",
         2_700,
@@ -177,6 +177,12 @@ const FOUND_LATER: [(&str, u64, &str); 19] = [
     ("revocation", 769_453_562_306, "the same"),
     ("revocation", 769_453_571_154, "the same"),
     ("revocation", 769_453_576_572, "the same"),
+    (
+        "failover",
+        770_048_704,
+        "no post to a shared receive queue woke the vQPs whose messages waited for receives",
+    ),
+    ("failover", 770_093_854, "the workload did not poll a vQP that it had closed for its completions"),
 ];
 
 #[test]

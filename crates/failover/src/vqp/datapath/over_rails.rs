@@ -60,7 +60,11 @@ impl Datapath {
         })?;
         let first_psn = rails.get(0).first_psn();
         let home = domain.new_home_member();
-        Ok(Datapath::new(domain, home, rails, first_psn, log, shared))
+        let mut dp = Datapath::new(domain, home, rails, first_psn, log, shared);
+        if let (Some(shared), Some(member)) = (&mut dp.shared, dp.rails.member()) {
+            shared.join_group(member);
+        }
+        Ok(dp)
     }
 
     pub(in crate::vqp) fn detector(&self) -> &DetectorConfig {

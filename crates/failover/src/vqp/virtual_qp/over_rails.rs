@@ -362,7 +362,8 @@ impl VirtualQp {
     /// The time at which a vQP with a waker ([`VirtualQpBuilder::waker`]) is to be polled even if
     /// nothing wakes it. [`Time::ZERO`] if it is to be polled again at once. `None` if it waits for
     /// its waker alone, and for a vQP without a waker. Each call of another method may change the
-    /// time. Completions that wait for [`VirtualQp::poll`] do not count.
+    /// time. Completions that wait for [`VirtualQp::poll`] do not count
+    /// ([`VirtualQp::has_completions`]).
     pub fn next_poll(&self) -> Option<Time> {
         let group = self.datapath.rails.group.as_ref().filter(|_| !self.failover.is_destroyed)?;
         if self.failover.needs_poll(&self.datapath, group) {

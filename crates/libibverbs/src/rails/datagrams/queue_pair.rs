@@ -478,7 +478,4 @@ impl PolledUser for MultiRailUd {
     }
 }
 
-impl QueueUser for MultiRailUd {
-    /// Does nothing: a datagram that finds no receive is lost.
-    fn on_receives_posted(&self) {}
-}
+impl QueueUser for MultiRailUd {}

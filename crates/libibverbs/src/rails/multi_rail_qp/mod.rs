@@ -309,12 +309,4 @@ impl QueueUser for MultiRailQp {
     fn wake(&self) {
         self.waker.wake_by_ref();
     }
-
-    fn on_receives_posted(&self) {
-        let mut locked = self.lock();
-        if !locked.destroyed {
-            self.take_completions(&mut locked);
-            self.report_last_wqe(&mut locked);
-        }
-    }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-use mitra_failover::{Completion, Config, Domain, Secret, VirtualMr, VirtualQp};
+use mitra_failover::{Completion, Config, Domain, Secret, SharedReceiveQueue, VirtualMr, VirtualQp};
 use mitra_sim::{Failure, Testbed};
-use mitra_verbs::{Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcOpcode};
+use mitra_verbs::{Buffer, Data, Provider, RecvWr, SendOp, SendWr, Time, WcOpcode};
 
 use crate::vqp_pair::{FULL_ACCESS, MEMORY_BYTES, assert_liveness, config};
 
@@ -28,11 +28,26 @@ impl Wake for Flag {
 struct Member {
     vqp: VirtualQp,
     woken: Arc<Flag>,
+    /// The result of [`VirtualQp::next_poll`] after the last call of the vQP.
+    due: Option<Time>,
     polls: usize,
     completions: Vec<Completion>,
 }
 
 impl Member {
+    /// Makes a call of the vQP that returns no completions.
+    fn call<T>(&mut self, call: impl FnOnce(&mut VirtualQp) -> T) -> T {
+        let result = call(&mut self.vqp);
+        self.due = self.vqp.next_poll();
+        result
+    }
+
+    fn poll(&mut self) {
+        self.polls += 1;
+        self.vqp.poll(&mut self.completions);
+        self.due = self.vqp.next_poll();
+    }
+
     fn successes(&self, opcode: WcOpcode) -> Vec<u64> {
         let found = self.completions.iter().filter(|c| c.opcode == opcode && c.is_success());
         found.map(|c| c.wr_id).collect()
@@ -47,10 +62,23 @@ struct Group {
     /// By end, then by pair.
     members: [Vec<Member>; 2],
     rounds: usize,
+    /// The queue from which the second end takes receives. `None` if each vQP has its own.
+    queue: Option<Arc<SharedReceiveQueue>>,
 }
 
 impl Group {
     fn new(config: Config) -> Group {
+        Group::with_receives(config, |_| None)
+    }
+
+    fn with_shared_receives() -> Group {
+        Group::with_receives(config(), |domain| Some(SharedReceiveQueue::new(domain, 2 * PAIRS as u32)))
+    }
+
+    fn with_receives(
+        config: Config,
+        queue: impl FnOnce(&Arc<Domain>) -> Option<Arc<SharedReceiveQueue>>,
+    ) -> Group {
         let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
         let domains = [0, 1].map(|h: usize| {
             let nics = testbed.nics[h].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
@@ -60,15 +88,19 @@ impl Group {
         let mr = [0, 1].map(|h: usize| {
             domains[h].register(&memory[h], FULL_ACCESS).expect("the NICs have a free region")
         });
+        let queue = queue(&domains[1]);
         let mut members = [Vec::new(), Vec::new()];
         for pair in 0..PAIRS as u64 {
             let mut ends = [0, 1].map(|h: usize| {
                 let woken = Arc::<Flag>::default();
                 let secret = Secret::fixed([2 * pair + h as u64 + 1, pair << 8 | h as u64]);
-                let builder = VirtualQp::builder(&domains[h]).config(config).secret(secret);
+                let mut builder = VirtualQp::builder(&domains[h]).config(config).secret(secret);
+                if let Some(queue) = queue.as_ref().filter(|_| h == 1) {
+                    builder = builder.shared_receive_queue(queue);
+                }
                 let vqp = builder.waker(Arc::clone(&woken).into()).build();
                 let vqp = vqp.expect("the NICs have the resources of a vQP");
-                Member { vqp, woken, polls: 0, completions: Vec::new() }
+                Member { vqp, woken, due: Some(Time::ZERO), polls: 0, completions: Vec::new() }
             });
             let infos = ends.each_ref().map(|end| end.vqp.local_info());
             for (h, end) in ends.iter_mut().enumerate() {
@@ -77,7 +109,7 @@ impl Group {
             }
             members.iter_mut().zip(ends).for_each(|(members, end)| members.push(end));
         }
-        Group { testbed, domains, mr, members, rounds: 0 }
+        Group { testbed, domains, mr, members, rounds: 0, queue }
     }
 
     /// Polls each domain, and the vQPs that have something to do.
@@ -86,10 +118,9 @@ impl Group {
         for (domain, members) in self.domains.iter().zip(&mut self.members) {
             let now = if queries { domain.poll_and_query() } else { domain.poll() };
             for member in members {
-                let is_due = member.vqp.next_poll().is_some_and(|at| at <= now);
+                let is_due = member.due.is_some_and(|at| at <= now);
                 if member.woken.0.swap(false, Ordering::Relaxed) || is_due {
-                    member.polls += 1;
-                    member.vqp.poll(&mut member.completions);
+                    member.poll();
                 }
             }
         }
@@ -107,12 +138,26 @@ impl Group {
 
     fn post_recv(&mut self, pair: usize, wr_id: u64) {
         let sge = self.mr[1].sge(8 * pair as u64, 8);
-        self.members[1][pair].vqp.post_recv(RecvWr::new(wr_id, sge)).expect("the queue has room");
+        let wr = RecvWr::new(wr_id, sge);
+        self.members[1][pair].call(|vqp| vqp.post_recv(wr)).expect("the queue has room");
+    }
+
+    fn post_shared_recv(&self, wr_id: u64, bytes: usize) {
+        let wr = RecvWr::new(wr_id, self.mr[1].sge(0, bytes as u32));
+        self.queue.as_ref().expect("the receives are shared").post_recv(&[wr]).expect("the queue has room");
+    }
+
+    /// The `wr_id`s of the receives that have completed, by pair.
+    fn received(&self) -> Vec<(usize, u64)> {
+        let members = self.members[1].iter().enumerate();
+        members
+            .flat_map(|(pair, end)| end.successes(WcOpcode::Recv).into_iter().map(move |id| (pair, id)))
+            .collect()
     }
 
     fn send(&mut self, pair: usize, wr_id: u64) {
         let wr = SendWr::new(wr_id, SendOp::Send, Data::inline(&wr_id.to_ne_bytes()));
-        self.members[0][pair].vqp.post_send(wr).expect("the queue has room");
+        self.members[0][pair].call(|vqp| vqp.post_send(wr)).expect("the queue has room");
     }
 
     /// Sends one message on each pair, and asserts that each arrives once.
@@ -265,4 +310,57 @@ fn closed_member_answers_heartbeats() {
     for (pair, member) in group.members[1].iter().enumerate() {
         assert_eq!(member.vqp.close_reason().is_some(), pair == 17, "pair {pair}");
     }
+}
+
+/// Only the vQPs whose messages wait are polled.
+#[test]
+fn shared_receive_wakes_the_members_with_waiting_messages() {
+    let mut group = Group::with_shared_receives();
+    group.rounds(200);
+    group.post_shared_recv(0, 8);
+    group.rounds(200);
+    for (pair, wr_id) in [(17, 0), (17, 1), (30, 0)] {
+        group.send(pair, wr_id);
+        group.rounds(20);
+    }
+    assert_eq!(group.received(), [(17, 0)]);
+    let before = group.polls();
+    group.post_shared_recv(1, 8);
+    group.rounds(20);
+    // The first of the two to be polled takes the receive, and the other goes on waiting.
+    assert_eq!(group.received(), [(17, 0), (17, 1)]);
+    group.post_shared_recv(2, 8);
+    group.rounds(20);
+    assert_eq!(group.received(), [(17, 0), (17, 1), (30, 2)]);
+    let polled: Vec<_> = (0..2 * PAIRS).filter(|&at| group.polls()[at] > before[at]).collect();
+    assert_eq!(polled, [PAIRS + 17, PAIRS + 30]);
+}
+
+#[test]
+fn first_shared_receive_wakes_all_members() {
+    let mut group = Group::with_shared_receives();
+    group.rounds(200);
+    let before = group.polls();
+    group.rounds(100);
+    assert_eq!(group.polls(), before);
+    (0..PAIRS as u64).for_each(|wr_id| group.post_shared_recv(wr_id, 8));
+    group.rounds(20);
+    (0..PAIRS).for_each(|pair| group.send(pair, 7));
+    group.rounds(200);
+    let mut received = group.received();
+    assert_eq!(received.iter().map(|&(pair, _)| pair).collect::<Vec<_>>(), (0..PAIRS).collect::<Vec<_>>());
+    received.sort_unstable_by_key(|&(_, wr_id)| wr_id);
+    assert_eq!(received.iter().map(|&(_, id)| id).collect::<Vec<_>>(), (0..PAIRS as u64).collect::<Vec<_>>());
+}
+
+/// A vQP lengthens its slots by a move.
+#[test]
+fn longest_shared_receive_wakes_all_members() {
+    let mut group = Group::with_shared_receives();
+    group.post_shared_recv(0, 8);
+    group.rounds(200);
+    assert_eq!(group.active_rails(), [0; 2 * PAIRS]);
+    group.post_shared_recv(1, MEMORY_BYTES);
+    group.rounds(2000);
+    assert_eq!(group.active_rails(), [1; 2 * PAIRS]);
 }
