@@ -16,6 +16,7 @@ mod rendezvous;
 mod ring;
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ use mitra_verbs::{Gid, Mtu, Time};
 use memory::MappedRing;
 pub(crate) use outgoing::OutgoingLink;
 pub(crate) use rendezvous::readable;
-use rendezvous::{Connection, Found, Hello, Message, Process, Secret};
+use rendezvous::{Accepted, Connection, Found, Hello, Message, Process, Secret};
 pub(crate) use ring::{Broken, Record};
 use ring::{Receiver, ring_size};
 
@@ -45,9 +46,12 @@ const MAX_LINKS: usize = 64;
 /// not proved: of all processes, and of each.
 const MAX_ARRIVING: usize = 64;
 const MAX_ARRIVING_OF_PROCESS: usize = 16;
-/// The largest number of connections that one call accepts or refuses while it holds the NIC's
-/// lock.
+/// The largest number of connections of other users that have sent nothing.
+const MAX_STRANGERS: usize = 16;
+/// The largest number of connections that one call accepts while it holds the NIC's lock: of this
+/// user, and of others, which cost less.
 const MAX_ACCEPTS: usize = 8;
+const MAX_ACCEPTS_OF_OTHERS: usize = 64;
 /// The time from the end of a link, or an attempt, to the next attempt to connect. After a link
 /// that was never accepted, or a failed attempt, the time doubles. A link from the peer ends the
 /// wait.
@@ -77,6 +81,9 @@ pub(crate) struct SharedMemoryLinks {
     incoming: Vec<IncomingLink>,
     /// Connections that have not sent their hello.
     arriving: Vec<Connection>,
+    /// Connections of other users, oldest first. Each is closed when something arrives, so that
+    /// also a process that sends its hello late learns of the refusal after its hello.
+    strangers: VecDeque<Arc<OwnedFd>>,
     /// Links whose senders have not returned the secret of this NIC's link to their address.
     unproved: Vec<Arrival>,
     /// Links whose rings the progress thread is to map.
@@ -195,6 +202,7 @@ impl SharedMemoryLinks {
             retries: LastHitCache::new(),
             incoming: Vec::new(),
             arriving: Vec::new(),
+            strangers: VecDeque::new(),
             unproved: Vec::new(),
             proved: Vec::new(),
             discarded: Discarded::default(),
@@ -376,6 +384,7 @@ impl SharedMemoryLinks {
     /// Accepts no more links, so that the next NIC at this address can.
     pub(crate) fn close_listener(&mut self) {
         self.listener = None;
+        self.strangers.clear();
         self.set_changed();
     }
 
@@ -477,7 +486,9 @@ impl SharedMemoryLinks {
         let incoming = self.incoming.iter().filter(|link| !link.is_closed).map(|link| &link.connection);
         let unproved = self.unproved.iter().map(|link| &link.connection);
         let connections = outgoing.chain(incoming).chain(unproved).chain(&self.arriving);
-        let watched: Arc<[_]> = listener.chain(connections.map(Connection::descriptor)).collect();
+        let strangers = self.strangers.iter().cloned();
+        let watched: Arc<[_]> =
+            listener.chain(connections.map(Connection::descriptor)).chain(strangers).collect();
         // The listener joins them later.
         self.watched = accepts.then(|| Arc::clone(&watched));
         watched
@@ -516,6 +527,10 @@ impl SharedMemoryLinks {
                 let connection = self.arriving.remove(index);
                 self.receive_hello(connection, now);
                 self.set_changed();
+            } else if let Some(index) = self.strangers.iter().position(|other| Arc::ptr_eq(other, descriptor))
+            {
+                self.strangers.remove(index);
+                self.set_changed();
             }
         }
     }
@@ -524,12 +539,26 @@ impl SharedMemoryLinks {
     /// the last datagrams. If the system has no descriptor or memory left, the connections wait, or
     /// are closed.
     fn accept(&mut self, now: Time) {
-        for _ in 0..MAX_ACCEPTS {
+        let (mut accepted, mut of_others) = (0, 0);
+        while accepted < MAX_ACCEPTS && of_others < MAX_ACCEPTS_OF_OTHERS {
             let Some(listener) = self.listener.as_ref().filter(|_| self.accepts_from <= now) else { break };
             match rendezvous::accept(listener) {
-                Ok(Some(connection)) => self.receive_hello(connection, now),
-                Ok(None) => break,
-                Err(_) => self.accepts_from = now + MIN_RETRY,
+                Ok(Accepted::Connection(connection)) => {
+                    accepted += 1;
+                    self.receive_hello(connection, now);
+                }
+                Ok(Accepted::OfOtherUser(socket)) => {
+                    of_others += 1;
+                    if self.strangers.len() >= MAX_STRANGERS {
+                        self.strangers.pop_front();
+                    }
+                    self.strangers.push_back(Arc::new(socket));
+                }
+                Ok(Accepted::Nothing) => break,
+                Err(_) => {
+                    self.strangers.clear();
+                    self.accepts_from = now + MIN_RETRY;
+                }
             }
             self.set_changed();
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mitra_verbs::{Gid, Provider};
 
 use super::memory::{MappedRing, NewRing};
-use super::rendezvous::{self, Connection, Found, Secret};
+use super::rendezvous::{self, Accepted, Connection, Found, Secret};
 use super::ring::{Record, RingMemory, Sender};
 use super::{MAX_ARRIVING_OF_PROCESS, MAX_LINKS, RING};
 use crate::{Config, Links, SoftNic};
@@ -85,12 +85,12 @@ impl Peer {
         if let Some((_, secret)) = &*proof {
             return *secret;
         }
-        let accepted = RefCell::new(None);
+        let accepted = RefCell::new(Accepted::Nothing);
         nic.wait("the NIC connects", |_| {
             accepted.replace(rendezvous::accept(&self.listener).unwrap());
-            accepted.borrow().is_some()
+            !matches!(*accepted.borrow(), Accepted::Nothing)
         });
-        let connection = accepted.into_inner().unwrap();
+        let Accepted::Connection(connection) = accepted.into_inner() else { panic!("another user connects") };
         let hello = RefCell::new(Found::Nothing);
         nic.wait("the hello", |_| {
             hello.replace(connection.receive_hello());

@@ -36,8 +36,6 @@ const BACKLOG: i32 = 256;
 /// it.
 const OVERFLOW_USER: u32 = 65534;
 
-/// The largest number of connections of other users that one call closes.
-const MAX_REFUSALS: u32 = 64;
 /// The process at the other end of a connection. All processes of other process identifier
 /// namespaces have the number 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +70,14 @@ pub(crate) enum Message {
     WakeUp,
     /// The secret of this end.
     Proof(Secret),
+}
+
+/// What [`accept`] has found.
+pub(crate) enum Accepted {
+    /// A connection of a process of the same user.
+    Connection(Connection),
+    OfOtherUser(OwnedFd),
+    Nothing,
 }
 
 /// One end of a connection.
@@ -112,26 +118,34 @@ pub(crate) fn listen(address: Gid) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Accepts a connection of a process of the same user. Closes up to [`MAX_REFUSALS`] of others.
-/// Returns `None` if no connection waits.
+/// Accepts a connection.
 ///
 /// # Errors
 /// The system has no descriptor or memory left.
-pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<Connection>> {
-    for _ in 0..MAX_REFUSALS {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        match rustix::net::accept_with(listener, flags) {
-            Ok(socket) => {
-                if let Ok(connection) = Connection::of_same_user(socket) {
-                    return Ok(Some(connection));
-                }
-            }
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Accepted> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match rustix::net::accept_with(listener, flags) {
+        Ok(socket) => Ok(match process_of_same_user(&socket) {
+            Ok(peer) => Accepted::Connection(Connection { socket: Arc::new(socket), peer }),
+            Err(_) => Accepted::OfOtherUser(socket),
+        }),
+        // The listener stays readable if further connections wait.
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(Accepted::Nothing),
+        Err(error) => Err(error.into()),
     }
-    Ok(None)
+}
+
+/// Returns the process at the other end of a socket.
+///
+/// # Errors
+/// It is a process of another user, or the system call fails.
+fn process_of_same_user(socket: &OwnedFd) -> io::Result<Process> {
+    let peer = getsockopt(socket, PeerCredentials)?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid() != own || is_ambiguous(own) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(Process(peer.pid()))
 }
 
 /// Returns the descriptors that are readable now.
@@ -153,16 +167,8 @@ impl Connection {
     pub(crate) fn open(address: Gid) -> io::Result<Connection> {
         let socket = socket()?;
         rustix::net::connect(&socket, &name(address)?)?;
-        Connection::of_same_user(socket)
-    }
-
-    fn of_same_user(socket: OwnedFd) -> io::Result<Connection> {
-        let peer = getsockopt(&socket, PeerCredentials)?;
-        let own = rustix::process::geteuid().as_raw();
-        if peer.uid() != own || is_ambiguous(own) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        Ok(Connection { socket: Arc::new(socket), peer: Process(peer.pid()) })
+        let peer = process_of_same_user(&socket)?;
+        Ok(Connection { socket: Arc::new(socket), peer })
     }
 
     /// Returns the descriptor, which is readable when the other end has sent a hello or a wake-up,

@@ -1,14 +1,22 @@
 //! Links through shared memory between the NICs of this host.
 
-use std::io::ErrorKind;
+use std::env;
+use std::io::{ErrorKind, IoSlice};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use mitra_softnic::{Config, Links, SoftNic, random_loopback_address};
+use mitra_test_process::{command, output};
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, listen,
+    recv, sendmsg, socket,
+};
 
 use crate::common::{Endpoint, LinkAttr, connect, connected_pair_with, open, poll_until, sleep_until};
 
@@ -115,12 +123,20 @@ fn sleeping_nics_are_woken() {
     assert_eq!(a.counter("retransmitted_packets"), 0);
 }
 
+fn unix_socket() -> OwnedFd {
+    socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap()
+}
+
+/// The name of the links of a NIC at an address.
+fn name(address: IpAddr) -> UnixAddr {
+    let name = [b"mitra-softnic/".as_slice(), &Gid::from(address).0].concat();
+    UnixAddr::new_abstract(&name).unwrap()
+}
+
 /// Listens under the name of the links of a NIC at an address.
 fn take_name(address: IpAddr) -> OwnedFd {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-    let name = [b"mitra-softnic/".as_slice(), &Gid::from(address).0].concat();
-    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name).unwrap()).unwrap();
+    let listener = unix_socket();
+    bind(listener.as_raw_fd(), &name(address)).unwrap();
     listen(&listener, Backlog::new(8).unwrap()).unwrap();
     listener
 }
@@ -136,6 +152,48 @@ fn nic_whose_name_is_taken_says_so() {
     let error = SoftNic::open(at(Links::SharedMemory)).expect_err("no link can be made");
     assert!(error.to_string().contains("listening for links through shared memory"), "{error}");
     assert_eq!(open(with(Links::Auto)).link_failure(), None);
+}
+
+/// Tells the test program that it runs in a user namespace that maps no user.
+const UNMAPPED: &str = "MITRA_TEST_UNMAPPED";
+
+/// In such a namespace, the system shows this user and all others by one number.
+#[test]
+fn nic_of_an_unmapped_user_refuses_links_after_their_hello() {
+    const TEST: &str = "shared_memory::nic_of_an_unmapped_user_refuses_links_after_their_hello";
+    if env::var_os(UNMAPPED).is_none() {
+        let own = env::current_exe().unwrap();
+        let output =
+            output(command("unshare").arg("--user").arg(own).args([TEST, "--exact"]).env(UNMAPPED, "yes"));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        // A run without a matching test succeeds, too.
+        assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
+        return;
+    }
+    let (nic, own) = (open(with(Links::Auto)), random_loopback_address().unwrap());
+    let listener = take_name(own);
+    for _ in 0..100 {
+        let connection = unix_socket();
+        nix::sys::socket::connect(connection.as_raw_fd(), &name(nic.address())).unwrap();
+        let hello = [b"MSR\x02".as_slice(), &Gid::from(own).0, &[0; 16]].concat();
+        let memory = memfd_create("ring", MFdFlags::MFD_CLOEXEC).unwrap();
+        let passed = [memory.as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&passed)];
+        let sent = sendmsg::<()>(
+            connection.as_raw_fd(),
+            &[IoSlice::new(&hello)],
+            &control,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        );
+        assert_eq!(sent, Ok(hello.len()));
+        let end = recv(connection.as_raw_fd(), &mut [0], MsgFlags::empty());
+        assert!(matches!(end, Ok(0) | Err(Errno::ECONNRESET)), "{end:?}");
+    }
+    // The NIC does not ask the process at the stated address for a proof.
+    let mut asked = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut asked, PollTimeout::ZERO), Ok(0));
 }
 
 /// Somebody listens under the address of the peer and accepts nothing, as a process that is
