@@ -98,3 +98,28 @@ fn pages_follow_the_use_of_the_ring() {
     assert_eq!(allocated(&file), expected);
     assert_eq!(sender.memory().len(), SIZE);
 }
+
+/// The receiver reads each record at once.
+#[test]
+fn ring_in_use_outgrows_its_busy_limit() {
+    const SIZE: usize = ring_size(1 << 20);
+    const FIRST: usize = 2 * PAGE;
+    const BUSY: usize = 8 * PAGE;
+    let NewRing { ring, file, .. } = MappedRing::create(SIZE, FIRST).unwrap();
+    let other = MappedRing::open(file.try_clone().unwrap(), SIZE).unwrap();
+    let (mut sender, mut receiver) = (Sender::new(ring), Receiver::new(other, MAX_LEN));
+    assert!(sender.shrink(limit_within(FIRST)).unwrap().is_some());
+    sender.set_busy_limit(limit_within(BUSY));
+    let (mut out, mut len) = ([0; MAX_LEN], FIRST);
+    for sent in 0..500 {
+        while !sender.push(record(MAX_LEN), &[7; MAX_LEN]).unwrap() {
+            assert!(sender.outgrows(MAX_LEN), "{sent}");
+            sender.memory().allocate(len, 2 * PAGE).unwrap();
+            len += 2 * PAGE;
+            sender.grow(limit_within(len));
+        }
+        sender.publish();
+        assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
+    }
+    assert_eq!(allocated(&file), BUSY);
+}

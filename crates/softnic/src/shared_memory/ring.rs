@@ -134,6 +134,8 @@ pub(crate) struct Sender<M> {
     head: u64,
     /// The bytes of records, from the start of the ring, that the sender uses.
     limit: u64,
+    /// The sender outgrows smaller limits even if the receiver has read all.
+    busy_limit: u64,
     /// Whether the limit stays even if the ring becomes full.
     is_fixed: bool,
     /// The offset and the header word of the first record that is not visible yet.
@@ -144,7 +146,15 @@ impl<M: RingMemory> Sender<M> {
     /// Makes the sending end of a ring, whose memory is zero. The sender uses all of it.
     pub(crate) fn new(memory: M) -> Sender<M> {
         let geometry = Geometry::new(&memory);
-        Sender { limit: geometry.size, is_fixed: true, geometry, memory, tail: 0, head: 0, first: None }
+        let (limit, busy_limit) = (geometry.size, 0);
+        Sender { limit, busy_limit, is_fixed: true, geometry, memory, tail: 0, head: 0, first: None }
+    }
+
+    /// Lets the sender outgrow limits below this one whenever it would have to continue at the
+    /// start of the ring. An end that soon writes what the other end has just read waits for the
+    /// cache of its processor.
+    pub(crate) fn set_busy_limit(&mut self, limit: usize) {
+        self.busy_limit = limit as u64;
     }
 
     pub(crate) fn memory(&self) -> &M {
@@ -190,11 +200,13 @@ impl<M: RingMemory> Sender<M> {
 
     /// Returns whether the sender needs a greater limit for a datagram of `len` bytes. It would
     /// have to continue at the start of the ring, and the receiver has more than half of the bytes
-    /// in front of the limit to read. Behind the start, a greater limit would be of no use.
+    /// in front of the limit to read, or the limit is below [`Self::set_busy_limit`]. Behind the
+    /// start, a greater limit would be of no use.
     pub(crate) fn outgrows(&self, len: usize) -> bool {
         let size = record_size(len);
         let is_behind = self.tail.wrapping_sub(self.head) > self.limit / 2;
-        !self.is_fixed && self.is_beyond_limit(size) && (is_behind || size > self.limit)
+        let is_small = size > self.limit || self.limit < self.busy_limit;
+        !self.is_fixed && self.is_beyond_limit(size) && (is_behind || is_small)
     }
 
     /// Returns whether the next record does not fit in front of the limit.
