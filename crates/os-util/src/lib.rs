@@ -4,6 +4,7 @@
 pub mod event_queue;
 pub mod eventfd;
 mod futex;
+pub mod poll_loop;
 pub mod random;
 pub mod thread;
 pub mod wake_signal;

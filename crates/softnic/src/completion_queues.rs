@@ -4,36 +4,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use mitra_os_util::poll_loop::PollLoop;
 use mitra_transport::Nic;
-use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
+use mitra_verbs::{CompletionChannel, CqId, Error, Result, Time, Wc};
 
 use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
-
-/// A consumer that has polled an armed queue this many times without a completion counts as polling
-/// in a loop. A consumer that is about to sleep arms the queue and polls only once more.
-const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
 
 #[derive(Default)]
 struct CqState {
     channel: Option<Arc<SoftCompletionChannel>>,
-    arming: Arming,
+    is_armed: bool,
     /// Completions that the NIC wrote before it began to defer completions.
     written: VecDeque<Wc>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Arming {
-    #[default]
-    Disarmed,
-    /// Armed, and polled this many times since without a completion.
-    Armed { empty_polls: u32 },
-}
-
-impl Arming {
-    /// Returns whether the consumer may be asleep until the next event.
-    fn may_sleep(self) -> bool {
-        matches!(self, Arming::Armed { empty_polls } if empty_polls < MAX_POLLS_BEFORE_SLEEP)
-    }
 }
 
 #[derive(Default)]
@@ -42,8 +24,10 @@ pub(crate) struct CompletionQueues {
     channels: Vec<Weak<SoftCompletionChannel>>,
     /// Channels to wake after the NIC's lock is released.
     pub(crate) wakeups: PendingWakeups,
-    /// The number of queues whose consumers may be asleep.
-    sleepers: u32,
+    /// The number of armed queues.
+    armed: u32,
+    /// The polls without a completion since a queue was last armed.
+    polls: PollLoop,
     /// While the NIC defers completions, the host does not see new completions.
     deferred: bool,
     /// Whether `deferred` was ever set. Otherwise [`CqState::written`] is empty for all queues.
@@ -89,36 +73,29 @@ impl CompletionQueues {
     /// written stay readable.
     pub(crate) fn disarm_all(&mut self) {
         for queue in self.queues.values_mut() {
-            (queue.channel, queue.arming) = (None, Arming::Disarmed);
+            (queue.channel, queue.is_armed) = (None, false);
         }
-        self.sleepers = 0;
+        self.armed = 0;
     }
 
     /// Arms a queue. Returns whether the queue has a channel, on which its consumer may sleep.
-    pub(crate) fn arm(&mut self, cq: CqId) -> bool {
+    pub(crate) fn arm(&mut self, cq: CqId, now: Time) -> bool {
         let Some(queue) = self.queues.get_mut(&cq).filter(|queue| queue.channel.is_some()) else {
             return false;
         };
-        self.sleepers += u32::from(!queue.arming.may_sleep());
-        queue.arming = Arming::Armed { empty_polls: 0 };
+        self.armed += u32::from(!std::mem::replace(&mut queue.is_armed, true));
+        self.polls.end(now.as_nanos());
         true
     }
 
-    pub(crate) fn record_empty_poll(&mut self, cq: CqId) {
-        if self.sleepers == 0 {
-            return;
-        }
-        if let Some(queue) = self.queues.get_mut(&cq)
-            && let Arming::Armed { empty_polls } = queue.arming
-        {
-            let could_sleep = queue.arming.may_sleep();
-            queue.arming = Arming::Armed { empty_polls: empty_polls.saturating_add(1) };
-            self.sleepers -= u32::from(could_sleep && !queue.arming.may_sleep());
-        }
+    pub(crate) fn record_empty_poll(&self, now: Time) {
+        self.polls.record_poll(now.as_nanos());
     }
 
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.sleepers > 0
+    /// Returns whether a consumer may be asleep until the next event, and no other one polls in a
+    /// loop. A consumer that polls in a loop drives the NIC, which wakes the others.
+    pub(crate) fn has_sleepers(&self, now: Time) -> bool {
+        self.armed > 0 && !self.polls.is_running(now.as_nanos())
     }
 
     pub(crate) fn notify(&mut self, cq: CqId) {
@@ -131,7 +108,7 @@ impl CompletionQueues {
 
     fn disarm(&mut self, cq: CqId) {
         if let Some(queue) = self.queues.get_mut(&cq) {
-            self.sleepers -= u32::from(std::mem::take(&mut queue.arming).may_sleep());
+            self.armed -= u32::from(std::mem::take(&mut queue.is_armed));
         }
     }
 
@@ -171,5 +148,41 @@ impl CompletionQueues {
                 queue.written.extend(&list);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn consumers_of_armed_queues_may_sleep_while_no_other_polls_in_a_loop() {
+        let mut queues = CompletionQueues::default();
+        let channel = Arc::new(SoftCompletionChannel::new().expect("the system has a descriptor"));
+        let cqs = [CqId(1), CqId(2)];
+        cqs.into_iter().for_each(|cq| queues.add(cq, Some(Arc::clone(&channel))));
+        queues.add(CqId(3), None);
+        let mut now = Time::from_nanos(1 << 40);
+        assert!(!queues.has_sleepers(now));
+        assert_eq!([1, 1, 2, 3].map(|cq| queues.arm(CqId(cq), now)), [true, true, true, false]);
+        let mut poll = |queues: &CompletionQueues, micros| {
+            for _ in 0..micros / 10 {
+                now += Duration::from_micros(10);
+                queues.record_empty_poll(now);
+            }
+            now
+        };
+        let now = poll(&queues, 900);
+        assert!(queues.has_sleepers(now));
+        let now = poll(&queues, 200);
+        assert!(!queues.has_sleepers(now));
+        queues.arm(CqId(1), now);
+        let now = poll(&queues, 900);
+        assert!(queues.has_sleepers(now));
+        queues.notify(CqId(1));
+        queues.remove(CqId(2));
+        assert!(!queues.has_sleepers(now));
     }
 }

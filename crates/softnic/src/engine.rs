@@ -223,7 +223,7 @@ impl Engine {
             self.nic.handle_timeout(now);
         }
         if received > 0 {
-            if self.completion_queues.has_sleepers() {
+            if self.completion_queues.has_sleepers(now) {
                 // The program waits for events. It does not poll again before it sleeps, and may
                 // send no answer.
                 self.nic.flush_acks();

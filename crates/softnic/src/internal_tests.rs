@@ -172,6 +172,40 @@ fn thread_drives_nic_for_lease_holder_that_does_not() {
     assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before + 1));
 }
 
+/// UCX leaves the queue of its UD queue pairs armed. The poller raises the event of that queue.
+#[test]
+fn idle_armed_queues_do_not_keep_a_poller_from_the_lease() {
+    const MAX_POLLS: u32 = 10_000_000;
+    let memory = Arc::new(Buffer::new(64));
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    let idle = loopback.nic.create_cq(16, Some(&loopback.channel)).unwrap();
+    let polled = loopback.nic.create_cq(16, None).unwrap();
+    let poll = || loopback.nic.poll_cq(polled, 1, &mut Vec::new()).unwrap();
+    let is_held = || loopback.nic.shared().lock().unwrap().lease.is_held();
+    for _ in 0..2 {
+        for cq in [idle, loopback.cq] {
+            loopback.nic.req_notify_cq(cq, false).unwrap();
+        }
+        assert!(!is_held(), "a consumer that arms a queue is about to sleep");
+        let mut polls = 0;
+        while !is_held() {
+            polls += 1;
+            assert!(polls < MAX_POLLS, "the poller does not acquire the lease");
+            assert_eq!(poll(), 0);
+        }
+        let wr = SendWr::new(1, SendOp::Write(loopback.mr.remote(0)), Data::sge(loopback.mr.sge(8, 8)));
+        loopback.nic.post_send(loopback.qp, &[wr]).unwrap();
+        let mut polls = 0;
+        while loopback.channel.next_event().unwrap().is_none() {
+            polls += 1;
+            assert!(polls < MAX_POLLS, "the poller does not raise the event");
+            poll();
+        }
+        let mut wcs = Vec::new();
+        assert_eq!(loopback.nic.poll_cq(loopback.cq, 2, &mut wcs), Ok(1));
+    }
+}
+
 /// A progress thread that waits for the lock or the processor does not delay the requests of peers.
 #[test]
 fn verbs_calls_drive_nic_if_thread_does_not() {
@@ -260,7 +294,7 @@ fn ack_of_message_waits_for_no_answer_of_event_driven_program() {
     // The program sleeps until another queue has an event, as gloo does, whose queue pairs have a
     // queue each and share one channel.
     engine.nic.req_notify_cq(other, false).unwrap();
-    assert!(engine.completion_queues.arm(other));
+    assert!(engine.completion_queues.arm(other, now));
     assert_eq!(acks_until_delivery(&loopback, &mut engine, now), 1);
 }
 

@@ -328,7 +328,7 @@ impl SharedNic {
             return None;
         }
         if engine.spin_policy.should_spin(now, engine.last_host_call)
-            && !engine.completion_queues.has_sleepers()
+            && !engine.completion_queues.has_sleepers(now)
         {
             return None;
         }

@@ -9,7 +9,8 @@ use mitra_control::Settings;
 use mitra_failover::{
     CompletionLogConfig, Config, DetectorConfig, Domain, Failback, Policy, Service, VirtualQp,
 };
-use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result};
+use mitra_os_util::poll_loop::PollLoop;
+use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result, Time};
 
 use super::drive_queue::{DriveQueue, Driven};
 use super::protection_domain::MultiRailPd;
@@ -43,6 +44,8 @@ pub(crate) struct MultiRailDomain {
     pub(super) drive_queue: Arc<DriveQueue>,
     /// Whether a completion queue of the program may be armed.
     is_armed: AtomicBool,
+    /// The program's polls since a completion queue was last armed.
+    polls: PollLoop,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of
     /// the reset. They are kept for [`LINGER`].
     retired: Mutex<Vec<(Instant, VirtualQp)>>,
@@ -78,6 +81,7 @@ impl MultiRailDomain {
             config,
             drive_queue: DriveQueue::new(),
             is_armed: AtomicBool::new(false),
+            polls: PollLoop::default(),
             retired: Mutex::default(),
         }
     }
@@ -108,7 +112,7 @@ impl MultiRailDomain {
     /// # Errors
     /// The errors of [`MultiRailPd::new`].
     pub(crate) fn alloc_pd(&self) -> Result<Arc<MultiRailPd>> {
-        MultiRailPd::new(&self.failover, self.config.policy)
+        MultiRailPd::new(&self.failover, &self.drive_queue, self.config.policy)
     }
 
     /// Returns the completion channel on rail 0. The program's completion queues are created with
@@ -121,6 +125,7 @@ impl MultiRailDomain {
     /// drive queue pairs for which `awaits` returns true.
     pub(super) fn drive(&self, awaits: impl Fn(&dyn Driven) -> bool) {
         let now = self.failover.poll();
+        self.polls.record_poll(now.as_nanos());
         self.drive_queue.drive(now, awaits);
     }
 
@@ -128,6 +133,7 @@ impl MultiRailDomain {
     /// not it has something to do.
     pub(super) fn drive_beside(&self, awaits: impl Fn(&dyn Driven) -> bool, poll: impl FnOnce()) {
         let now = self.failover.poll_beside_vqp();
+        self.polls.record_poll(now.as_nanos());
         poll();
         self.drive_queue.drive(now, awaits);
     }
@@ -147,13 +153,18 @@ impl MultiRailDomain {
     /// The error of a NIC that is not dead.
     pub(super) fn arm(&self) -> Result<()> {
         self.is_armed.store(true, Ordering::Release);
+        self.polls.end(self.now().as_nanos());
         self.failover.arm()
     }
 
     /// Requests the next event of the NICs if `is_any_armed` says that a completion queue of the
     /// program is still armed. A queue stays armed if the last event brought no completion that the
-    /// program waits for.
+    /// program waits for. While the program polls in a loop, its polls report the events of all
+    /// queues, and no event of a NIC is requested.
     pub(super) fn rearm(&self, is_any_armed: impl FnOnce() -> bool) {
+        if self.polls.is_running(self.now().as_nanos()) {
+            return;
+        }
         // A queue that is armed after the swap sets the flag again.
         if self.is_armed.swap(false, Ordering::AcqRel) && is_any_armed() {
             self.is_armed.store(true, Ordering::Release);
@@ -161,6 +172,11 @@ impl MultiRailDomain {
             let _ = self.failover.arm();
             self.drive(|_| false);
         }
+    }
+
+    /// The time on the clock of rail 0's NIC, which is also that of [`Domain::poll`].
+    fn now(&self) -> Time {
+        self.failover.nics()[0].provider.now()
     }
 
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].

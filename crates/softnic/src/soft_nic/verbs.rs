@@ -176,7 +176,7 @@ impl Provider for SoftNic {
         }
         let now = clock::now();
         if engine.last_poll_drive.is_some_and(|(other, at)| other != cq && now - at < MIN_DRIVE_INTERVAL) {
-            engine.completion_queues.record_empty_poll(cq);
+            engine.completion_queues.record_empty_poll(now);
             engine.lease.record_poll();
             return Ok(0);
         }
@@ -186,9 +186,9 @@ impl Provider for SoftNic {
         engine.drive(now, Driver::Poller);
         let count = engine.poll_cq(cq, max, out)?;
         if count == 0 {
-            engine.completion_queues.record_empty_poll(cq);
+            engine.completion_queues.record_empty_poll(now);
         }
-        if !engine.completion_queues.has_sleepers() && engine.lease.record_drive(now) {
+        if !engine.completion_queues.has_sleepers(now) && engine.lease.record_drive(now) {
             // The progress thread sleeps on the socket, and must sleep on a timer from now on.
             self.shared.wake();
         }
@@ -202,9 +202,9 @@ impl Provider for SoftNic {
     }
 
     fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
-        self.host_call(|engine, _| {
+        self.host_call(|engine, now| {
             engine.nic.req_notify_cq(cq, solicited_only)?;
-            if engine.completion_queues.arm(cq) && engine.lease.release() {
+            if engine.completion_queues.arm(cq, now) && engine.lease.release() {
                 self.shared.wake();
             }
             Ok(())

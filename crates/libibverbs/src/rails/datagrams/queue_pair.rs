@@ -1,6 +1,7 @@
 //! A UD queue pair of the program over several rails.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::Domain;
@@ -70,6 +71,8 @@ pub(crate) struct MultiRailUd {
     pub(super) qpn: Qpn,
     arrivals: Arrivals,
     pub(super) locked: Mutex<LockedState>,
+    /// Whether a NIC had a completion since the progress thread last requested events.
+    has_polled: AtomicBool,
 }
 
 impl MultiRailUd {
@@ -106,7 +109,8 @@ impl MultiRailUd {
             wcs: Vec::new(),
             bytes: vec![0; arrivals.slot_bytes as usize],
         };
-        let qp = Arc::new(MultiRailUd { params, qpn, arrivals, locked: Mutex::new(locked) });
+        let (locked, has_polled) = (Mutex::new(locked), AtomicBool::new(true));
+        let qp = Arc::new(MultiRailUd { params, qpn, arrivals, locked, has_polled });
         let user: Arc<dyn QueueUser> = qp.clone();
         qp.params.send_cq.users.add(&user);
         qp.params.recv_cq.users.add(&user);
@@ -135,9 +139,11 @@ impl MultiRailUd {
         }
     }
 
-    /// Requests the next event of the NICs if a completion queue of the program is still armed.
+    /// Requests the next event of the NICs if a completion queue of the program is still armed, and
+    /// the NICs may have reported the last one.
     pub(in crate::rails) fn rearm(&self) {
-        if self.params.send_cq.is_armed() || self.params.recv_cq.is_armed() {
+        let is_armed = self.params.send_cq.is_armed() || self.params.recv_cq.is_armed();
+        if is_armed && self.has_polled.swap(false, Ordering::Relaxed) {
             // Only a NIC that is failing refuses.
             let _ = self.arm();
         }
@@ -176,6 +182,9 @@ impl MultiRailUd {
         wcs.clear();
         // What a dead NIC completed before it died can still be polled.
         let _ = self.domain().nics()[rail].provider.poll_cq(cq, BATCH, &mut wcs);
+        if !wcs.is_empty() {
+            self.has_polled.store(true, Ordering::Relaxed);
+        }
         for wc in &wcs {
             match slot_of(wc.wr_id) {
                 Some(slot) => self.receive(locked, rail, slot, wc),

@@ -178,3 +178,40 @@ fn message_for_an_idle_queue_pair_wakes_a_sleeping_program() {
     assert_eq!(b.poll(), [(7, WcStatus::Success)]);
     drop(idle);
 }
+
+/// UCX leaves a completion queue armed while it polls others. The NICs report events to the
+/// progress thread only when the program has stopped to poll.
+#[test]
+fn queue_that_stays_armed_costs_a_program_that_polls_no_events_of_the_nics() {
+    let [device, peer] = [device(), device()];
+    let armed = virtual_cq(&device, 64);
+    let (a, b) =
+        connect(End::in_cq(&peer, &virtual_cq(&peer, 64)), End::in_cq(&device, &virtual_cq(&device, 64)));
+    let channel = device.domain().channel().expect("the domain has completion channels");
+    let has_event = || core::iter::from_fn(|| channel.next_event().ok().flatten()).count() > 0;
+    let rearm = || device.domain().rearm(|| true);
+    let exchange = |wr_id| {
+        b.post_recv(wr_id);
+        a.qp.post_send(&[a.send(wr_id)]).expect("the queue has room");
+        assert_eq!(completions(&b, &a, 1, || {}), [(wr_id, WcStatus::Success)]);
+        assert_eq!(completions(&a, &b, 1, || {}), [(wr_id, WcStatus::Success)]);
+    };
+    armed.arm(false).expect("the NICs are alive");
+    exchange(1);
+    assert!(has_event(), "a program that has armed a queue may sleep");
+    // On a busy machine, the thread may not run for so long that the loop ends.
+    let is_quiet = |attempt| {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(2) {
+            assert_eq!(b.poll(), []);
+        }
+        rearm();
+        exchange(attempt);
+        !has_event()
+    };
+    assert!((2..1000).any(is_quiet), "the NICs report events although the program polls");
+    thread::sleep(Duration::from_millis(1));
+    rearm();
+    exchange(1000);
+    assert!(has_event());
+}
