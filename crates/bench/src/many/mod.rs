@@ -15,7 +15,7 @@ const PROGRAM: &str = include_str!("many.c");
 /// The numbers of rails.
 const RAILS: [u32; 2] = [1, 2];
 
-/// What the program prints, by its name, and the unit.
+/// The names of the figures that the program prints, and their units.
 const FIGURES: [(&str, &str); 3] = [("connect", "us"), ("poll", "us"), ("rate", "Mmsg/s")];
 
 /// A program with many queue pairs under `mitra run`, on one rail and on two

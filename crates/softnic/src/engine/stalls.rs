@@ -20,7 +20,7 @@ const STOPPED_AFTER: Duration = Duration::from_millis(50);
 /// The datagrams that wait for rings with room.
 #[derive(Default)]
 pub(crate) struct Stalls {
-    /// One entry for each peer.
+    /// Has at most one entry for each peer.
     waiting: VecDeque<Stall>,
     /// When the stall began whose datagrams are the batch of the transmit queue.
     resumed: Option<Time>,

@@ -34,7 +34,7 @@ pub(crate) struct TxQueue {
     /// The number of send calls in a row that have reported an ICMP message about an earlier
     /// datagram.
     icmp_errors: u32,
-    /// What fault injection has decided about the next datagram, if that has met a full ring.
+    /// The decision of fault injection about the next datagram, if that has met a full ring.
     pub(super) tap: Option<TapResult>,
     /// The datagrams of peers whose rings are full.
     pub(super) stalls: Stalls,

@@ -76,8 +76,8 @@ fn send_queue_drains_and_restarts() {
     a.qp.modify(&QpAttr::to(QpState::Err)).expect("every state leads to ERR");
 }
 
-#[test]
-fn first_packet_in_rtr_is_reported_once() {
+/// A sender in RTS, a receiver in RTR, and the receiver's events.
+fn connected_in_rtr() -> (End, End, Arc<Mutex<Vec<AsyncEvent>>>) {
     let (b, events) = end_with_events();
     let a = End::new();
     let (to_a, to_b) = (a.qp.local_info(), b.qp.local_info());
@@ -88,6 +88,12 @@ fn first_packet_in_rtr_is_reported_once() {
         locked.vqp.modify_to_rtr(&to_a, mitra_verbs::RnrTimer::from_code(1)).expect("the ends match");
         locked.state = QpState::Rtr;
     }
+    (a, b, events)
+}
+
+#[test]
+fn first_packet_in_rtr_is_reported_once() {
+    let (a, b, events) = connected_in_rtr();
     (10..12).for_each(|wr_id| b.post_recv(wr_id));
     b.device.domain().drive_in_background();
     assert_eq!(*lock(&events), []);
@@ -105,16 +111,7 @@ fn first_packet_in_rtr_is_reported_once() {
 /// The first packet and its completion are found by one poll of the completion queue.
 #[test]
 fn first_packet_in_rtr_is_reported_before_its_completion_is_returned() {
-    let (b, events) = end_with_events();
-    let a = End::new();
-    let (to_a, to_b) = (a.qp.local_info(), b.qp.local_info());
-    a.qp.lock().vqp.connect(&to_b).expect("the ends match");
-    a.qp.lock().state = QpState::Rts;
-    {
-        let mut locked = b.qp.lock();
-        locked.vqp.modify_to_rtr(&to_a, mitra_verbs::RnrTimer::from_code(1)).expect("the ends match");
-        locked.state = QpState::Rtr;
-    }
+    let (a, b, events) = connected_in_rtr();
     b.post_recv(10);
     a.qp.post_send(&[a.send(1)]).expect("the queue has room");
     let (started, mut found) = (Instant::now(), Vec::new());

@@ -87,6 +87,17 @@ fn send(a: &End, wr_id: u64, number: u32) {
     a.qp.post_send(&[wr]).expect("the queue has room");
 }
 
+/// Drives the sender and the receiver until `holds` returns true.
+fn drive_until(a: &End, b: &Receiver, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        a.device.domain().drive(|_| true);
+        b.device.answer_queries();
+        b.device.domain().drive(|_| true);
+        assert!(started.elapsed() < Duration::from_secs(5), "the ends have nothing more to do");
+    }
+}
+
 /// Polls a completion queue of the receiver until it has a completion, and drives the sender.
 /// Returns the `wr_id`.
 fn next_receive(cq: &VirtualCq, a: &End, b: &Receiver) -> u64 {
@@ -158,13 +169,7 @@ fn destroyed_queue_ends_the_messages_that_wait_for_its_receives() {
     assert_eq!(next_receive(&cq, &a, &b), 9);
     let _second = b.add_srq(2, &cq);
     send(&a, 2, 2);
-    let started = Instant::now();
-    while qp.lock().vqp.waiting_messages() == 0 {
-        a.device.domain().drive(|_| true);
-        b.device.answer_queries();
-        b.device.domain().drive(|_| true);
-        assert!(started.elapsed() < Duration::from_secs(5), "no message has arrived");
-    }
+    drive_until(&a, &b, || qp.lock().vqp.waiting_messages() > 0);
     b.domain.remove_srq(Srqn::new(2));
     b.device.domain().drive(|_| true);
     assert_eq!(qp.lock().vqp.waiting_messages(), 0);
@@ -197,13 +202,7 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
         b.post_recv(&srq, wr_id);
         send(&a, wr_id, 1);
     }
-    let started = Instant::now();
-    while qp.query().state != QpState::Err {
-        a.device.domain().drive(|_| true);
-        b.device.answer_queries();
-        b.device.domain().drive(|_| true);
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", qp.query().state);
-    }
+    drive_until(&a, &b, || qp.query().state == QpState::Err);
     assert_eq!(b.memory.load(0), 0);
 }
 
