@@ -82,7 +82,11 @@ impl RailSet {
 
     /// The device's port is up if the port of at least one NIC is active.
     pub(crate) fn is_up(&self) -> bool {
-        self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
+        let is_active =
+            |nic: &Arc<SoftNic>| nic.query_port().is_ok_and(|port| port.state == PortState::Active);
+        // One port may come up after it was read, and another go down before it is read. A second
+        // look finds the first one up.
+        (0..2).any(|_| self.nics.iter().any(is_active))
     }
 
     /// Returns whether at least one NIC answers.

@@ -166,6 +166,8 @@ static inline void refused_with(int operation, char *remote, uint32_t rkey, enum
 	fails_at(operation, end.memory, end.mr->lkey, remote, rkey, status);
 	struct ibv_async_event event;
 	CHECK(has_event(TIMEOUT_MS) && ibv_get_async_event(end.context, &event) == 0);
+	if (event.event_type != type)
+		fprintf(stderr, "event: %s\n", ibv_event_type_str(event.event_type));
 	CHECK(event.event_type == type && event.element.qp == other);
 	ibv_ack_async_event(&event);
 	in_error(other);
