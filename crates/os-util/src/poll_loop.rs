@@ -1,13 +1,15 @@
 //! Whether a program polls in a loop, or only a few times before it sleeps.
 
 use core::time::Duration;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A program polls in a loop if it has polled for this long. A program that waits for one round trip
-/// polls for a shorter time.
+/// A program polls in a loop if it has polled for this long. A program that waits for one round
+/// trip polls for a shorter time.
 const MIN_LENGTH: u64 = Duration::from_millis(1).as_nanos() as u64;
 /// A longer time between two polls ends the loop.
 const MAX_GAP: u64 = Duration::from_micros(100).as_nanos() as u64;
+/// The same between two timed polls with untimed polls between them.
+const MAX_UNTIMED: u64 = MIN_LENGTH;
 
 /// The recent polls of a program. All times are in nanoseconds of one clock.
 ///
@@ -16,31 +18,48 @@ const MAX_GAP: u64 = Duration::from_micros(100).as_nanos() as u64;
 #[derive(Debug, Default)]
 pub struct PollLoop {
     began_at: AtomicU64,
+    /// The time of the last timed poll.
     last_poll: AtomicU64,
+    /// Whether there were untimed polls since.
+    has_untimed: AtomicBool,
 }
 
 impl PollLoop {
     /// Records a poll.
     #[inline]
     pub fn record_poll(&self, now: u64) {
-        if now.saturating_sub(self.last_poll.load(Ordering::Relaxed)) > MAX_GAP {
+        if !self.goes_on(now) {
             self.began_at.store(now, Ordering::Relaxed);
         }
         self.last_poll.store(now, Ordering::Relaxed);
+        self.has_untimed.store(false, Ordering::Relaxed);
+    }
+
+    /// Records a poll that needs no clock, because it returns what an earlier poll has found.
+    #[inline]
+    pub fn record_untimed_poll(&self) {
+        self.has_untimed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the time since the last timed poll is short.
+    fn goes_on(&self, now: u64) -> bool {
+        let max = if self.has_untimed.load(Ordering::Relaxed) { MAX_UNTIMED } else { MAX_GAP };
+        now.saturating_sub(self.last_poll.load(Ordering::Relaxed)) <= max
     }
 
     /// Ends the loop, because the program is about to sleep. A later poll begins the next one.
     pub fn end(&self, now: u64) {
         self.began_at.store(now, Ordering::Relaxed);
         self.last_poll.store(now, Ordering::Relaxed);
+        self.has_untimed.store(false, Ordering::Relaxed);
     }
 
     /// Returns whether the program polls in a loop.
     #[inline]
     pub fn is_running(&self, now: u64) -> bool {
-        let last = self.last_poll.load(Ordering::Relaxed);
-        now.saturating_sub(last) <= MAX_GAP
-            && last.saturating_sub(self.began_at.load(Ordering::Relaxed)) >= MIN_LENGTH
+        let (last, began) = (&self.last_poll, &self.began_at);
+        let length = last.load(Ordering::Relaxed).saturating_sub(began.load(Ordering::Relaxed));
+        length >= MIN_LENGTH && self.goes_on(now)
     }
 }
 
@@ -72,6 +91,20 @@ mod tests {
         let polls = PollLoop::default();
         let now = poll(&polls, 10 * MIN_LENGTH, MIN_LENGTH / 1000, 1000);
         assert!(!polls.is_running(now));
+    }
+
+    #[test]
+    fn untimed_polls_bridge_a_longer_gap() {
+        let polls = PollLoop::default();
+        let mut now = poll(&polls, 10 * MIN_LENGTH, MAX_GAP, 11);
+        for _ in 0..2 {
+            assert!(polls.is_running(now) && !polls.is_running(now + MAX_GAP + 1));
+            polls.record_untimed_poll();
+            assert!(polls.is_running(now + MAX_UNTIMED) && !polls.is_running(now + MAX_UNTIMED + 1));
+            now = poll(&polls, now + MAX_UNTIMED, MAX_GAP, 1);
+        }
+        polls.record_untimed_poll();
+        assert!(!polls.is_running(poll(&polls, now + MAX_UNTIMED + 1, MAX_GAP, 1)));
     }
 
     #[test]

@@ -10,12 +10,31 @@ use mitra_verbs::{CompletionChannel, CqId, Error, Result, Time, Wc};
 
 use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
 
+/// A consumer that has polled an armed queue this many times without a completion counts as polling
+/// in a loop. A consumer that is about to sleep arms the queue and polls only once more.
+const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
+
 #[derive(Default)]
 struct CqState {
     channel: Option<Arc<SoftCompletionChannel>>,
-    is_armed: bool,
+    arming: Arming,
     /// Completions that the NIC wrote before it began to defer completions.
     written: VecDeque<Wc>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Arming {
+    #[default]
+    Disarmed,
+    /// Armed, and polled this many times since without a completion.
+    Armed { empty_polls: u32 },
+}
+
+impl Arming {
+    /// Returns whether the consumer may be asleep until the next event.
+    fn may_sleep(self) -> bool {
+        matches!(self, Arming::Armed { empty_polls } if empty_polls < MAX_POLLS_BEFORE_SLEEP)
+    }
 }
 
 #[derive(Default)]
@@ -24,9 +43,9 @@ pub(crate) struct CompletionQueues {
     channels: Vec<Weak<SoftCompletionChannel>>,
     /// Channels to wake after the NIC's lock is released.
     pub(crate) wakeups: PendingWakeups,
-    /// The number of armed queues.
-    armed: u32,
-    /// The polls without a completion since a queue was last armed.
+    /// The number of queues whose consumers may be asleep.
+    sleepers: u32,
+    /// The polls of all queues since a queue was last armed.
     polls: PollLoop,
     /// While the NIC defers completions, the host does not see new completions.
     deferred: bool,
@@ -73,9 +92,9 @@ impl CompletionQueues {
     /// written stay readable.
     pub(crate) fn disarm_all(&mut self) {
         for queue in self.queues.values_mut() {
-            (queue.channel, queue.is_armed) = (None, false);
+            (queue.channel, queue.arming) = (None, Arming::Disarmed);
         }
-        self.armed = 0;
+        self.sleepers = 0;
     }
 
     /// Arms a queue. Returns whether the queue has a channel, on which its consumer may sleep.
@@ -83,19 +102,36 @@ impl CompletionQueues {
         let Some(queue) = self.queues.get_mut(&cq).filter(|queue| queue.channel.is_some()) else {
             return false;
         };
-        self.armed += u32::from(!std::mem::replace(&mut queue.is_armed, true));
+        self.sleepers += u32::from(!queue.arming.may_sleep());
+        queue.arming = Arming::Armed { empty_polls: 0 };
         self.polls.end(now.as_nanos());
         true
     }
 
-    pub(crate) fn record_empty_poll(&self, now: Time) {
+    /// Records a poll that has found completions without reading the clock.
+    pub(crate) fn record_poll(&self) {
+        self.polls.record_untimed_poll();
+    }
+
+    /// Records a poll that has found nothing.
+    pub(crate) fn record_empty_poll(&mut self, cq: CqId, now: Time) {
         self.polls.record_poll(now.as_nanos());
+        if self.sleepers == 0 {
+            return;
+        }
+        if let Some(queue) = self.queues.get_mut(&cq)
+            && let Arming::Armed { empty_polls } = queue.arming
+        {
+            let could_sleep = queue.arming.may_sleep();
+            queue.arming = Arming::Armed { empty_polls: empty_polls.saturating_add(1) };
+            self.sleepers -= u32::from(could_sleep && !queue.arming.may_sleep());
+        }
     }
 
     /// Returns whether a consumer may be asleep until the next event, and no other one polls in a
     /// loop. A consumer that polls in a loop drives the NIC, which wakes the others.
     pub(crate) fn has_sleepers(&self, now: Time) -> bool {
-        self.armed > 0 && !self.polls.is_running(now.as_nanos())
+        self.sleepers > 0 && !self.polls.is_running(now.as_nanos())
     }
 
     pub(crate) fn notify(&mut self, cq: CqId) {
@@ -108,7 +144,7 @@ impl CompletionQueues {
 
     fn disarm(&mut self, cq: CqId) {
         if let Some(queue) = self.queues.get_mut(&cq) {
-            self.armed -= u32::from(std::mem::take(&mut queue.is_armed));
+            self.sleepers -= u32::from(std::mem::take(&mut queue.arming).may_sleep());
         }
     }
 
@@ -157,32 +193,54 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn consumers_of_armed_queues_may_sleep_while_no_other_polls_in_a_loop() {
+    const ARMED: [CqId; 2] = [CqId(1), CqId(2)];
+    const UNARMED: CqId = CqId(3);
+
+    fn queues() -> CompletionQueues {
         let mut queues = CompletionQueues::default();
         let channel = Arc::new(SoftCompletionChannel::new().expect("the system has a descriptor"));
-        let cqs = [CqId(1), CqId(2)];
-        cqs.into_iter().for_each(|cq| queues.add(cq, Some(Arc::clone(&channel))));
-        queues.add(CqId(3), None);
-        let mut now = Time::from_nanos(1 << 40);
+        ARMED.into_iter().for_each(|cq| queues.add(cq, Some(Arc::clone(&channel))));
+        queues.add(UNARMED, None);
+        queues
+    }
+
+    /// Polls a queue every 10 µs.
+    fn poll(queues: &mut CompletionQueues, cq: CqId, now: &mut Time, count: u32) {
+        for _ in 0..count {
+            *now += Duration::from_micros(10);
+            queues.record_empty_poll(cq, *now);
+        }
+    }
+
+    #[test]
+    fn consumer_of_an_armed_queue_that_is_polled_does_not_sleep() {
+        let (mut queues, mut now) = (queues(), Time::from_nanos(1 << 40));
         assert!(!queues.has_sleepers(now));
-        assert_eq!([1, 1, 2, 3].map(|cq| queues.arm(CqId(cq), now)), [true, true, true, false]);
-        let mut poll = |queues: &CompletionQueues, micros| {
-            for _ in 0..micros / 10 {
-                now += Duration::from_micros(10);
-                queues.record_empty_poll(now);
-            }
-            now
-        };
-        let now = poll(&queues, 900);
+        assert!(ARMED.into_iter().all(|cq| queues.arm(cq, now)) && queues.arm(ARMED[0], now));
+        assert!(!queues.arm(UNARMED, now), "without a channel");
+        poll(&mut queues, ARMED[0], &mut now, MAX_POLLS_BEFORE_SLEEP);
         assert!(queues.has_sleepers(now));
-        let now = poll(&queues, 200);
-        assert!(!queues.has_sleepers(now));
-        queues.arm(CqId(1), now);
-        let now = poll(&queues, 900);
+        poll(&mut queues, ARMED[1], &mut now, MAX_POLLS_BEFORE_SLEEP - 1);
         assert!(queues.has_sleepers(now));
-        queues.notify(CqId(1));
-        queues.remove(CqId(2));
+        poll(&mut queues, ARMED[1], &mut now, 1);
         assert!(!queues.has_sleepers(now));
+        queues.arm(ARMED[0], now);
+        assert!(queues.has_sleepers(now));
+        queues.notify(ARMED[0]);
+        assert!(!queues.has_sleepers(now));
+    }
+
+    #[test]
+    fn polls_in_a_loop_wake_the_consumers_of_armed_queues() {
+        let (mut queues, mut now) = (queues(), Time::from_nanos(1 << 40));
+        for _ in 0..2 {
+            queues.arm(ARMED[0], now);
+            poll(&mut queues, UNARMED, &mut now, 90);
+            assert!(queues.has_sleepers(now));
+            poll(&mut queues, UNARMED, &mut now, 20);
+            assert!(!queues.has_sleepers(now));
+            now += Duration::from_micros(200);
+            assert!(queues.has_sleepers(now));
+        }
     }
 }

@@ -169,6 +169,7 @@ impl Provider for SoftNic {
         let count = engine.poll_cq(cq, max, out)?;
         if count > 0 || max == 0 {
             engine.lease.record_poll();
+            engine.completion_queues.record_poll();
             return Ok(count);
         }
         if engine.host_access().is_err() {
@@ -176,7 +177,7 @@ impl Provider for SoftNic {
         }
         let now = clock::now();
         if engine.last_poll_drive.is_some_and(|(other, at)| other != cq && now - at < MIN_DRIVE_INTERVAL) {
-            engine.completion_queues.record_empty_poll(now);
+            engine.completion_queues.record_empty_poll(cq, now);
             engine.lease.record_poll();
             return Ok(0);
         }
@@ -185,8 +186,9 @@ impl Provider for SoftNic {
         engine.poller = Some(ThreadCpuClock::current());
         engine.drive(now, Driver::Poller);
         let count = engine.poll_cq(cq, max, out)?;
-        if count == 0 {
-            engine.completion_queues.record_empty_poll(now);
+        match count {
+            0 => engine.completion_queues.record_empty_poll(cq, now),
+            _ => engine.completion_queues.record_poll(),
         }
         if !engine.completion_queues.has_sleepers(now) && engine.lease.record_drive(now) {
             // The progress thread sleeps on the socket, and must sleep on a timer from now on.
