@@ -47,7 +47,7 @@ const MAX_LINKS: usize = 64;
 const MAX_ARRIVING: usize = 64;
 const MAX_ARRIVING_OF_PROCESS: usize = 16;
 /// The largest number of connections of other users that have sent nothing.
-const MAX_STRANGERS: usize = 16;
+const MAX_REFUSED: usize = 16;
 /// The largest number of connections that one call accepts while it holds the NIC's lock: of this
 /// user, and of others, which cost less.
 const MAX_ACCEPTS: usize = 8;
@@ -81,9 +81,9 @@ pub(crate) struct SharedMemoryLinks {
     incoming: Vec<IncomingLink>,
     /// Connections that have not sent their hello.
     arriving: Vec<Connection>,
-    /// Connections of other users, oldest first. Each is closed when something arrives, so that
-    /// also a process that sends its hello late learns of the refusal after its hello.
-    strangers: VecDeque<Arc<OwnedFd>>,
+    /// Connections of other users, oldest first. The NIC closes each when something arrives, so
+    /// that a process can send its hello before it learns of the refusal.
+    refused: VecDeque<Arc<OwnedFd>>,
     /// Links whose senders have not returned the secret of this NIC's link to their address.
     unproved: Vec<Arrival>,
     /// Links whose rings the progress thread is to map.
@@ -202,7 +202,7 @@ impl SharedMemoryLinks {
             retries: LastHitCache::new(),
             incoming: Vec::new(),
             arriving: Vec::new(),
-            strangers: VecDeque::new(),
+            refused: VecDeque::new(),
             unproved: Vec::new(),
             proved: Vec::new(),
             discarded: Discarded::default(),
@@ -384,7 +384,7 @@ impl SharedMemoryLinks {
     /// Accepts no more links, so that the next NIC at this address can.
     pub(crate) fn close_listener(&mut self) {
         self.listener = None;
-        self.strangers.clear();
+        self.refused.clear();
         self.set_changed();
     }
 
@@ -486,9 +486,9 @@ impl SharedMemoryLinks {
         let incoming = self.incoming.iter().filter(|link| !link.is_closed).map(|link| &link.connection);
         let unproved = self.unproved.iter().map(|link| &link.connection);
         let connections = outgoing.chain(incoming).chain(unproved).chain(&self.arriving);
-        let strangers = self.strangers.iter().cloned();
+        let refused = self.refused.iter().cloned();
         let watched: Arc<[_]> =
-            listener.chain(connections.map(Connection::descriptor)).chain(strangers).collect();
+            listener.chain(connections.map(Connection::descriptor)).chain(refused).collect();
         // The listener joins them later.
         self.watched = accepts.then(|| Arc::clone(&watched));
         watched
@@ -527,9 +527,8 @@ impl SharedMemoryLinks {
                 let connection = self.arriving.remove(index);
                 self.receive_hello(connection, now);
                 self.set_changed();
-            } else if let Some(index) = self.strangers.iter().position(|other| Arc::ptr_eq(other, descriptor))
-            {
-                self.strangers.remove(index);
+            } else if let Some(index) = self.refused.iter().position(|other| Arc::ptr_eq(other, descriptor)) {
+                self.refused.remove(index);
                 self.set_changed();
             }
         }
@@ -549,14 +548,14 @@ impl SharedMemoryLinks {
                 }
                 Ok(Accepted::OfOtherUser(socket)) => {
                     of_others += 1;
-                    if self.strangers.len() >= MAX_STRANGERS {
-                        self.strangers.pop_front();
+                    if self.refused.len() >= MAX_REFUSED {
+                        self.refused.pop_front();
                     }
-                    self.strangers.push_back(Arc::new(socket));
+                    self.refused.push_back(Arc::new(socket));
                 }
                 Ok(Accepted::Nothing) => break,
                 Err(_) => {
-                    self.strangers.clear();
+                    self.refused.clear();
                     self.accepts_from = now + MIN_RETRY;
                 }
             }

@@ -84,8 +84,8 @@ impl RailSet {
     pub(crate) fn is_up(&self) -> bool {
         let is_active =
             |nic: &Arc<SoftNic>| nic.query_port().is_ok_and(|port| port.state == PortState::Active);
-        // One port may come up after it was read, and another go down before it is read. A second
-        // look finds the first one up.
+        // The ports are read in turn. A port may come up after its turn, and another go down before
+        // its own. The second round then finds the first port up.
         (0..2).any(|_| self.nics.iter().any(is_active))
     }
 

@@ -72,7 +72,7 @@ pub(crate) enum Message {
     Proof(Secret),
 }
 
-/// What [`accept`] has found.
+/// The result of [`accept`].
 pub(crate) enum Accepted {
     /// A connection of a process of the same user.
     Connection(Connection),
@@ -138,7 +138,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Accepted> {
 /// Returns the process at the other end of a socket.
 ///
 /// # Errors
-/// It is a process of another user, or the system call fails.
+/// The process belongs to another user, or the system call fails.
 fn process_of_same_user(socket: &OwnedFd) -> io::Result<Process> {
     let peer = getsockopt(socket, PeerCredentials)?;
     let own = rustix::process::geteuid().as_raw();

@@ -173,9 +173,13 @@ fn nic_of_an_unmapped_user_refuses_links_after_their_hello() {
     }
     let (nic, own) = (open(with(Links::Auto)), random_loopback_address().unwrap());
     let listener = take_name(own);
-    for _ in 0..100 {
+    for round in 0..100 {
         let connection = unix_socket();
         nix::sys::socket::connect(connection.as_raw_fd(), &name(nic.address())).unwrap();
+        if round % 10 == 0 {
+            // The NIC has accepted the connection by then.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         let hello = [b"MSR\x02".as_slice(), &Gid::from(own).0, &[0; 16]].concat();
         let memory = memfd_create("ring", MFdFlags::MFD_CLOEXEC).unwrap();
         let passed = [memory.as_raw_fd()];
