@@ -7,6 +7,8 @@ mod device_gid;
 mod message;
 #[path = "../crates/libibverbs/src/rails/rendezvous/reach_message.rs"]
 mod reach_message;
+#[path = "../crates/libibverbs/src/rails/rendezvous/terms.rs"]
+mod terms;
 
 pub fn run(bytes: &[u8]) {
     crate::round_trip::round_trip::<message::Message>(bytes);

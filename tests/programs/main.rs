@@ -12,6 +12,7 @@ mod downloads_table;
 mod exactly_once_under_faults;
 mod fio_table;
 mod loaded_at_run_time;
+mod mismatched_ends;
 mod program_alone;
 mod rdma_core_suite;
 mod row_runner;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         return libtest_mimic::run(&args, downloaded.into_iter().map(trial).collect()).exit_code();
     }
     trials.extend(installed.into_iter().map(trial));
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
         ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
         ("loaded_by_path", loaded_at_run_time::by_path),
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         ("runpath_of_the_caller_is_searched", loaded_at_run_time::runpath_of_the_caller_is_searched),
         ("program_alone_runs_pingpong", program_alone::runs_pingpong),
         ("library_is_written_once_for_each_content", program_alone::library_is_written_once_for_each_content),
+        ("prefer_mismatch", mismatched_ends::prefer_mismatch),
         ("rdma_core_suite_on_one_rail", rdma_core_suite::on_one_rail),
         ("rdma_core_suite_on_two_rails", rdma_core_suite::on_two_rails),
     ];

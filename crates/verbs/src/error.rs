@@ -95,6 +95,14 @@ pub enum Error {
     /// The request breaks a rule of the verbs.
     #[error("{0}")]
     Invalid(&'static str),
+    /// The two ends of a connection have different settings.
+    #[error("this end has {local} and the other end has {peer}; give both ends the same")]
+    Mismatch {
+        /// The settings of this end that differ from the other end's.
+        local: String,
+        /// The same settings of the other end.
+        peer: String,
+    },
     /// The device does not support the operation.
     #[error("this device does not support {0}")]
     Unsupported(&'static str),

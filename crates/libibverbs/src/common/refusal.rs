@@ -60,6 +60,7 @@ impl Refusal for Error {
             Error::Modify(ModifyError::OutOfRange { rule, .. }) => ["range", rule, ""],
             Error::Invalid(rule) => ["invalid", rule, ""],
             Error::Unsupported(feature) => ["unsupported", feature, ""],
+            Error::Mismatch { .. } => ["mismatch", "", ""],
             Error::NotPermitted(action) => ["not permitted", action, ""],
             Error::Inaccessible { right, .. } => ["inaccessible", right, ""],
             Error::TooLarge { .. } => ["too large", "", ""],
@@ -121,8 +122,9 @@ pub(crate) fn count_of_thread() -> u64 {
 
 /// Returns the hash of a kind (FNV-1a), never 0.
 fn kind(call: &str, rule: [&str; 3]) -> u64 {
-    // A dead NIC refuses all calls for the same reason, which is explained once.
-    let call = if rule[0] == "device fatal" { "" } else { call };
+    // A dead NIC refuses all calls for the same reason, which is explained once. Different settings
+    // are explained at the peer's call or at this end's, whichever is first.
+    let call = if matches!(rule[0], "device fatal" | "mismatch") { "" } else { call };
     let parts = [call, rule[0], rule[1], rule[2]];
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use mitra_control::Settings;
 use mitra_failover::{Config, Domain, VirtualQp, VirtualQpBuilder};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Provider, Qpn, Result};
+use mitra_verbs::{Codec, Error, Provider, Qpn, Result};
 
 use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
 use super::multi_rail_domain::MultiRailDomain;
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
-use super::rendezvous::{QUERY_TIMEOUT, Rendezvous, Subject};
+use super::rendezvous::{ConnectionData, QUERY_TIMEOUT, Rendezvous, Subject};
 use crate::common::lock::lock;
 
 /// The maximum time for which an exiting process waits until the progress thread has told all peers
@@ -193,7 +193,7 @@ impl MultiRail {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
             let answer = match query.subject {
-                Subject::Connection(qpn) => {
+                Subject::Connection { qpn, terms } => {
                     let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, &query.device));
                     // Without its protection domain, the queue pair has no connection data yet. The
                     // peer asks again.
@@ -202,6 +202,8 @@ impl MultiRail {
                     }
                     let info = qp.as_ref().map(|qp| qp.local_info());
                     if let (Some(qp), Some(info)) = (&qp, &info) {
+                        qp.note_peer_terms(query.from, &query.device, terms);
+                        qp.terms().explain_refusal_to(&terms);
                         if qp.has_ended() {
                             rendezvous.answer_ended(&query, info);
                             continue;
@@ -210,7 +212,9 @@ impl MultiRail {
                         // this end's query.
                         qp.hasten_connection();
                     }
-                    info.map(|info| info.encode())
+                    qp.zip(info).map(|(qp, info)| {
+                        ConnectionData { terms: qp.terms(), info: info.encode() }.to_bytes()
+                    })
                 }
                 Subject::Connected { qpn, asker } => {
                     match self.qp(qpn).map(|qp| qp.is_connected_to(asker, query.from, &query.device)) {

@@ -101,9 +101,18 @@ fn calls_of_programs_that_work_are_not_explained() {
 fn another_number_of_rails_is_explained_at_both_ends() {
     const OWN: &str = "ibv_modify_qp";
     const PEER: &str = "the peer's ibv_modify_qp";
-    for (own, other, calls) in [("2", "3", [OWN, OWN]), ("2", "1", [OWN, PEER]), ("1", "3", [OWN, PEER])] {
+    for (own, other) in [("2", "3"), ("2", "1"), ("1", "3")] {
         let lines = lines(own, &[scenario("rails"), scenario(other)].concat(), None);
-        assert_eq!(explained(&lines), calls, "{own} and {other}: {lines:#?}");
+        let calls = explained(&lines);
+        match [own, other].contains(&"1") {
+            true => assert_eq!(calls, [OWN, PEER], "{own} and {other}: {lines:#?}"),
+            // An end learns of the other number from the peer's query or from the answer to its
+            // own.
+            false => {
+                let is_right = calls.len() == 2 && calls.iter().all(|call| [OWN, PEER].contains(call));
+                assert!(is_right, "{own} and {other}: {lines:#?}");
+            }
+        }
         assert!(lines.iter().all(|line| line.contains("rails") && line.contains("same")), "{lines:#?}");
     }
 }

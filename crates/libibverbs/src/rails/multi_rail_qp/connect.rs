@@ -134,8 +134,9 @@ impl MultiRailQp {
         // The lock is not held during the query, because answering the peer's query for this queue
         // pair needs the lock.
         let ids = [random()?, random()?];
-        let found = self.domain.rendezvous.query_connection(ids, gid, qpn)?;
+        let found = self.domain.rendezvous.query_connection(ids, gid, qpn, self.terms());
         let mut locked = self.lock();
+        let found = found.map_err(|error| locked.explain_missing_data(error, gid))?;
         match found {
             // The program has passed a former GID of its own device.
             PeerConnection::Data(info)
@@ -180,10 +181,16 @@ impl MultiRailQp {
 
     /// Completes a pending connection if the peer has answered. Never blocks.
     pub(super) fn continue_connecting(&self, locked: &mut LockedState) {
+        let terms = locked.terms();
         let Some(pending) = &mut locked.pending else { return };
         self.domain.rendezvous.poll();
-        let Poll::Ready(answer) = pending.poll() else { return };
+        let Poll::Ready(answer) = pending.poll(&terms) else { return };
         let min_rnr_timer = pending.min_rnr_timer;
+        let peer = lock(&self.peer).gids().first().copied();
+        let answer = answer.map_err(|error| match peer {
+            Some(peer) => locked.explain_missing_data(error, peer),
+            None => error,
+        });
         match answer.and_then(|info| finish(locked, &info, min_rnr_timer)) {
             Ok(peer) => {
                 locked.pending = None;

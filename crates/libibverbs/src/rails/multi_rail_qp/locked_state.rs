@@ -5,13 +5,14 @@ use std::task::Waker;
 use std::time::Instant;
 
 use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
-use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
+use mitra_verbs::{Access, Error, Gid, QpAttr, QpState, Result, RnrTimer, SendWr};
 
 use super::Peer;
 use super::first_contact::FirstContact;
 use super::pending_connection::PendingConnection;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
+use crate::rails::rendezvous::{DeviceGid, Terms};
 
 pub(super) struct LockedState {
     /// The virtual queue pair that receives, and usually also sends.
@@ -20,6 +21,8 @@ pub(super) struct LockedState {
     /// `vqp`.
     pub(super) sender: Option<VirtualQp>,
     pub(super) state: QpState,
+    /// The terms in the last query for this queue pair's connection data.
+    pub(super) stated: Option<StatedTerms>,
     /// The connection that waits until the peer resets its queue pair. Until then, sends are
     /// deferred.
     pub(super) pending: Option<PendingConnection>,
@@ -56,6 +59,15 @@ pub(super) struct LockedState {
     pub(super) logged_errors: u32,
 }
 
+/// The terms that a peer has stated.
+pub(super) struct StatedTerms {
+    /// The address from which the query came.
+    pub(super) from: Gid,
+    /// The GID of the sender's device, as the sender states it.
+    pub(super) device: DeviceGid,
+    pub(super) terms: Terms,
+}
+
 impl LockedState {
     pub(super) fn new(vqp: VirtualQp) -> LockedState {
         let names_queues = vqp.config().service == Service::XrcSend;
@@ -63,6 +75,7 @@ impl LockedState {
             vqp,
             sender: None,
             state: QpState::Reset,
+            stated: None,
             pending: None,
             first_contact: None,
             destroyed: false,
@@ -78,6 +91,22 @@ impl LockedState {
             drain_reported: false,
             request_error_reported: false,
             logged_errors: 0,
+        }
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        Terms::new(&self.vqp.config(), self.vqp.domain().nics().len())
+    }
+
+    /// Returns why there is no connection to the device with the GID `peer`, which did not answer
+    /// with connection data. If the device has stated terms that do not fit, its program has
+    /// probably ended because of them. Nothing authenticates the stated terms, so they explain an
+    /// error, and cause none.
+    pub(super) fn explain_missing_data(&self, error: Error, peer: Gid) -> Error {
+        let from_peer = |stated: &&StatedTerms| stated.from == peer || stated.device.includes(peer);
+        match (&error, self.stated.as_ref().filter(from_peer)) {
+            (Error::Invalid(_), Some(stated)) => self.terms().check(&stated.terms).err().unwrap_or(error),
+            _ => error,
         }
     }
 

@@ -28,12 +28,12 @@ use std::task::Wake;
 use mitra_failover::{ConnectInfo, VirtualQp};
 use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc, WcOpcode, WcStatus};
 
-use self::locked_state::LockedState;
+use self::locked_state::{LockedState, StatedTerms};
 use super::drive_queue::{Driven, QpWaker};
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
 use super::queue_users::QueueUser;
-use super::rendezvous::{DeviceGid, Subject};
+use super::rendezvous::{DeviceGid, Subject, Terms};
 use super::virtual_cq::VirtualCq;
 use super::virtual_srq::VirtualSrq;
 use super::virtual_xrc_domain::VirtualXrcDomain;
@@ -144,7 +144,7 @@ impl MultiRailQp {
     /// `None` if the queue pair has no such object.
     pub(super) fn describe(&self, subject: Subject) -> Option<Vec<u8>> {
         match subject {
-            Subject::Connection(_) | Subject::Connected { .. } => None,
+            Subject::Connection { .. } | Subject::Connected { .. } => None,
             Subject::Region { key, .. } => self.pd()?.region(key).map(|region| region.encode()),
             Subject::SharedReceiveQueue { number, .. } => {
                 self.params.xrc.as_ref()?.cq(number).map(|_| Vec::new())
@@ -211,6 +211,17 @@ impl MultiRailQp {
                 *known = now;
             }
         }
+    }
+
+    /// Returns the terms that this end states to a peer.
+    pub(super) fn terms(&self) -> Terms {
+        self.lock().terms()
+    }
+
+    /// Records the terms that a peer has stated in a query. `from` and `device` are as in
+    /// [`MultiRailQp::accepts_peer`].
+    pub(super) fn note_peer_terms(&self, from: Gid, device: &DeviceGid, terms: Terms) {
+        self.lock().stated = Some(StatedTerms { from, device: device.clone(), terms });
     }
 
     pub(super) fn local_info(&self) -> ConnectInfo {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mitra_failover::ConnectInfo;
 use mitra_verbs::{Result, RnrTimer};
 
-use crate::rails::rendezvous::{Query, connection_data};
+use crate::rails::rendezvous::{Query, Terms, connection_info};
 
 pub(super) struct PendingConnection {
     pub(super) query: Query,
@@ -30,12 +30,13 @@ impl PendingConnection {
     /// if that is due. Never blocks, and returns `Pending` once the connection has failed.
     ///
     /// # Errors
-    /// `Invalid` if the peer has no such queue pair, or does not answer.
-    pub(super) fn poll(&mut self) -> Poll<Result<ConnectInfo>> {
+    /// `Invalid` if the peer has no such queue pair, or does not answer; `Mismatch` if its terms
+    /// are not `own`.
+    pub(super) fn poll(&mut self, own: &Terms) -> Poll<Result<ConnectInfo>> {
         if self.failed {
             return Poll::Pending;
         }
-        self.query.poll().map(|answer| answer.and_then(connection_data))
+        self.query.poll().map(|answer| answer.and_then(|answer| connection_info(answer, own)))
     }
 
     /// Returns whether a waiting send fails, because there will be no connection or because it has

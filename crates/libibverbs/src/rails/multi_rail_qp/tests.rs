@@ -8,6 +8,7 @@ mod refusals;
 mod reset_in_turn;
 mod shared_receives;
 mod states;
+mod terms;
 mod xrc;
 
 use std::collections::VecDeque;
@@ -40,10 +41,14 @@ fn nic() -> Arc<SoftNic> {
 }
 
 fn device_over(nics: impl Iterator<Item = Arc<SoftNic>>) -> Arc<MultiRail> {
+    device_with(nics, &Settings::default())
+}
+
+fn device_with(nics: impl Iterator<Item = Arc<SoftNic>>, settings: &Settings) -> Arc<MultiRail> {
     let providers = nics.map(|nic| nic as Arc<dyn Provider>).collect();
     let failover = Domain::with_completion_channels(providers).expect("two NICs form a domain");
     let rendezvous = Rendezvous::new(failover.nics(), QUERY_TIMEOUT).expect("queue pair 1 is free");
-    MultiRail::with_domain(MultiRailDomain::new(failover, rendezvous, &Settings::default()))
+    MultiRail::with_domain(MultiRailDomain::new(failover, rendezvous, settings))
 }
 
 fn gids(device: &MultiRail) -> Vec<Gid> {
@@ -249,7 +254,12 @@ fn connected_queue_pair_answers_its_peer_only() {
     let query = |from: &MultiRail| {
         thread::scope(|scope| {
             let answer = scope.spawn(|| {
-                from.domain().rendezvous.query_connection([rand_id(), rand_id()], gids(&local)[0], qp.qpn())
+                from.domain().rendezvous.query_connection(
+                    [rand_id(), rand_id()],
+                    gids(&local)[0],
+                    qp.qpn(),
+                    qp.terms(),
+                )
             });
             while !answer.is_finished() {
                 local.answer_queries();
@@ -496,8 +506,9 @@ fn burst_of_queries_does_not_disable_rendezvous() {
         .collect();
     drop(burst);
     let info = thread::scope(|scope| {
-        let answer =
-            scope.spawn(|| rendezvous.query_connection([rand_id(), rand_id()], gids(&peer)[0], qp.qpn()));
+        let answer = scope.spawn(|| {
+            rendezvous.query_connection([rand_id(), rand_id()], gids(&peer)[0], qp.qpn(), qp.terms())
+        });
         while !answer.is_finished() {
             peer.answer_queries();
             thread::yield_now();

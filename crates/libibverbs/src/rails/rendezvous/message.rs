@@ -4,12 +4,14 @@ use mitra_verbs::{Codec, Gid, Key, Kinds, Malformed, Qpn, Reader, Srqn, codec};
 
 use super::device_gid::DeviceGid;
 use super::reach_message::Reach;
+use super::terms::Terms;
 
 /// The object that a query asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::rails) enum Subject {
-    /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
-    Connection(Qpn),
+    /// The connection data of the queue pair `qpn` (an encoded [`ConnectionData`]). `terms` are the
+    /// terms of the asking queue pair.
+    Connection { qpn: Qpn, terms: Terms },
     /// Whether the queue pair `qpn` is connected to the asking queue pair `asker`. The positive
     /// answer is empty.
     Connected { qpn: Qpn, asker: Qpn },
@@ -21,6 +23,15 @@ pub(in crate::rails) enum Subject {
     /// `qpn`. The positive answer is empty.
     SharedReceiveQueue { qpn: Qpn, number: Srqn },
 }
+
+/// The answer to a query for connection data.
+pub(in crate::rails) struct ConnectionData {
+    pub(in crate::rails) terms: Terms,
+    /// An encoded [`mitra_failover::ConnectInfo`]. Empty from a device with one rail.
+    pub(in crate::rails) info: Vec<u8>,
+}
+
+codec! { struct ConnectionData { terms, info } }
 
 /// The answer to a query: the encoded data, or `None` if the answering end has no such object.
 pub(super) type Answer = Option<Vec<u8>>;
@@ -41,7 +52,7 @@ pub(super) enum Message {
     Reach(Reach),
 }
 
-const MAGIC: [u8; 4] = *b"MMT3";
+const MAGIC: [u8; 4] = *b"MMT4";
 
 const ANSWER_NONE: u8 = 3;
 const ANSWER_SOME: u8 = 4;
@@ -53,7 +64,7 @@ const REACH: u8 = 8;
 // A message of any other kind is a query. Its kind names the subject.
 codec! {
     enum Subject {
-        1 => Connection(qpn),
+        1 => Connection { qpn, terms },
         2 => Region { qpn, key },
         9 => SharedReceiveQueue { qpn, number },
         10 => Connected { qpn, asker },
@@ -125,15 +136,24 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
     (magic == MAGIC).then_some(identified)
 }
 
+/// Returns whether a datagram is a rendezvous message of another version.
+pub(super) fn is_of_other_version(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC[..3]) && !bytes.starts_with(&MAGIC)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::terms::tests::terms;
     use super::*;
 
     fn samples() -> Vec<Message> {
         let mut device = DeviceGid::new(Gid([9; 16]));
         device.set(Gid([8; 16]));
         vec![
-            Message::Query(Subject::Connection(Qpn::new(0x12_3456)), DeviceGid::new(Gid([9; 16]))),
+            Message::Query(
+                Subject::Connection { qpn: Qpn::new(0x12_3456), terms: terms() },
+                DeviceGid::new(Gid([9; 16])),
+            ),
             Message::Query(
                 Subject::Connected { qpn: Qpn::new(0x12_3456), asker: Qpn::new(0x65_4321) },
                 DeviceGid::new(Gid([9; 16])),

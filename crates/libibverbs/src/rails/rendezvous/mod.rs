@@ -23,6 +23,7 @@ mod message;
 mod one_rail;
 mod owner_search;
 mod reach_message;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -33,15 +34,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_failover::{ConnectInfo, LocalNic};
-use mitra_verbs::{CqId, Error, Gid, Limits, Qpn, Result};
+use mitra_verbs::{Codec, CqId, Error, Gid, Limits, Qpn, Result};
 
 pub(super) use self::device_gid::DeviceGid;
 use self::gsi_qp::GsiQp;
-pub(super) use self::message::Subject;
-use self::message::{Answer, Message, decode, encode};
+use self::message::{Answer, Message, decode, encode, is_of_other_version};
+pub(super) use self::message::{ConnectionData, Subject};
 pub(super) use self::one_rail::{OneRail, limits_of_nic, limits_of_program};
 use self::owner_search::OwnerSearch;
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
+pub(super) use self::terms::Terms;
 use crate::common::lock::lock;
 
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
@@ -75,6 +77,8 @@ struct OutstandingQuery {
     answer: Option<Answer>,
     /// The time of the peer's last `Message::Ended`.
     ended: Option<Instant>,
+    /// Whether a message of another version has arrived from the peer.
+    other_version: bool,
 }
 
 impl OutstandingQuery {
@@ -159,19 +163,20 @@ impl Rendezvous {
     ///
     /// # Errors
     /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of
-    /// [`connection_data`].
+    /// [`connection_info`].
     pub(super) fn query_connection(
         self: &Arc<Self>,
         [id, search]: [u64; 2],
         gid: Gid,
         qpn: Qpn,
+        terms: Terms,
     ) -> Result<PeerConnection> {
         let search = Some(OwnerSearch::new(search, gid));
-        let mut query = Query::new(self, id, vec![gid], Subject::Connection(qpn), search);
+        let mut query = Query::new(self, id, vec![gid], Subject::Connection { qpn, terms }, search);
         loop {
             self.poll();
             match query.poll() {
-                Poll::Ready(answer) => return connection_data(answer?).map(PeerConnection::Data),
+                Poll::Ready(answer) => return connection_info(answer?, &terms).map(PeerConnection::Data),
                 Poll::Pending if query.awaits_reset() => return Ok(PeerConnection::AwaitsReset(query)),
                 Poll::Pending => thread::sleep(Duration::from_micros(20)),
             }
@@ -252,7 +257,13 @@ impl Rendezvous {
                         reach.push_back((rail, from, message));
                     }
                 }
-                Some((_, Message::WhoHas(_))) | None => {}
+                Some((_, Message::WhoHas(_))) => {}
+                None if is_of_other_version(bytes) => {
+                    let mut outstanding = lock(&self.outstanding);
+                    let queries = outstanding.values_mut().filter(|query| query.peer.contains(&from));
+                    queries.for_each(|query| query.other_version = true);
+                }
+                None => {}
             });
             for (from, id) in searchers {
                 gsi_qp.send(from, &encode(id, &Message::Owner(lock(&self.device).current)));
@@ -263,19 +274,35 @@ impl Rendezvous {
     /// Stores the first answer to a query of this end, if it comes from an address of the peer.
     fn accept_answer(&self, rail: usize, from: Gid, id: u64, answer: Answer) {
         if let Some(query) = lock(&self.outstanding).get_mut(&id)
-            && query.accepts(rail, from, answer.as_deref())
+            && query.accepts(rail, from, answer.as_deref().and_then(info_part))
         {
             query.answer.get_or_insert(answer);
         }
     }
 }
 
+/// Returns the encoded [`ConnectInfo`] in an encoded [`ConnectionData`].
+fn info_part(answer: &[u8]) -> Option<&[u8]> {
+    let (_, info): (Terms, &[u8]) = Codec::from_bytes(answer).ok()?;
+    Some(info)
+}
+
+/// Returns the connection data in the answer to a query with the terms `own`.
+///
 /// # Errors
-/// `Invalid` if the peer has no such queue pair, or the errors of [`ConnectInfo::decode`].
-pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
-    ConnectInfo::decode(&answer.ok_or(Error::Invalid(
-        "the peer has no such queue pair over several rails; run both ends with the same number of --rails",
-    ))?)
+/// `Invalid` if the peer has no such queue pair, `Mismatch` if it has other terms, or the errors of
+/// [`ConnectInfo::decode`].
+pub(super) fn connection_info(answer: Answer, own: &Terms) -> Result<ConnectInfo> {
+    let answer = answer.ok_or(Error::Invalid(
+        "the peer has no such queue pair, or connects it to another device; if its program has ended, its output tells why",
+    ))?;
+    let data = ConnectionData::from_bytes(&answer).map_err(|_| {
+        Error::Invalid(
+            "malformed connection data, or of another version of Mitra; run the same version at both ends",
+        )
+    })?;
+    own.check(&data.terms)?;
+    ConnectInfo::decode(&data.info)
 }
 
 /// Returns the limits of the NIC of a rail other than rail 0. UD queue pairs can be attached to as
@@ -309,7 +336,7 @@ impl Query {
         subject: Subject,
         search: Option<OwnerSearch>,
     ) -> Query {
-        let outstanding = OutstandingQuery { peer, search, answer: None, ended: None };
+        let outstanding = OutstandingQuery { peer, search, answer: None, ended: None, other_version: false };
         lock(&rendezvous.outstanding).insert(id, outstanding);
         let now = Instant::now();
         let mut query = Query {
@@ -384,8 +411,13 @@ impl Query {
             return Poll::Ready(Ok(answer));
         }
         if self.read(|query| query.ended).unwrap_or(self.started).elapsed() > self.rendezvous.timeout {
+            if self.read(|query| Some(query.other_version)) == Some(true) {
+                return Poll::Ready(Err(Error::Invalid(
+                    "the peer runs another version of Mitra; run the same version at both ends",
+                )));
+            }
             return Poll::Ready(Err(Error::Invalid(
-                "this end has several rails and the peer does not answer for its own; run both ends under `mitra run` with the same number of --rails. \
+                "this end has several rails and the peer does not answer for its own; run both ends under `mitra run`, of the same version and with the same number of --rails. \
                  Without addresses, the rails are on loopback addresses, which reach no other machine: on two machines, give both ends \
                  --rails ADDRESS,ADDRESS",
             )));

@@ -1,25 +1,20 @@
 //! The answer of a device with one rail to peers with several.
 //!
 //! A peer with several rails queries queue pair 1 for connection data. A device with one rail has
-//! no such data, and answers so at once. The device also logs the mismatch, because the program at
-//! this end may wait for its peer without an error. UD queue pairs need no such data: the device
-//! answers that they can be reached on its rail.
+//! no such data, and answers with the number of its rails. The device also logs the mismatch,
+//! because the program at this end may wait for its peer without an error. UD queue pairs need no
+//! such data: the device answers that they can be reached on its rail.
 
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::LocalNic;
 use mitra_softnic::SoftNic;
-use mitra_verbs::{AsyncEvent, Gid, Limits, Provider, Qpn, Result, SrqId};
+use mitra_verbs::{AsyncEvent, Codec, Gid, Limits, Provider, Qpn, Result, SrqId};
 
 use super::gsi_qp::{GsiQp, SLOTS};
-use super::message::{Message, Subject, decode, encode};
+use super::message::{ConnectionData, Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use crate::common::lock::lock;
-use crate::common::refusal;
-
-const CALL: &str = "the peer's ibv_modify_qp";
-const REASON: &str =
-    "the peer has several rails and this program has one; run both ends with the same number of --rails";
 
 /// Queue pair 1 of a device with one rail.
 pub(in crate::rails) struct OneRail {
@@ -73,11 +68,13 @@ impl OneRail {
         let mut replies = Vec::new();
         gsi_qp.poll(|from, bytes| {
             let reply = match decode(bytes) {
-                Some((id, Message::Query(Subject::Connection(qpn), _))) => {
+                Some((id, Message::Query(Subject::Connection { qpn, terms: peer }, _))) => {
+                    let terms = peer.on_one_rail();
                     if is_open(qpn) {
-                        refusal::explain(CALL, &REASON);
+                        terms.explain_refusal_to(&peer);
                     }
-                    encode(id, &Message::Answer(None))
+                    let data = ConnectionData { terms, info: Vec::new() };
+                    encode(id, &Message::Answer(Some(data.to_bytes())))
                 }
                 Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
                     if own.device.includes(device) =>

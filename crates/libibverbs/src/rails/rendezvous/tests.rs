@@ -7,6 +7,7 @@ use mitra_softnic::SoftNic;
 use mitra_softnic::fault::Failure;
 use mitra_verbs::Provider;
 
+use super::terms::tests::terms;
 use super::*;
 use crate::common::random::random;
 
@@ -45,9 +46,14 @@ impl Device {
     /// Sends `answer` to all queries that have arrived, and returns the number of queries.
     fn answer_all(&self, answer: Option<&ConnectInfo>) -> usize {
         let received = self.rendezvous.take_received();
-        received.iter().for_each(|query| self.rendezvous.answer(query, answer.map(ConnectInfo::encode)));
+        received.iter().for_each(|query| self.rendezvous.answer(query, answer.map(data)));
         received.len()
     }
+}
+
+/// Returns the answer of a peer with these connection data.
+fn data(info: &ConnectInfo) -> Vec<u8> {
+    ConnectionData { terms: terms(), info: info.encode() }.to_bytes()
 }
 
 fn random_id() -> u64 {
@@ -57,8 +63,9 @@ fn random_id() -> u64 {
 /// Sends a query from `from` to `to`, and calls `answer` until the query ends.
 fn query(from: &Device, to: &Device, mut answer: impl FnMut()) -> ConnectInfo {
     thread::scope(|scope| {
-        let query = scope
-            .spawn(|| from.rendezvous.query_connection([random_id(), random_id()], to.gid(), to.qp.qpn()));
+        let query = scope.spawn(|| {
+            from.rendezvous.query_connection([random_id(), random_id()], to.gid(), to.qp.qpn(), terms())
+        });
         while !query.is_finished() {
             answer();
             thread::yield_now();
@@ -92,7 +99,10 @@ fn query_reaches_the_owner_when_rail_0_of_either_end_is_down() {
 #[test]
 fn queries_that_wait_for_an_answer_are_bounded() {
     let (local, peer) = (Device::new(None), Device::new(None));
-    let query = Message::Query(Subject::Connection(local.qp.qpn()), DeviceGid::new(peer.gid()));
+    let query = Message::Query(
+        Subject::Connection { qpn: local.qp.qpn(), terms: terms() },
+        DeviceGid::new(peer.gid()),
+    );
     for id in 0..2 * MAX_RECEIVED as u64 {
         lock(&peer.rendezvous.gsi_qps[0]).send(local.gid(), &encode(id, &query));
         // The queue pair has fewer receives than there are queries, so each query is received
@@ -132,7 +142,7 @@ fn false_owner_neither_ends_nor_wins_the_query() {
 fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     let (local, peer, stranger) = (Device::new(None), Device::new(None), Device::new(None));
     let (id, search) = (random_id(), random_id());
-    let subject = Subject::Connection(peer.qp.qpn());
+    let subject = Subject::Connection { qpn: peer.qp.qpn(), terms: terms() };
     let owners = Some(OwnerSearch::new(search, peer.gid()));
     let mut outstanding = Query::new(&local.rendezvous, id, vec![peer.gid()], subject, owners);
     let add_owner = |from| {
@@ -140,10 +150,10 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
         let search = outstanding.get_mut(&id).and_then(|query| query.search.as_mut());
         search.expect("it is outstanding").add_owner(1, from, peer.gid());
     };
-    let info = peer.info().encode();
+    let answer = data(&peer.info());
     let (peer_1, stranger_1) = (peer.info().gids().nth(1), stranger.info().gids().nth(1));
     let [peer_1, stranger_1] = [peer_1, stranger_1].map(|gid| gid.expect("a device has two rails"));
-    let accept = |rail, from, id| local.rendezvous.accept_answer(rail, from, id, Some(info.clone()));
+    let accept = |rail, from, id| local.rendezvous.accept_answer(rail, from, id, Some(answer.clone()));
     accept(0, peer.gid(), !id);
     accept(0, peer.gid(), search);
     accept(1, peer_1, id); // not found by the search
@@ -154,4 +164,28 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     add_owner(peer_1);
     accept(1, peer_1, id);
     assert!(matches!(outstanding.poll(), Poll::Ready(Ok(Some(_)))));
+}
+
+/// A peer of another version takes no query of this end. Its own queries tell its version.
+#[test]
+fn peer_of_another_version_is_named_after_the_timeout() {
+    let (local, peer, stranger) = (Device::new(None), Device::new(None), Device::new(None));
+    let subject = Subject::Connection { qpn: peer.qp.qpn(), terms: terms() };
+    let own_query = Message::Query(subject, DeviceGid::new(peer.gid()));
+    let mut other_version = encode(1, &own_query);
+    other_version[3] -= 1;
+    for (from, text) in [(&stranger, "does not answer"), (&peer, "another version of Mitra")] {
+        let mut query = Query::new(&local.rendezvous, random_id(), vec![peer.gid()], subject, None);
+        // Datagrams of one queue pair arrive in order.
+        for bytes in [&other_version, &encode(2, &own_query)] {
+            lock(&from.rendezvous.gsi_qps[0]).send(local.gid(), bytes);
+        }
+        let started = Instant::now();
+        while local.rendezvous.take_received().is_empty() {
+            assert!(started.elapsed() < Duration::from_secs(20), "no query has arrived");
+        }
+        query.started -= local.rendezvous.timeout + Duration::from_secs(1);
+        let Poll::Ready(Err(error)) = query.poll() else { panic!("the query has timed out") };
+        assert!(error.to_string().contains(text), "{error}");
+    }
 }

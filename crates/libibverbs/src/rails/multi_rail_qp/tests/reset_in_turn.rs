@@ -14,7 +14,12 @@ fn ended() -> (End, End) {
 }
 
 /// Resets `end` and connects it to `peer`, which answers.
-fn reset_and_connect(end: &End, peer: &End) -> Result<()> {
+pub(super) fn reset_and_connect(end: &End, peer: &End) -> Result<()> {
+    reset_and_connect_while(end, peer, || peer.answer_peers())
+}
+
+/// Resets `end` and connects it to `peer`. Meanwhile, calls `each` again and again.
+pub(super) fn reset_and_connect_while(end: &End, peer: &End, each: impl Fn()) -> Result<()> {
     let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
     let rtr = QpAttr {
         dest_gid: Some(gids(&peer.device)[0]),
@@ -38,7 +43,7 @@ fn reset_and_connect(end: &End, peer: &End) -> Result<()> {
     thread::scope(|scope| {
         let connected = scope.spawn(|| end.qp.modify(&rtr));
         while !connected.is_finished() {
-            peer.answer_peers();
+            each();
             thread::yield_now();
         }
         connected.join().expect("a modification does not panic")
