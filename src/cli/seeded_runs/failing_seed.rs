@@ -131,7 +131,7 @@ mod tests {
         let workload = Workload::simulated(&FAILING);
         let page = report::page(&workload, 5, &"faults=1".parse().unwrap()).unwrap();
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text:?} in {page}"));
-        assert!(at("lost: 2 operations of end a") < at("<code>fault 1</code>"));
+        assert!(at("lost: 2 operations of end a") < at("<li>fault 1</li>"));
         assert!(at("a &#60;table&#62;") < at("--shrunk faults=1</code>"));
     }
 }

@@ -15,14 +15,18 @@ const ROWS: usize = 7;
 const LETTER: f64 = 6.2;
 const LEFT: f64 = 16.0;
 const RIGHT: f64 = 120.0;
-/// The width of the names of the lanes.
+/// The least width of the names of the lanes, the space around the longest name, and the mean width
+/// of its bold letters.
 const NAMES: f64 = 92.0;
+const NAME_MARGIN: f64 = 24.0;
+const BOLD_LETTER: f64 = 7.6;
 
 #[derive(Template)]
 #[template(path = "seeded_runs/report/drawing.svg")]
 pub(super) struct Drawing {
     width: Px,
     names_width: Px,
+    name_x: Px,
     height: Px,
     lanes: Lanes,
     lane_end: Px,
@@ -34,9 +38,23 @@ pub(super) struct Drawing {
     packets: Vec<Arrow>,
     marks: Vec<LaneMark>,
     pub(super) moments: Vec<Moment>,
+    /// The places to which the head of the page links.
+    pub(super) jumps: Vec<Jump>,
+    end: Px,
     /// The number of records that are not drawn.
     pub(super) omitted: u64,
 }
+
+/// A link from the head of the page to a place in the drawing.
+pub(super) struct Jump {
+    /// The id of the place.
+    pub(super) to: String,
+    pub(super) text: String,
+}
+
+/// The id of the first operation that ends without success, and of the end of the drawing.
+const FAILED: &str = "failed";
+const END: &str = "end";
 
 /// A time in which a NIC or a host does not work.
 struct Outage {
@@ -57,6 +75,8 @@ struct Arrow {
 
 /// A record on a lane.
 struct LaneMark {
+    /// The id of the mark, or an empty text.
+    id: &'static str,
     class: &'static str,
     shape: &'static str,
     x: Px,
@@ -90,10 +110,13 @@ impl Drawing {
         let top = ROW * (moments.min(ROWS) as f64 + 1.0);
         let axis = TimeAxis::new(&times, LEFT);
         let lanes = Lanes::new(timeline, top);
+        let longest = lanes.labels.iter().map(|label| label.text.chars().count()).max().unwrap_or(0);
+        let names = NAMES.max(longest as f64 * BOLD_LETTER + NAME_MARGIN);
         let axis_y = lanes.bottom + 10.0;
         let mut drawing = Drawing {
             width: Px(axis.width + RIGHT),
-            names_width: Px(NAMES),
+            names_width: Px(names),
+            name_x: Px(names - 10.0),
             height: Px(axis_y + 26.0),
             lane_end: Px(axis.width + RIGHT),
             axis_y: Px(axis_y),
@@ -104,6 +127,8 @@ impl Drawing {
             packets: Vec::new(),
             marks: Vec::new(),
             moments: Vec::new(),
+            jumps: Vec::new(),
+            end: Px(axis.x(times[times.len() - 1])),
             omitted: timeline.earlier + (timeline.events.len() - drawn.len()) as u64,
             lanes,
         };
@@ -112,6 +137,12 @@ impl Drawing {
             drawing.draw(timeline, &timeline.events[i], &axis, &mut rows);
         }
         drawing.draw_outages(timeline, &axis);
+        // The label of a late moment may end behind the last record.
+        let width = rows.into_iter().fold(axis.width + RIGHT, f64::max);
+        (drawing.width, drawing.lane_end) = (Px(width), Px(width));
+        let end = times[times.len() - 1];
+        let text = format!("the last record drawn, {}", format_time(end));
+        drawing.jumps.push(Jump { to: END.to_owned(), text });
         Some(drawing)
     }
 
@@ -121,7 +152,14 @@ impl Drawing {
         let tooltip =
             format!("{} {}\n{}", format_time(event.at.as_nanos()), name(timeline, event.about), event.text);
         let mark = |class: &'static str| {
-            y.map(|y| LaneMark { class, shape: shape(class), x: Px(x), y: Px(y), tooltip: tooltip.clone() })
+            y.map(|y| LaneMark {
+                id: "",
+                class,
+                shape: shape(class),
+                x: Px(x),
+                y: Px(y),
+                tooltip: tooltip.clone(),
+            })
         };
         match event.kind {
             // The record of the packet's arrival or loss draws the packet.
@@ -148,7 +186,15 @@ impl Drawing {
             }
             EventKind::Completion => self.marks.extend(mark("completion")),
             EventKind::Note(NoteKind::Operation) => {
-                self.marks.extend(mark(operation_class(&event.text)));
+                let class = operation_class(&event.text);
+                let is_first = class == "ends failed" && self.marks.iter().all(|mark| mark.id != FAILED);
+                let id = if is_first { FAILED } else { "" };
+                self.marks.extend(mark(class).map(|mark| LaneMark { id, ..mark }));
+                if is_first {
+                    let at = format_time(event.at.as_nanos());
+                    let text = format!("the first operation that ends without success, {at}");
+                    self.jumps.push(Jump { to: FAILED.to_owned(), text });
+                }
             }
             EventKind::Note(NoteKind::Event) => self.marks.extend(mark("event")),
             EventKind::Note(kind) => {
@@ -166,6 +212,10 @@ impl Drawing {
                     .unwrap_or_else(|| (0..ROWS).min_by(|&a, &b| rows[a].total_cmp(&rows[b])).unwrap_or(0));
                 rows[row] = x + width;
                 let label_y = ROW * (row as f64 + 0.9);
+                if class == "fault" && self.moments.iter().all(|moment| moment.class != "fault") {
+                    let text = format!("the first fault, {}: {label}", format_time(event.at.as_nanos()));
+                    self.jumps.push(Jump { to: format!("moment-{}", self.moments.len()), text });
+                }
                 self.moments.push(Moment {
                     number: self.moments.len(),
                     at: format_time(event.at.as_nanos()),

@@ -103,6 +103,9 @@ mod tests {
             "moves from rail",
             "href=\"#moment-0\"",
             "class=\"schedule\"",
+            "<li>from the start: when WRITE 8 is posted at a0, the link of b0 goes down</li>",
+            "href=\"#moment-0\">the first fault, 10.4 µs: a0 link down</a>",
+            "href=\"#end\">the last record drawn",
             "mitra sim --workload failover --seeds 1 --from 11</code>",
         ] {
             assert!(page.contains(part), "no {part:?}");

@@ -102,7 +102,7 @@ pub(super) struct FaultSchedule {
 pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
 
 /// In packets per million.
-const ALL_PACKETS: u32 = 1_000_000;
+pub(super) const ALL_PACKETS: u32 = 1_000_000;
 
 /// The longest time for which a packet is held back.
 pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(60);

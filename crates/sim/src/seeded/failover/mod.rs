@@ -7,6 +7,7 @@
 
 mod checkers;
 mod fault_schedule;
+mod fault_words;
 mod focus;
 mod injection;
 mod limits;
@@ -120,8 +121,7 @@ fn run_world<Q: FailoverQp + 'static>(
         world.run(result);
         result.keep_trace(&world.world, kept_records, || world.describe_setup());
         if kept_records > 0 {
-            let faults = world.schedule.faults.iter();
-            result.schedule = faults.map(|(at, fault)| format!("{at:?} {fault:?}")).collect();
+            result.schedule = world.schedule.describe();
             result.trace.extend(world.describe_ends());
         }
         Ok(())

@@ -169,7 +169,8 @@ mod tests {
         assert!(whole.schedule.len() > 2 && whole.operations > 8, "{}", whole.operations);
         let one = reduced(seed, "faults=1,operations=4+3,without=noise+pauses");
         assert_eq!((&one.findings, one.operations), (&Vec::new(), 7));
-        assert_eq!(one.schedule, whole.schedule[1..2]);
+        assert_eq!(one.schedule.len(), 1);
+        assert!(whole.schedule.contains(&one.schedule[0]), "{:?}", one.schedule);
         assert_eq!(reduced(seed, "faults=none").faults, 0);
     }
 
