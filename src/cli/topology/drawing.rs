@@ -14,8 +14,14 @@ pub(super) const DRAWING_LIMITS: &str = "300 processes and 3,000 connections";
 /// square.
 const SIDE: f64 = 480.0;
 const MARGIN: f64 = 34.0;
-const HEAD: f64 = 58.0;
+/// The height of a panel's title and of the lines of its caption.
+const HEAD: f64 = 76.0;
 const FOOT: f64 = 34.0;
+/// The position of the first line of a caption, and the distance of its lines.
+const CAPTION: f64 = 50.0;
+const CAPTION_LINE: f64 = 17.0;
+/// The most letters in a line of a caption. A letter of the widest common font takes 7.6 units.
+const CAPTION_LETTERS: usize = 64;
 const WIDTH: f64 = SIDE + 2.0 * MARGIN;
 const HEIGHT: f64 = HEAD + SIDE + 2.0 * MARGIN + FOOT;
 
@@ -52,9 +58,14 @@ struct Place {
 struct DrawnPanel {
     x: Px,
     title: String,
-    text: String,
+    caption: Vec<CaptionLine>,
     vertices: Vec<Vertex>,
     legend: Vec<LegendItem>,
+}
+
+struct CaptionLine {
+    y: Px,
+    text: String,
 }
 
 struct Vertex {
@@ -120,11 +131,26 @@ impl DrawnPanel {
         DrawnPanel {
             x: Px(x),
             title,
-            text,
+            caption: caption(&text),
             vertices: (0..).zip(places.iter().zip(classes)).map(vertex).collect(),
             legend: legend.iter().enumerate().map(item).collect(),
         }
     }
+}
+
+/// Breaks a caption into lines.
+fn caption(text: &str) -> Vec<CaptionLine> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= CAPTION_LETTERS => {
+                line.extend([" ", word]);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    let place = |(i, text)| CaptionLine { y: Px(CAPTION + CAPTION_LINE * f64::from(i)), text };
+    (0..).zip(lines).map(place).collect()
 }
 
 /// Returns the panel of the largest set found of processes that represent no majority. HBO cannot
@@ -140,7 +166,8 @@ fn hbo_panel(graph: &Graph, measures: &Measures) -> Panel {
         size => (
             format!("HBO does not terminate at f = {}", graph.vertex_count() - size),
             format!(
-                "{size} live processes represent {} of {}: no majority",
+                "{size} live process{} {} of {}: no majority",
+                if size == 1 { " represents" } else { "es represent" },
                 represented.len(),
                 graph.vertex_count()
             ),
@@ -181,5 +208,25 @@ fn sm_cut_panel(graph: &Graph, measures: &Measures) -> Panel {
 fn mark(classes: &mut [&'static str], vertices: &[u32], class: &'static str) {
     for &v in vertices {
         classes[v as usize] = class;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every caption of a graph fits into its panel and above the graph, whatever its numbers.
+    #[test]
+    fn captions_are_not_clipped() {
+        let longest = "neither set of 149 learns whether the other is alive: they are at distance 3 or more";
+        for text in [longest, "there may be one", "150 live processes represent 150 of 300: no majority"] {
+            let lines = caption(text);
+            assert_eq!(lines.iter().map(|line| &line.text[..]).collect::<Vec<_>>().join(" "), text);
+            for line in lines {
+                assert!(line.text.chars().count() <= CAPTION_LETTERS, "{}", line.text);
+                assert!(line.y.0 + CAPTION_LINE / 2.0 < HEAD, "{}", line.text);
+            }
+        }
+        assert!(CAPTION_LETTERS as f64 * 7.6 <= SIDE + MARGIN, "a line ends within its panel");
     }
 }
