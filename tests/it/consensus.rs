@@ -84,12 +84,13 @@ fn decide_signed(
 
 /// Checks that all processes decided the same value, which is in `valid`.
 fn agree(outputs: &[Output], valid: &[&str]) {
-    let decided = |output: &Output| {
+    let decided = |(id, output): (usize, &Output)| {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let told: Value = serde_json::from_slice(&output.stdout).expect("an object");
+        assert_eq!(told["process"], id);
         told["decided"].as_str().expect("a value").to_owned()
     };
-    let all: Vec<_> = outputs.iter().map(decided).collect();
+    let all: Vec<_> = outputs.iter().enumerate().map(decided).collect();
     assert!(all.iter().all(|value| *value == all[0]) && valid.contains(&all[0].as_str()), "{all:?}");
 }
 
@@ -113,6 +114,21 @@ fn two_leaders_decide_the_same_value() {
 fn three_processes_decide_by_messages() {
     agree(&decide("paxos", 0, COLOURS, &[2]), &["blue"]);
     agree(&decide("fast-paxos", 0, [None, Some("green"), None], &[]), &["green"]);
+}
+
+/// The lines of several processes in one terminal can be told apart.
+#[test]
+fn decision_names_its_process() {
+    let network = OwnNetwork::new();
+    let doors = doors(&network);
+    let start = |id: &str| {
+        let arguments = ["propose", "fast-paxos", "blue", "--id", id, "--processes", &doors, "--rails", "1"];
+        TestProcess::start(&mut mitra(&words(&arguments)))
+    };
+    for (id, process) in ["0", "1", "2"].map(|id| (id, start(id))) {
+        let output = process.output().expect("it ends");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("process {id}: decided blue\n"));
+    }
 }
 
 #[test]
@@ -154,8 +170,16 @@ fn survivors_elect_a_new_leader() {
         let out = BufReader::new(program.stdout.take().expect("piped"));
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).all(|line| {
-                let json = serde_json::from_str::<serde_json::Value>(&line);
-                let leader = json.map_or(line, |report| format!("p{}", report["leader"]));
+                let (process, leader) = match serde_json::from_str::<serde_json::Value>(&line) {
+                    Ok(report) => (report["process"].to_string(), report["leader"].to_string()),
+                    Err(_) => {
+                        let parts =
+                            line.strip_prefix("process ").and_then(|rest| rest.split_once(": process "));
+                        let (process, rest) = parts.unwrap_or_else(|| panic!("{line}"));
+                        (process.to_owned(), rest.strip_suffix(" leads").expect("a leader").to_owned())
+                    }
+                };
+                assert_eq!(process, id.to_string(), "each line names its process");
                 tell.send((id, leader)).is_ok()
             });
         });
@@ -172,10 +196,10 @@ fn survivors_elect_a_new_leader() {
         }
     };
     let dead = agree(&[0, 1, 2], None);
-    let p: usize = dead[1..].parse().expect("a process");
+    let p: usize = dead.parse().expect("a process");
     started[p] = None;
     let living = [(p + 1) % 3, (p + 2) % 3];
-    assert!(living.contains(&agree(&living, Some(&dead))[1..].parse().expect("a process")));
+    assert!(living.contains(&agree(&living, Some(&dead)).parse().expect("a process")));
 }
 
 #[test]

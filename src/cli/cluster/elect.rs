@@ -17,15 +17,17 @@ pub(super) const REGISTER_CAPACITY: usize = 64;
 
 /// Elect a leader with other processes, by the failure detector Ω over one memory node
 ///
-/// Prints the leader whenever it changes. Any number of processes may crash: the live processes
-/// agree on a live leader while the memory node lives.
+/// Prints the leader whenever it changes, with the id of this process. Any number of processes may
+/// crash: the live processes agree on a live leader while the memory node lives.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example (each line in a terminal of its own, or with &):
   mitra memory omega --listen 127.0.0.1:7001
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
   mitra elect --id 0 --processes $P --memory 127.0.0.1:7001      (also --id 1, --id 2)
-Runs until it is interrupted. --json: one object per line, with `leader` (its id). Exit codes: 2 bad arguments or input.")]
+Prints `process 1: process 0 leads`, at first and whenever the leader changes. --json: one object per line, with `process`
+(the id of this process) and `leader` (the id of the leader).
+Runs until it is interrupted. Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// Id of this process, from 0
     #[arg(long)]
@@ -82,8 +84,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if printed.replace(leader) != Some(leader) {
             let mut out = std::io::stdout().lock();
             match args.json {
-                true => writeln!(out, "{}", serde_json::json!({"leader": leader.0}))?,
-                false => writeln!(out, "{leader}")?,
+                true => writeln!(out, "{}", serde_json::json!({"process": me.0, "leader": leader.0}))?,
+                false => writeln!(out, "process {}: process {} leads", me.0, leader.0)?,
             }
             out.flush()?;
         }

@@ -27,7 +27,8 @@ Example (three memories run, see mitra memory --help):
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
   mitra propose protected-memory-paxos --id 1 --processes $P --memories $M --lead blue
 Start one process with --lead. fast-paxos, hbo, cheap-quorum and fast-and-robust need no --lead in the common case. Prints
-the decided value (--json: `decided`, `attempts`, `us` since the process became leader or started).
+the decision, as in `process 1: decided blue`. --json: `process` (the id), `decided` (the value, or null), `attempts`,
+`us` (microseconds since the process became leader or started).
 Exit codes: 0 decided, 1 not decided in time, 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// Protocol
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     /// Address of each process, from process 0
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',', required = true)]
     processes: Vec<SocketAddr>,
-    /// Address of each memory node, from memory 0
+    /// Address of each memory node, from memory 0; paxos and fast-paxos need none
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',')]
     memories: Vec<SocketAddr>,
     /// Become the leader once at least half of the memory nodes are connected. Two leaders delay
@@ -63,7 +64,7 @@ pub(crate) struct Args {
     /// Seconds after which the process gives up
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=super::MAX_TIMEOUT_SECONDS))]
     timeout: u64,
-    /// Print one JSON object instead of the value
+    /// Print one JSON object instead of the line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -73,6 +74,7 @@ pub(crate) struct Args {
 /// The object that `--json` prints.
 #[derive(Serialize)]
 pub(crate) struct Decided {
+    process: u8,
     decided: Option<String>,
     attempts: u64,
     us: f64,
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&decided)?)?;
     } else if let Some(value) = &decided.decided {
-        writeln!(out, "{value}")?;
+        writeln!(out, "process {}: decided {value}", args.id)?;
     }
     out.flush()?;
     if decided.decided.is_none() {
@@ -148,6 +150,6 @@ impl Task for &Args {
             node.wait(Duration::from_millis(1));
         }
         let decided = node.process().decision().map(ToString::to_string);
-        Ok(Decided { decided, attempts: node.process().attempts(), us })
+        Ok(Decided { process: self.id, decided, attempts: node.process().attempts(), us })
     }
 }
