@@ -11,7 +11,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Exit codes: 0 success, 2 bad arguments or input; the --help of each command lists others."
+    after_help = "\
+Begin with `mitra demo`, or with `mitra run -- PROGRAM`. A rail is a network path between NICs, with a NIC of its own at
+each end. docs/ in a help text is the directory of that name in Mitra's sources; docs/glossary.md defines the other words.
+Exit codes: 0 success, 2 bad arguments or input; the --help of each command lists others."
 )]
 struct Mitra {
     #[command(subcommand)]
@@ -42,11 +45,16 @@ enum Command {
     Watch(cli::watch::Args),
 }
 
+/// The whole command line.
+fn command() -> clap::Command {
+    cli::help::with_groups(Mitra::command())
+}
+
 fn main() -> ExitCode {
-    let done = match cli::parse::<Mitra>().command {
+    let done = match cli::parse::<Mitra>(command()).command {
         Command::Bench(args) => mitra_bench::run(&args),
         Command::Check(args) => cli::check::run(&args),
-        Command::Completions(args) => cli::completions::run(&args, &Mitra::command()),
+        Command::Completions(args) => cli::completions::run(&args, &command()),
         Command::Demo(args) => cli::demo::run(&args),
         Command::Decode(args) => cli::decode::run(&args),
         Command::Devices(args) => cli::devices::run(&args),
@@ -54,7 +62,7 @@ fn main() -> ExitCode {
         Command::Fault(args) => cli::fault::run(&args),
         Command::Key(args) => cli::cluster::key::run(&args),
         Command::Kv(args) => cli::cluster::kv::run(&args),
-        Command::Man(args) => cli::man::run(&args, Mitra::command()),
+        Command::Man(args) => cli::man::run(&args, command()),
         Command::Memory(args) => cli::cluster::memory::run(&args),
         Command::Peer(args) => cli::second_process::run(&args),
         Command::Propose(args) => cli::cluster::propose::run(&args),

@@ -20,6 +20,10 @@ use super::complain;
 /// Show the RoCEv2 packets of a capture file (pcap or pcapng) and check the ICRC of each
 #[derive(clap::Args)]
 #[command(after_help = "\
+Examples:
+  mitra decode capture.pcap
+  mitra decode --json capture.pcapng | jq -s '.[-1]'
+  sudo tcpdump -w - udp port 4791 | mitra decode -
 A file that ends in the middle of a record is decoded up to there, with a warning. The ICRC of a packet that the capture
 cut short (tcpdump -s) is unknown. docs/wire.md describes the fields of --json; the last object has the totals packets,
 not_roce, malformed and icrc_bad.

@@ -18,6 +18,9 @@ use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 /// RDMA devices
 #[derive(clap::Args)]
 #[command(after_help = "\
+Examples:
+  mitra devices
+  mitra devices --json
 The command briefly opens a software NIC on a free loopback address to query it. It opens and changes nothing else.
 Exit codes: 0 success, 2 bad arguments, or a loopback NIC cannot be opened (with the reason).")]
 pub(crate) struct Args {

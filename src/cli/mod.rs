@@ -8,6 +8,7 @@ pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
+pub(crate) mod help;
 pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod second_process;
@@ -21,8 +22,8 @@ pub(crate) mod watch;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Command, FromArgMatches};
 use serde::Serialize;
 
 /// Returns whether the reader of the output has closed the pipe, as `| head` does. `mitra` then
@@ -71,14 +72,16 @@ pub(crate) fn describe(error: &anyhow::Error) -> String {
 
 /// Parses the command line. On an error, prints one line that refers to `--help`, and exits with
 /// code 2.
-pub(crate) fn parse<T: Parser>() -> T {
-    T::try_parse().unwrap_or_else(|error| match error.kind() {
-        ErrorKind::DisplayHelp
-        | ErrorKind::DisplayVersion
-        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
-        _ => {
-            complain(in_one_line(&error.to_string()));
-            std::process::exit(2);
+pub(crate) fn parse<T: FromArgMatches>(command: Command) -> T {
+    command.try_get_matches().and_then(|matches| T::from_arg_matches(&matches)).unwrap_or_else(|error| {
+        match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            _ => {
+                complain(in_one_line(&error.to_string()));
+                std::process::exit(2);
+            }
         }
     })
 }

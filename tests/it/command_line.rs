@@ -28,8 +28,13 @@ fn commands() -> Vec<(Vec<String>, String)> {
         let mut words: Vec<&str> = path.iter().map(String::as_str).collect();
         words.push("--help");
         let help = text(&words);
-        let listed =
-            help.split_once("\nCommands:\n").map(|(_, rest)| rest.split("\n\n").next().unwrap_or(rest));
+        // Those of `mitra` are in groups, which precede its options.
+        let listed = match path.is_empty() {
+            true => help.split_once("\nOptions:\n").map(|(groups, _)| groups),
+            false => {
+                help.split_once("\nCommands:\n").map(|(_, rest)| rest.split("\n\n").next().unwrap_or(rest))
+            }
+        };
         for line in listed.unwrap_or_default().lines() {
             // A name is indented by two spaces, and a description that is continued by more.
             let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '));

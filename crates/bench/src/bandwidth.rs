@@ -23,6 +23,9 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 /// against the RC queue pair
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench bandwidth
+  mitra bench bandwidth --op write --size 4096,1048576 --rails udp
 Two processes on this machine keep a window of messages outstanding and check every received byte after each block,
 outside the measured time. The baseline is a plain UDP stream with datagrams of the same size, segmentation offload
 (UDP_SEGMENT, UDP_GRO) and the same window. GB is 10^9 bytes of payload. 99 % of the blocks reach the value of p99.

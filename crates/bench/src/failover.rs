@@ -18,6 +18,9 @@ const ROUND_TRIPS: u64 = 5000;
 /// Time from a failure to the last completion, and bytes sent again, under `exact` and `blanket`
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench failover
+  mitra bench failover --trials 20 --silent-trials 0 --log --seed 7
 Each trial connects a new vQP over two rails between two processes, keeps a mix of WRITEs, SENDs, READs and FAAs in
 flight, and takes the link of rail 0 down when a random packet reaches a random stage (docs/faults.md) at either end.
 Row names begin with the policy. In `silent` trials the rail loses every packet without a port event, so that only

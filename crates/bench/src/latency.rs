@@ -24,6 +24,10 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 /// queue pair
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench latency
+  mitra bench latency --op write,read --size 8,4096
+  mitra bench latency --addresses 10.0.0.1,10.1.0.1,10.0.0.2,10.1.0.2
 Two processes on this machine play ping-pong. Each round measures one block of every variant, and a row's ratio is the
 median over the rounds. `aa` is a second RC queue pair: the distance of its ratio from 1 is the noise.
 Rows: write/8/qp, write/8/vqp, write/8/vqp+log, write/8/aa, write/8/udp_floor, and so on; us is microseconds, one way.

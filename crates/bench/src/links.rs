@@ -37,6 +37,9 @@ const RUNS: Duration = Duration::from_millis(2);
 /// receiver which often has no processor
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench links
+  mitra bench links --peers 3 --qps 64 --blocks 2
 `link/…` rows: one NIC exchanges WRITEs with each of --peers others. Per link, which has a ring for each direction: the
 memory of its rings after WRITEs of 8 bytes (`first`), after 1 MiB in each direction (`used`), and three seconds later
 (`idle`); and the descriptors of one end. `stream/…` rows: --qps queue pairs of one NIC write 64 KiB messages to the NIC

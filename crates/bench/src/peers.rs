@@ -14,6 +14,9 @@ use super::{RunFailed, progress};
 /// Mitra beside UCX, libfabric and plain sockets, in one run
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench peers
+  mitra bench peers --only latency --blocks 1
 Needs Debian's perftest, ucx-utils, libfabric-bin and qperf; a peer that is not installed is left out with a note. Each
 block runs two processes on loopback, and the blocks of all peers alternate. Rows: PEER/latency/8, PEER/latency/4096,
 PEER/bandwidth/65536, PEER/bandwidth/1048576, and PEER/atomics/8 with 16 outstanding. Latencies are half of a round trip.

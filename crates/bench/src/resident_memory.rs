@@ -23,6 +23,9 @@ const BURST: usize = 64;
 /// Resident bytes per queue pair, RC and virtual over two rails
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench memory
+  mitra bench memory --count 100 --json
 A new process creates connected queue pairs, each with a completion queue and a small memory region, and compares its
 resident memory before and after (`idle`). Then each queue pair posts 64 WRITEs, which makes it allocate
 memory that it needs only in use, and the process measures again (`used`). `settings` has the queue depths.

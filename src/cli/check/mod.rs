@@ -36,7 +36,7 @@ makes of the same failure: these and `value`), for fence-evidence-replay `exampl
 Exit codes: 0 every property or the theorem holds, 1 there is a counterexample, or the theorem is not shown, 2 bad
 arguments.")]
 pub(crate) struct Args {
-    /// Protocol or theorem to check
+    /// Protocol or theorem to check, by a name that --list shows
     #[arg(required_unless_present = "list")]
     name: Option<String>,
     /// List the protocols and the theorems

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// protocol
     #[arg(value_parser = purpose, value_name = "kv|omega|PROTOCOL")]
     purpose: Purpose,
-    /// Address on which the memory node accepts processes
+    /// Address on which the memory node accepts processes; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Number of processes

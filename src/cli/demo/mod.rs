@@ -42,6 +42,10 @@ use protocol::ToParticipant;
 /// under `blanket` sends everything again.
 #[derive(clap::Args)]
 #[command(after_help = "\
+Examples:
+  mitra demo
+  mitra demo --policy exact --rounds 100 --seed 7
+  mitra demo --fault nic-dead@5:40 --report demo.html
 docs/demo.md describes the fields of --json, docs/faults.md the syntax of --fault.
 Exit codes: 0 every operation exactly once under exact, and violations under blanket; 1 otherwise, with the reason;
 2 bad arguments, or an address, port or file that cannot be used; 130 interrupted.")]

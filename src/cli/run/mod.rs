@@ -32,6 +32,9 @@ Examples:
   sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
+Policies: after a failure, exact executes again only what was not executed, and reports what it cannot decide. The others
+are for comparison: transparent and blanket execute again what may have been executed (transparent no atomics), delay waits
+10 ms instead of fencing the failed rail, and none closes the connection.
 Defaults come from MITRA_RAILS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
 MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
 MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
@@ -40,28 +43,28 @@ Exit codes: those of the program; before the program starts, 127 no such program
 (not executable, statically linked, set-uid, built for another machine), 2 bad arguments or no library.")]
 pub(crate) struct Args {
     /// Number of rails, each on a free loopback address; or the address of each rail, separated by
-    /// commas [default: 1]
+    /// commas. Both ends need the same number [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
     /// How packets reach the NICs of this host: through shared memory (shm), over UDP (udp), or
     /// through shared memory where it is possible (auto) [default: auto]
     #[arg(long, value_name = "KIND")]
     links: Option<Links>,
-    /// Failover policy for operations in flight: exact, transparent, blanket, delay, none
-    /// [default: exact]
+    /// Failover policy for operations in flight: exact, transparent, blanket, delay, none; see
+    /// below. Both ends need the same [default: exact]
     #[arg(long)]
     policy: Option<Policy>,
     /// A WRITE whose execution is unknown completes with an error (strict) or is written again
     /// (repeatable) [default: strict]
     #[arg(long)]
     writes: Option<WritePolicy>,
-    /// Rail to which connections move back when both sides have been able to use it for a second.
-    /// Both sides need the same
+    /// Rail to which connections move back when both ends have been able to use it for a second.
+    /// Both ends need the same [default: connections stay on the rail to which they have moved]
     #[arg(long, value_name = "RAIL")]
     prefer: Option<u8>,
     /// Keep a completion log on connections over several rails. It shows which requests a failed
     /// NIC had executed, except for one, and costs one small packet per WRITE and atomic. Both
-    /// sides need it
+    /// ends need it
     #[arg(long)]
     log: bool,
     /// Explain every refused call on standard error; by default, each kind of refusal is explained

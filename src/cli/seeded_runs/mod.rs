@@ -24,8 +24,7 @@ use seed_range::{Limit, Minutes, SeedRange, Shard};
 use summary::Summary;
 use sweep::Sweep;
 
-/// Run a protocol or the failover from seeds: an adversary chooses the order of steps and the
-/// faults, then a stable period follows in which everything must finish
+/// Run a workload from seeds, each of which draws the faults and the order of all steps
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +36,7 @@ Examples:
   mitra sim --workload late-packet-delay --seeds 1 --from 1
   mitra sim --workload failover --seeds 1 --from 7 --report seed-7.html
   cargo run --features mutants -- sim --mutant NAME
+An adversary chooses the order of steps and the faults; then a stable period follows, in which everything must finish.
 Workloads over simulated NICs run a pair of programs, and check every effect of every operation; --list shows them. The other workloads
 are the protocols that `mitra check --list` shows. All processors are used. late-packet-delay runs the worlds of late-packet under the baseline
 delay, which waits instead of fencing a failed rail, and finds operations that were executed twice.
@@ -56,7 +56,7 @@ counts are of what happened in the runs. These cells cannot exist: a READ or an 
 --coverage --json: `cells` (an array with `stage`, `failure`, `operation`, `recovery`, `count`), `empty_cells` (how many have the count 0).
 Exit codes: 0 no violation and nothing stuck, and with --coverage no empty cell, 1 otherwise (the output has the seed), 2 bad arguments. --mutant: 0 found, 1 not found.")]
 pub(crate) struct Args {
-    /// Workload to run
+    /// Workload to run, by a name that --list shows
     #[arg(long, required_unless_present_any = ["list", "mutants", "mutant"])]
     workload: Option<String>,
     /// List the workloads

@@ -26,6 +26,8 @@ const FIRST: usize = 20;
 /// tpcc, the twelve consistency conditions of the specification are checked too.
 #[derive(clap::Args)]
 #[command(after_help = "\
+Example:
+  mitra txn check --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
 --json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`,
 `store_errors` (memory nodes that do not have the store), each with `count` and `first` (up to 20,
 in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).

@@ -25,6 +25,8 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 /// over, and takes part in failovers. It touches no transaction. The contents end with the process.
 #[derive(clap::Args)]
 #[command(after_help = "\
+Example:
+  mitra txn memory --id 0 --listen 127.0.0.1:7001      (also --id 1 and 2, at ports 7002 and 7003)
 Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
 Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {

@@ -58,6 +58,9 @@ const BLOCKS_OF_STORE: u32 = 3;
 /// Latency of decisions over memory nodes, beside raw WRITEs to a majority of them
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench consensus
+  mitra bench consensus --size 128 --memories 5 --blocks 5 --json
 This process is the leader. Each memory node is a process of its own, which serves every protocol and one RC queue pair from
 the same NICs. Each round measures one block of every row. The other processes of each protocol do not run, because the
 leader does not need them; Paxos by messages has two more processes, and runs after the others.

@@ -21,6 +21,9 @@ const FIGURES: [(&str, &str); 3] = [("connect", "us"), ("poll", "us"), ("rate", 
 /// A program with many queue pairs under `mitra run`, on one rail and on two
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench many
+  mitra bench many --qps 64 --senders 8 --links udp
 Needs a C compiler and Debian's libibverbs-dev. The program connects --qps queue pairs of one device in pairs. They have
 one completion queue. `connect/R` rows: the time to create and connect a pair on R rails, the median over all pairs.
 `poll/R` rows: the time of a poll that finds nothing, while all queue pairs are idle. `rate/R` rows: 64-byte WRITEs on

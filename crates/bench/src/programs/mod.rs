@@ -18,6 +18,9 @@ use super::report::{Blocks, Machine, Report};
 /// Programs of perftest and UCX under `mitra run`, beside `mitra bench` and UCX over TCP
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench programs
+  mitra bench programs --only ib_send_lat --rails shm
 Needs Debian's perftest and ucx-utils. Each program runs as two processes, alternating with its baseline; a row's ratio
 is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on; with
 --rails shm also ucx_posix/8, UCX over its own shared memory.

@@ -25,6 +25,9 @@ use super::{OutputFile, progress};
 /// failures
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench tpcc
+  mitra bench tpcc --warehouses 2 --json
 Starts memory nodes and coordinators as processes of their own, loads the tables at full scale, and runs the five
 transactions of TPC-C without keying and think times: new_orders_per_minute is no tpmC. Several policies run in turns, on
 stores of their own; rows give their ratio to `bare`. At the middle of the run and at its end the coordinators pause, and all

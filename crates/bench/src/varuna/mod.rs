@@ -22,6 +22,9 @@ pub(crate) use many_vqps::{Setup as ManyVqpsSetup, peer as many_vqps_peer};
 /// many vQPs, a timeline
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Examples:
+  mitra bench varuna
+  mitra bench varuna --only overhead,timeline --json
 All figures are of two processes on this machine with software NICs. Rows:
   overhead/OP/SIZE/EVIDENCE        one-way latency; EVIDENCE is none, psn, log or log4, beside the bare queue pair `qp`
   overhead/OP/SIZE/EVIDENCE/rate   operations per second
