@@ -47,8 +47,12 @@ impl Scene {
     }
 
     fn compile(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        self.compile_with("cc", name, source, flags)
+    }
+
+    fn compile_with(&self, compiler: &str, name: &str, source: &str, flags: &[&str]) -> PathBuf {
         let (to, from) = (self.path(name), self.file(&format!("{name}.c"), source.as_bytes(), 0o600));
-        let output = output(command("cc").args(flags).arg(&from).arg("-o").arg(&to));
+        let output = output(command(compiler).args(flags).arg(&from).arg("-o").arg(&to));
         assert!(output.status.success(), "{}", stderr(&output));
         to
     }
@@ -161,6 +165,62 @@ fn statically_linked_program_is_refused() {
     }
 }
 
+/// The loader of another C library than glibc cannot load Mitra's library, and would not start the
+/// program.
+#[test]
+fn musl() {
+    let scene = Scene::new();
+    let source = "#include <stdio.h>\nint main(void) { return puts(\"hello\") < 0; }\n";
+    let program = scene.compile_with("musl-gcc", "hello", source, &[]);
+    refused(&mut scene.run(&[program.to_str().unwrap()]), 126, "hello is linked with musl");
+    // A program that a script starts runs without the library. One of glibc, after it, has it.
+    let mut script =
+        scene.mitra(&["run", "--", "sh", "-c", "\"$0\" && grep -c libmitra_preload /proc/self/maps"]);
+    let output = output(script.arg(program));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.stdout.starts_with(b"hello\n"), "{output:?}");
+    let said = stderr(&output);
+    assert!(said.lines().all(|line| line.starts_with("mitra: note: ")), "{said}");
+}
+
+/// Returns the lines of the file of suppressions that a program gets.
+fn suppressions(run: &mut Command) -> Vec<String> {
+    let show = "eval \"${TSAN_OPTIONS##*:}\"; cat \"$suppressions\"";
+    let output = output(run.args(["sh", "-c", show]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn options_of_the_user_for_sanitizers_stay() {
+    const OWN_LINE: &str = "called_from_lib:libmitra_preload";
+    let scene = Scene::new();
+    let variables = |options: &str| {
+        let mut run = scene.run(&["sh", "-c", "echo \"$ASAN_OPTIONS $TSAN_OPTIONS\""]);
+        let output = output(run.env("ASAN_OPTIONS", options).env("TSAN_OPTIONS", options));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let path = scene.path("mitra/tsan-suppressions-");
+    let said = variables("");
+    assert!(
+        said.starts_with(&format!("verify_asan_link_order=0 suppressions=\"{}", path.display())),
+        "{said}"
+    );
+    let said = variables("exitcode=3");
+    assert!(said.starts_with("exitcode=3:verify_asan_link_order=0 exitcode=3:suppressions="), "{said}");
+    let said = variables("verify_asan_link_order=1");
+    assert!(said.starts_with("verify_asan_link_order=1 verify_asan_link_order=1:suppressions="), "{said}");
+
+    assert_eq!(suppressions(&mut scene.run(&[])), [OWN_LINE]);
+    let own = scene.file("own", b"race:mine", 0o600);
+    let options = format!("suppressions={}:exitcode=3", own.display());
+    assert_eq!(suppressions(scene.run(&[]).env("TSAN_OPTIONS", &options)), ["race:mine", OWN_LINE]);
+    fs::remove_file(own).unwrap();
+    let mut run = scene.run(&["sh", "-c", "echo $TSAN_OPTIONS"]);
+    let output = output(run.env("TSAN_OPTIONS", &options));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), options, "nothing can be added");
+}
+
 #[test]
 fn set_uid_program_is_refused() {
     let scene = Scene::new();
@@ -228,7 +288,8 @@ fn missing_library_is_named_with_instructions() {
 fn library_of(command: &mut Command) -> PathBuf {
     let output = output(command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]));
     assert!(output.status.success(), "{}", stderr(&output));
-    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    // Only the loader of glibc replaces `$LIB`. All its values name the same directory.
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim().replace("/$LIB/", "/"))
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod program_alone;
 mod rdma_core_suite;
 mod row_runner;
 mod rust_table;
+mod sanitizers;
 mod table;
 
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
         return libtest_mimic::run(&args, downloaded.into_iter().map(trial).collect()).exit_code();
     }
     trials.extend(installed.into_iter().map(trial));
-    let tests: [(&str, Test); 12] = [
+    let tests: [(&str, Test); 15] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
         ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
         ("loaded_by_path", loaded_at_run_time::by_path),
@@ -55,6 +56,9 @@ fn main() -> ExitCode {
         ("program_alone_runs_pingpong", program_alone::runs_pingpong),
         ("library_is_written_once_for_each_content", program_alone::library_is_written_once_for_each_content),
         ("prefer_mismatch", mismatched_ends::prefer_mismatch),
+        ("tsan", sanitizers::tsan),
+        ("tsan_in_the_program", sanitizers::tsan_in_the_program),
+        ("asan", sanitizers::asan),
         ("rdma_core_suite_on_one_rail", rdma_core_suite::on_one_rail),
         ("rdma_core_suite_on_two_rails", rdma_core_suite::on_two_rails),
     ];

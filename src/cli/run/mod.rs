@@ -4,9 +4,10 @@
 //! The program replaces the `mitra` process, so signals, exit code and terminal are the program's
 //! own.
 
+mod digest_file;
 mod library;
-mod library_file;
 mod program;
+mod sanitizers;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -18,6 +19,7 @@ use mitra_failover::{Policy, WritePolicy};
 use mitra_softnic::Links;
 
 use super::complain;
+use library::Preload;
 use program::{Program, RunError};
 
 /// Run an unmodified libibverbs program on Mitra's software NICs
@@ -40,7 +42,8 @@ MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
 MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
 fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
-(not executable, statically linked, set-uid, built for another machine), 2 bad arguments or no library.")]
+(not executable, statically linked, linked with musl, set-uid, built for another machine), 2 bad arguments or no
+library.")]
 pub(crate) struct Args {
     /// Number of rails, each on a free loopback address; or the address of each rail, separated by
     /// commas. Both ends need the same number [default: 1]
@@ -102,16 +105,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let run_dir = settings.run_dir.clone().unwrap_or_else(run_dir::default_path);
-    let preloaded = library::preload_variable(&run_dir)?;
-    if !settings.quiet
-        && let Some(note) = program.note()
-    {
-        complain(format_args!("note: {note}"));
+    let preload = Preload::new(&run_dir)?;
+    let sanitizer_options = sanitizers::options(&preload.dir)?;
+    let mut libraries = None;
+    let preloaded = preload.variable(|value| libraries.insert(program.libraries(value)).clone());
+    if !settings.quiet {
+        let libraries = libraries.unwrap_or_else(|| program.libraries(&preloaded));
+        let sanitizer = program.sanitizer(&libraries);
+        let sanitizer = sanitizer.map(|sanitizer| sanitizer.note(&program.path, &sanitizer_options));
+        for note in program.note(&libraries).into_iter().chain(sanitizer) {
+            complain(format_args!("note: {note}"));
+        }
     }
     let error = Command::new(&program.path)
         .arg0(&args.command[0])
         .args(&args.command[1..])
         .envs(settings.to_env())
+        .envs(sanitizer_options.variables)
         .env(library::LD_PRELOAD, preloaded)
         .exec();
     complain(format_args!("cannot run {}: {error}", program.path.display()));

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::unistd::{AccessFlags, access, getgid, getuid};
-use object::elf::{FileHeader64, Machine};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::elf::{FileHeader64, Machine, SHT_DYNSYM, Sym64};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, FileKind, ReadCache};
 
 use super::library::LD_PRELOAD;
+use super::sanitizers::Sanitizer;
 
 /// The exit codes that `env` and shells use for the same failures.
 const NO_SUCH_PROGRAM: u8 = 127;
@@ -73,17 +74,20 @@ impl Program {
         Ok(Program { path, image, loader })
     }
 
-    /// Returns a note for the user if the program is not linked with libibverbs.
-    pub(super) fn note(&self) -> Option<String> {
+    /// Returns the libraries that the loader finds with this value of [`LD_PRELOAD`], as text.
+    /// Without a working loader, there are none.
+    pub(super) fn libraries(&self, preloaded: &OsStr) -> String {
         // The method of ldd(1): the loader lists the libraries without running the program.
-        let listed = Command::new(&self.loader)
-            .arg("--list")
-            .arg(&self.image)
-            .env_remove(LD_PRELOAD)
-            .stderr(Stdio::null())
-            .output();
-        let listed = String::from_utf8_lossy(&listed.ok()?.stdout).into_owned();
-        if VERBS_LIBRARIES.iter().any(|library| listed.contains(library)) {
+        let mut loader = Command::new(&self.loader);
+        loader.arg("--list").arg(&self.image).env(LD_PRELOAD, preloaded).stderr(Stdio::null());
+        let listed = loader.output().map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&listed).into_owned()
+    }
+
+    /// Returns a note for the user if the program, whose libraries are given, is not linked with
+    /// libibverbs.
+    pub(super) fn note(&self, libraries: &str) -> Option<String> {
+        if VERBS_LIBRARIES.iter().any(|library| libraries.contains(library)) {
             return None;
         }
         let interpreter_note = if self.image == self.path {
@@ -95,6 +99,14 @@ impl Program {
             "{}{interpreter_note} is not linked with libibverbs; unless the program loads it later, it only sees the files of mitra0 in /sys and /dev",
             self.path.display()
         ))
+    }
+
+    /// Returns the sanitizer with which the program, whose libraries are given, was built.
+    pub(super) fn sanitizer(&self, libraries: &str) -> Option<Sanitizer> {
+        Sanitizer::among(libraries).or_else(|| {
+            let exports = exports(&File::open(&self.image).ok()?, Sanitizer::THREAD_FUNCTION);
+            exports.is_ok_and(|exports| exports).then_some(Sanitizer::Thread)
+        })
     }
 }
 
@@ -202,12 +214,35 @@ fn loader(path: &Path, file: &File) -> Result<PathBuf, RunError> {
     }
     for segment in header.program_headers(endian, &data).map_err(damaged)? {
         if let Some(loader) = segment.interpreter(endian, &data).map_err(damaged)? {
-            return Ok(PathBuf::from(OsStr::from_bytes(loader)));
+            let loader = PathBuf::from(OsStr::from_bytes(loader));
+            return if is_of_musl(&loader) {
+                Err(cannot_run(format!(
+                    "{shown} is linked with musl, and Mitra's library needs glibc; use a program that is linked with glibc"
+                )))
+            } else {
+                Ok(loader)
+            };
         }
     }
     Err(cannot_run(format!(
         "{shown} is statically linked, so no library can be preloaded; link it with libibverbs.so"
     )))
+}
+
+fn is_of_musl(loader: &Path) -> bool {
+    loader.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-musl"))
+}
+
+/// Whether an ELF file exports a symbol to its libraries.
+fn exports(file: &File, symbol: &str) -> object::Result<bool> {
+    let data = ReadCache::new(file);
+    let header = FileHeader64::<Endianness>::parse(&data)?;
+    let endian = header.endian()?;
+    let symbols = header.sections(endian, &data)?.symbols(endian, &data, SHT_DYNSYM)?;
+    let is_exported = |found: &Sym64<Endianness>| {
+        !found.is_undefined(endian) && symbols.symbol_name(endian, found) == Ok(symbol.as_bytes())
+    };
+    Ok(symbols.iter().any(is_exported))
 }
 
 #[cfg(test)]

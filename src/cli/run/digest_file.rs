@@ -1,4 +1,4 @@
-//! Writes a library to a file whose name depends on its content.
+//! Writes a file that programs use, such as the library, under a name that depends on its content.
 //!
 //! A running program keeps the path of its library for its children. A library with other content
 //! therefore has another name, so an upgrade of `mitra` does not change the library of running
@@ -16,37 +16,43 @@ use nix::libc::O_NOFOLLOW;
 use nix::unistd::Uid;
 use sha2::{Digest, Sha256};
 
-const NAME_BEGINS: &str = "libmitra_preload-";
-const NAME_ENDS: &str = ".so";
 /// Readable and executable by its owner.
 const MODE: u32 = 0o500;
-/// The number of files that stay in a directory: the most recently used files.
+/// The number of files of a kind that stay in a directory: the most recently used files.
 const KEPT: usize = 8;
 
-pub(super) struct LibraryFile<'a> {
+/// How the names of the files of a kind begin and end. The digest of the content is between.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    pub(super) begins: &'static str,
+    pub(super) ends: &'static str,
+}
+
+pub(super) struct DigestFile<'a> {
+    kind: Kind,
     content: &'a [u8],
     name: String,
 }
 
-impl LibraryFile<'_> {
-    pub(super) fn new(content: &[u8]) -> LibraryFile<'_> {
+impl DigestFile<'_> {
+    pub(super) fn new(kind: Kind, content: &[u8]) -> DigestFile<'_> {
         // Half of the digest is enough, because the content of an existing file is compared, too.
         let digest: String =
             Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        LibraryFile { content, name: format!("{NAME_BEGINS}{digest}{NAME_ENDS}") }
+        DigestFile { kind, content, name: format!("{}{digest}{}", kind.begins, kind.ends) }
     }
 }
 
-/// Writes a library to a directory that only this user can access, and returns its path. A file
-/// that exists with the right content is used as it is.
+/// Writes a file to a directory that only this user can access, and returns its path. A file that
+/// exists with the right content is used as it is.
 ///
 /// # Errors
 /// Fails if the directory has no room or cannot be written. The message names the file.
-pub(super) fn write(library: &LibraryFile, dir: &Path) -> anyhow::Result<PathBuf> {
-    let path = dir.join(&library.name);
-    if !is_intact(&path, library.content).unwrap_or(false) {
-        replace(&path, library.content, dir).with_context(|| format!("cannot write {}", path.display()))?;
-        remove_old(dir, &path);
+pub(super) fn write(file: &DigestFile, dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join(&file.name);
+    if !is_intact(&path, file.content).unwrap_or(false) {
+        replace(&path, file.content, dir).with_context(|| format!("cannot write {}", path.display()))?;
+        remove_old(file.kind, dir, &path);
     }
     Ok(path)
 }
@@ -90,16 +96,16 @@ fn replace(path: &Path, content: &[u8], dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the least recently used libraries, except for `written`. Programs that have loaded a
-/// removed library keep it.
-fn remove_old(dir: &Path, written: &Path) {
+/// Removes the least recently used files of a kind, except for `written`. Programs that have loaded
+/// a removed library keep it.
+fn remove_old(kind: Kind, dir: &Path, written: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let mut others: Vec<(SystemTime, PathBuf)> = entries
         .flatten()
         .filter(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            name.starts_with(NAME_BEGINS) && name.ends_with(NAME_ENDS)
+            name.starts_with(kind.begins) && name.ends_with(kind.ends)
         })
         .map(|entry| entry.path())
         .filter(|path| path != written)
@@ -119,6 +125,10 @@ mod tests {
 
     use super::*;
 
+    fn file(content: &[u8]) -> DigestFile<'_> {
+        DigestFile::new(Kind { begins: "lib-", ends: ".so" }, content)
+    }
+
     fn directory() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
@@ -135,7 +145,7 @@ mod tests {
     #[test]
     fn content_determines_the_name_and_an_intact_file_stays() {
         let dir = directory();
-        let (old, new) = (LibraryFile::new(b"old"), LibraryFile::new(b"new"));
+        let (old, new) = (file(b"old"), file(b"new"));
         let path = write(&old, dir.path()).unwrap();
         let inode = path.metadata().unwrap().ino();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, MODE);
@@ -148,7 +158,7 @@ mod tests {
     #[test]
     fn damaged_file_is_replaced() {
         let dir = directory();
-        let library = LibraryFile::new(b"library");
+        let library = file(b"library");
         let path = write(&library, dir.path()).unwrap();
         let elsewhere = dir.path().join("elsewhere");
         fs::write(&elsewhere, b"library").unwrap();
@@ -181,7 +191,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..20 {
-                        let path = write(&LibraryFile::new(&content), dir.path()).unwrap();
+                        let path = write(&file(&content), dir.path()).unwrap();
                         // Another thread may have removed the file.
                         assert!(fs::read(&path).map_or(true, |found| found == content));
                         let _ = fs::remove_file(path);
@@ -199,11 +209,11 @@ mod tests {
         let contents: Vec<[u8; 1]> = (0..20).map(|i| [i]).collect();
         let mut paths = Vec::new();
         for (content, age) in contents.iter().zip(1..) {
-            let path = write(&LibraryFile::new(content), dir.path()).unwrap();
+            let path = write(&file(content), dir.path()).unwrap();
             File::open(&path).unwrap().set_modified(beginning + Duration::from_secs(age)).unwrap();
             paths.push(path);
             // The first library is used all the time.
-            assert_eq!(write(&LibraryFile::new(&contents[0]), dir.path()).unwrap(), paths[0]);
+            assert_eq!(write(&file(&contents[0]), dir.path()).unwrap(), paths[0]);
         }
         assert_eq!(names(dir.path()).len(), KEPT);
         assert!(paths[0].exists() && paths[19].exists() && !paths[1].exists());
