@@ -53,7 +53,7 @@ fn holder_of_roce_port_is_named() {
 
 #[test]
 fn loopback_interface_that_is_down_is_named() {
-    let mut command = crate::network_namespace::command_in_new_namespace();
+    let mut command = mitra_test_process::command_in_new_namespace();
     let output = output(command.args([env!("CARGO_BIN_EXE_mitra"), "devices"]));
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,7 +1,5 @@
 //! The tests of the `mitra` program, one program with a module for each command.
 
-#[path = "../network_namespace/mod.rs"]
-mod network_namespace;
 #[path = "../sample_packets/mod.rs"]
 mod sample_packets;
 

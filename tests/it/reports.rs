@@ -15,7 +15,7 @@ fn run_script(script: &str) {
     let dir = tempfile::tempdir().expect("a directory for the outputs");
     let mitra = std::path::Path::new(env!("CARGO_BIN_EXE_mitra"));
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut namespace = crate::network_namespace::command_in_new_namespace();
+    let mut namespace = mitra_test_process::command_in_new_namespace();
     namespace.args(["bash", "-c", &format!("{BEGIN}\n{script}")]).current_dir(&dir);
     namespace.env("MITRA", mitra).env("XDG_RUNTIME_DIR", dir.path());
     namespace.env("PATH", format!("{}:{path}", mitra.parent().unwrap().display()));

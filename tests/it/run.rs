@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
 use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, RailState, RailStatus};
-use mitra_control::{FaultAction, RailsConfig, Settings};
+use mitra_control::{FaultAction, RailsConfig, Settings, run_dir};
 use mitra_metrics::Snapshot;
 use mitra_test_process::{TestProcess, command, output, preloaded};
 use nix::unistd::Uid;
@@ -467,7 +467,7 @@ fn socket_without_a_listener_is_no_process() {
     let dir = scene.path("mitra");
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
-    let socket = dir.join(format!("{}.sock", std::process::id()));
+    let socket = run_dir::socket(&dir, std::process::id());
     let leave_socket = || drop(UnixListener::bind(&socket).unwrap());
     let none = "none of your programs has Mitra's device open; start one with `mitra run`\n";
 

@@ -24,7 +24,7 @@ ends() { wait $server || { echo "server: $?"; exit 1; }; wait $client || { echo 
 fn run_script(script: &str) -> String {
     let dir = tempfile::tempdir().expect("a directory for the outputs");
     let script = format!("{HOSTS}\n{script}\ncat server client");
-    let mut hosts = crate::network_namespace::command_in_new_namespace();
+    let mut hosts = mitra_test_process::command_in_new_namespace();
     hosts.args(["sh", "-c", &script]).env("MITRA", env!("CARGO_BIN_EXE_mitra"));
     let output = mitra_test_process::output(hosts.current_dir(&dir));
     let file = |name| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();

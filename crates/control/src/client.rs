@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
+use crate::socket_file::{SocketFile, has_ended};
 use crate::{Request, Response};
 
 /// The time within which the whole response must arrive. The server serves one client at a time,
@@ -53,8 +54,9 @@ pub enum RequestError {
     },
 }
 
-/// Returns the processes that have a control socket in a directory, in ascending order of process
-/// ID. Removes the sockets of processes that have ended.
+/// Returns the processes of this PID namespace that have a control socket in a directory, in
+/// ascending order of process ID. Removes the sockets of processes that have ended, in any
+/// namespace.
 ///
 /// # Errors
 /// If the directory exists and cannot be read. A directory that does not exist holds no processes.
@@ -66,14 +68,11 @@ pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
     let mut processes = Vec::new();
     for entry in entries {
         let socket = entry?.path();
-        let is_socket = socket.extension().is_some_and(|extension| extension == "sock");
-        let pid = socket.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-        let Some(pid) = pid.filter(|_| is_socket) else { continue };
-        let process = ControlledProcess { pid, socket };
-        if process.has_ended() {
-            let _ = fs::remove_file(&process.socket); // fails if another client has removed the socket first
-        } else {
-            processes.push(process);
+        let Some(file) = SocketFile::parse(&socket) else { continue };
+        if file.is_unused(dir) {
+            let _ = fs::remove_file(socket); // fails if another client has removed the socket first
+        } else if file.is_in_own_namespace() {
+            processes.push(ControlledProcess { pid: file.pid, socket });
         }
     }
     processes.sort_by_key(|process| process.pid);
@@ -81,12 +80,6 @@ pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
 }
 
 impl ControlledProcess {
-    /// The kernel can reuse the ID for a process without a control socket. `request` detects this
-    /// reuse.
-    fn has_ended(&self) -> bool {
-        !Path::new("/proc").join(self.pid.to_string()).exists()
-    }
-
     /// Sends a request and waits up to 3 s for the whole response.
     ///
     /// # Errors
@@ -100,7 +93,7 @@ impl ControlledProcess {
                 let _ = fs::remove_file(&self.socket); // a socket without a listener stays unusable
                 RequestError::ProcessEnded(pid)
             }
-            _ if self.has_ended() => RequestError::ProcessEnded(pid),
+            _ if has_ended(pid) => RequestError::ProcessEnded(pid),
             _ => RequestError::NoResponse { pid, error },
         })?;
         serde_json::from_slice(&response).map_err(|error| RequestError::InvalidResponse { pid, error })

@@ -11,6 +11,7 @@ mod rails_config;
 pub mod run_dir;
 mod server;
 mod settings;
+mod socket_file;
 
 pub use apply_fault_and_report_status::{apply_fault, rail_status};
 pub use client::{ControlledProcess, RequestError, list_processes};

@@ -1,8 +1,8 @@
 //! The messages of the control socket, and the device that they address.
 //!
-//! A client connects to `RUN_DIR/PID.sock`, writes one line (a fault script, or the word `status`
-//! or `snapshot`), reads one line (a [`Response`] as JSON) and disconnects. The permissions of the
-//! directory are the only access control.
+//! A client connects to the process's socket in the run directory, writes one line (a fault script,
+//! or the word `status` or `snapshot`), reads one line (a [`Response`] as JSON) and disconnects.
+//! The permissions of the directory are the only access control.
 
 use std::fmt;
 use std::str::FromStr;

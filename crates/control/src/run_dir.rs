@@ -9,12 +9,10 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
+use crate::socket_file::{MAX_NAME, SocketFile};
+
 /// The longest path of a Unix socket, in bytes (`unix(7)`: 108 with the terminating NUL).
 const MAX_SOCKET_PATH: usize = 107;
-/// The longest name of a control socket, in bytes: a slash, the largest process ID, and the
-/// extension.
-const MAX_SOCKET_NAME: usize = "/4294967295.sock".len();
-
 /// Why a directory cannot hold control sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
@@ -45,13 +43,18 @@ pub fn default_path() -> PathBuf {
     }
 }
 
+/// Returns the path of the control socket of a process in the PID namespace of this process.
+pub fn socket(dir: &Path, pid: u32) -> PathBuf {
+    SocketFile::of_process(pid).path(dir)
+}
+
 /// Creates the directory if it does not exist, and checks that only this user can access it.
 ///
 /// # Errors
 /// [`RunDirError::NotPrivate`] if another user owns or can access the directory,
 /// [`RunDirError::PathTooLong`], or [`RunDirError::Io`] if a system call fails.
 pub fn ensure(dir: &Path) -> Result<(), RunDirError> {
-    if dir.as_os_str().as_bytes().len() + MAX_SOCKET_NAME > MAX_SOCKET_PATH {
+    if dir.as_os_str().as_bytes().len() + "/".len() + MAX_NAME > MAX_SOCKET_PATH {
         return Err(RunDirError::PathTooLong(dir.to_owned()));
     }
     let io_error = |error| RunDirError::Io { path: dir.to_owned(), error };

@@ -12,6 +12,7 @@ use std::{env, fs, process};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::fault_script::MAX_SCRIPT_BYTES;
+use crate::socket_file::SocketFile;
 use crate::{ControlledDevice, FaultAction, Request, Response, ScheduledFault, Settings, run_dir};
 
 /// Timeout for reading a request, and for each write of its response. Scheduled faults wait while a
@@ -35,8 +36,8 @@ impl ControlServer {
     /// Starts a thread that serves a device.
     ///
     /// The thread applies `settings.faults`, whose delays begin at this call. If `settings.run_dir`
-    /// is set, the thread also serves clients on the socket `RUN_DIR/PID.sock`. A process runs at
-    /// most one server, because a second server replaces the socket of the first.
+    /// is set, the thread also serves clients on a socket there ([`run_dir::socket`]). A process
+    /// runs at most one server, because a second server replaces the socket of the first.
     ///
     /// # Errors
     /// If the run directory is not private to this user ([`run_dir::ensure`]), or the socket or the
@@ -45,11 +46,13 @@ impl ControlServer {
         let listener = match &settings.run_dir {
             Some(dir) => {
                 run_dir::ensure(dir).map_err(io::Error::other)?;
-                let path = dir.join(format!("{}.sock", process::id()));
-                // An earlier process with this ID, or this process before `execve`, may have left
-                // its socket.
-                let _ = fs::remove_file(&path);
-                let listener = UnixListener::bind(&path)?;
+                let file = SocketFile::of_process(process::id());
+                let (path, opening) = (file.path(dir), file.path_while_opening(dir));
+                // An earlier process with this ID may have left its socket, at either path.
+                let _ = fs::remove_file(&opening);
+                let listener = UnixListener::bind(&opening)?;
+                // A client takes a socket for that of an ended process if nobody listens.
+                fs::rename(&opening, &path)?;
                 listener.set_nonblocking(true)?;
                 Some((listener, path))
             }

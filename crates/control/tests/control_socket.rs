@@ -8,14 +8,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use std::{process, thread};
+use std::{env, mem, process, thread};
 
 use mitra_control::{
     ControlServer, ControlledDevice, ControlledProcess, DeviceStatus, FaultAction, RailState, RailStatus,
-    RailsConfig, Request, RequestError, Response, Settings, list_processes,
+    RailsConfig, Request, RequestError, Response, Settings, list_processes, run_dir,
 };
 use mitra_metrics::Snapshot;
-use mitra_test_process::{TestProcess, command};
+use mitra_test_process::{TestProcess, command, command_in_new_namespace, run_test_under};
 use mitra_transport::fault::Failure;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -78,7 +78,7 @@ fn only_process(dir: &Path) -> ControlledProcess {
 
 /// Sends raw bytes to this process's server and returns its response.
 fn send_raw(dir: &Path, bytes: &[u8]) -> String {
-    let mut client = UnixStream::connect(dir.join(format!("{}.sock", process::id()))).unwrap();
+    let mut client = UnixStream::connect(run_dir::socket(dir, process::id())).unwrap();
     client.set_read_timeout(Some(TIMEOUT)).unwrap();
     let _ = client.write_all(bytes); // the server may close the connection before it has read all bytes
     let mut response = String::new();
@@ -181,7 +181,7 @@ fn malformed_requests_are_rejected_and_do_not_block_server() {
     // 1 MiB without an end of line: the server stops reading at its limit.
     send_raw(&dir, &vec![b'x'; 1 << 20]);
     // A client that sends nothing: the server times it out and serves the next client.
-    let silent = UnixStream::connect(dir.join(format!("{}.sock", process::id()))).unwrap();
+    let silent = UnixStream::connect(run_dir::socket(&dir, process::id())).unwrap();
     assert!(matches!(only_process(&dir).request(&Request::Status).unwrap(), Response::Status { .. }));
     drop(silent);
     assert!(applied.try_recv().is_err());
@@ -198,7 +198,7 @@ fn request_without_server(dir: &Path) -> RequestError {
 #[test]
 fn response_that_arrives_too_slowly_is_given_up() {
     let parent = tempfile::tempdir().unwrap();
-    let socket = parent.path().join(format!("{}.sock", process::id()));
+    let socket = run_dir::socket(parent.path(), process::id());
     let listener = UnixListener::bind(socket).unwrap();
     let server = thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
@@ -214,7 +214,7 @@ fn response_that_arrives_too_slowly_is_given_up() {
 #[test]
 fn request_to_a_process_that_accepts_nothing_is_given_up() {
     let parent = tempfile::tempdir().unwrap();
-    let path = parent.path().join(format!("{}.sock", process::id()));
+    let path = run_dir::socket(parent.path(), process::id());
     let _listener = UnixListener::bind(&path).unwrap();
     // Connections that clients have given up stay until the process accepts them.
     loop {
@@ -245,7 +245,7 @@ fn sockets_of_ended_processes_are_removed() {
     assert_eq!(list_processes(&dir).unwrap(), [], "a missing directory holds no processes");
     fs::create_dir(&dir).unwrap();
     let ended = TestProcess::start(&mut command("true"));
-    let stale = dir.join(format!("{}.sock", ended.id()));
+    let stale = run_dir::socket(&dir, ended.id());
     drop(ended);
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     fs::write(dir.join("other.txt"), "").unwrap();
@@ -253,11 +253,56 @@ fn sockets_of_ended_processes_are_removed() {
     assert!(!stale.exists());
     assert!(dir.join("other.txt").exists(), "only sockets are removed");
     // The ID belongs to a running process that does not listen on the socket.
-    let reused = dir.join(format!("{}.sock", process::id()));
+    let reused = run_dir::socket(&dir, process::id());
     drop(std::os::unix::net::UnixListener::bind(&reused).unwrap());
     let error = only_process(&dir).request(&Request::Status).unwrap_err().to_string();
     assert!(error.contains("has ended"), "{error}");
     assert!(!reused.exists());
+}
+
+/// The run directory that the test's processes share, and how many PID namespaces are inside the
+/// process's own.
+const SHARED_DIR: &str = "MITRA_TEST_SHARED_DIR";
+const NAMESPACES_INSIDE: &str = "MITRA_TEST_NAMESPACES_INSIDE";
+
+fn socket_count(dir: &Path) -> usize {
+    fs::read_dir(dir).unwrap().count()
+}
+
+/// Containers may share a run directory. The two processes inside have the process ID 1, and that
+/// of the process outside may exist in no namespace but its own.
+#[test]
+fn processes_of_several_pid_namespaces_share_a_directory() {
+    const TEST: &str = "processes_of_several_pid_namespaces_share_a_directory";
+    let Some(dir) = env::var_os(SHARED_DIR) else {
+        let (_parent, dir) = run_dir();
+        return check_namespace(&dir, 2, TEST);
+    };
+    let inside = env::var(NAMESPACES_INSIDE).unwrap().parse().unwrap();
+    assert_eq!(process::id(), 1);
+    check_namespace(Path::new(&dir), inside, TEST);
+}
+
+/// Checks that this process is reached, and leaves the sockets of the others, while they live.
+fn check_namespace(dir: &Path, inside: usize, test: &str) {
+    let (server, applied) = start(Some(dir), "");
+    let reach_own = |sockets| {
+        let faults = Request::ApplyFaults("rail1 down".parse().unwrap());
+        assert!(matches!(only_process(dir).request(&faults), Ok(Response::Done)));
+        applied.try_recv().expect("this process has applied the fault");
+        assert_eq!(only_process(dir).pid, process::id());
+        assert_eq!(socket_count(dir), sockets);
+    };
+    let sockets = 3 - inside;
+    reach_own(sockets);
+    if inside > 0 {
+        let next = (inside - 1).to_string();
+        let mut launcher = command_in_new_namespace();
+        run_test_under(launcher.env(SHARED_DIR, dir).env(NAMESPACES_INSIDE, next), test);
+        // The processes inside have left their sockets.
+        reach_own(sockets);
+    }
+    mem::forget(server);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod command;
 mod guard;
+mod namespace;
 mod once;
 mod process;
 mod reserved;
@@ -10,6 +11,7 @@ mod setup_dir;
 mod variants;
 
 pub use command::{command, preloaded};
+pub use namespace::{command_in_new_namespace, command_in_shared_network, run_test_under};
 pub use once::{build_once, lock, once_per_run};
 pub use process::{BUILD_DEADLINE, DEADLINE, Expired, TestProcess, output, output_within};
 pub use reserved::{OwnNetwork, OwnPort};

@@ -5,10 +5,8 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use mitra_test_process::{command, output};
+use mitra_test_process::{command, command_in_new_namespace, output, run_test_under};
 use nix::sched::{CloneFlags, setns, unshare};
-
-use crate::network_namespace::command_in_new_namespace;
 
 /// Tells the test program that it runs inside the router's namespace.
 const INSIDE: &str = "MITRA_TEST_ROUTER";
@@ -18,14 +16,7 @@ pub fn run_at_router(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
-    let mut inside = command_in_new_namespace();
-    inside.arg(std::env::current_exe().expect("this program")).args([test, "--exact", "--nocapture"]);
-    let output = output(inside.env(INSIDE, "yes"));
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    // The count is checked because a run without a matching test succeeds too.
-    let passed = output.status.success() && stdout.contains("1 passed");
-    assert!(passed, "{}\n{stdout}\n{stderr}", output.status);
+    run_test_under(command_in_new_namespace().env(INSIDE, "yes"), test);
 }
 
 /// Hosts around a router, numbered from 0.

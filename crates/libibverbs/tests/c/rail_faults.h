@@ -2,6 +2,7 @@
 #pragma once
 #include "test_support.h"
 
+#include <sys/stat.h>
 #include <sys/un.h>
 
 static inline int rails(void)
@@ -15,7 +16,9 @@ static inline void fault(const char *format, int rail)
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	const char *dir = getenv("MITRA_RUN_DIR");
 	char line[256];
-	CHECK(dir && snprintf(to.sun_path, sizeof to.sun_path, "%s/%d.sock", dir, (int)getpid()) < (int)sizeof to.sun_path);
+	struct stat namespace;
+	CHECK(dir && stat("/proc/self/ns/pid", &namespace) == 0);
+	CHECK(snprintf(to.sun_path, sizeof to.sun_path, "%s/%d-%lu.sock", dir, (int)getpid(), (unsigned long)namespace.st_ino) < (int)sizeof to.sun_path);
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
 	int n = snprintf(line, sizeof line, format, rail);
