@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use mitra_wire::frame::{Frame, FrameError, LinkType};
 use mitra_wire::icrc::{segment_len, verify_segment};
 use mitra_wire::pcap::{FileError, Reader, Record, Step};
-use mitra_wire::{BTH_LEN, ICRC_LEN, Packet, ParseError, Psn, Qpn, opcode};
+use mitra_wire::{BTH_LEN, ICRC_LEN, Packet, ParseError, PlacementRequest, Psn, Qpn, opcode};
 use serde::Serialize;
 
 use super::complain;
@@ -87,6 +87,12 @@ enum FrameContent<'a> {
     /// `icrc_ok` is `None` if the packet was truncated.
     Packet {
         packet: Packet<'a>,
+        icrc_ok: Option<bool>,
+    },
+    Placement {
+        request: PlacementRequest,
+        /// The length without the ICRC.
+        len: usize,
         icrc_ok: Option<bool>,
     },
     /// The BTH alone: of a congestion notification, which has no PSN, or of a packet that was
@@ -257,7 +263,9 @@ impl<W: Write> Output<W> {
 
     fn line(&mut self, decoded: &DecodedFrame<'_>) -> io::Result<()> {
         match decoded.content {
-            FrameContent::Packet { icrc_ok, .. } | FrameContent::Bth { icrc_ok, .. } => {
+            FrameContent::Packet { icrc_ok, .. }
+            | FrameContent::Placement { icrc_ok, .. }
+            | FrameContent::Bth { icrc_ok, .. } => {
                 self.totals.packets += 1;
                 self.totals.icrc_bad += u64::from(icrc_ok == Some(false));
                 self.totals.icrc_unknown += u64::from(icrc_ok.is_none());
@@ -301,6 +309,12 @@ fn decode_datagram(datagram: &[u8], icrc_ok: Option<bool>) -> FrameContent<'_> {
         Err(ParseError::UnknownOpcode(opcode @ opcode::CNP)) => {
             FrameContent::Bth { opcode, dest_qp: dest_qp(datagram), psn: None, icrc_ok }
         }
+        Err(ParseError::UnknownOpcode(opcode::FLUSH | opcode::ATOMIC_WRITE)) => {
+            match PlacementRequest::parse(&datagram[..bytes]) {
+                Ok(request) => FrameContent::Placement { request, len: bytes, icrc_ok },
+                Err(error) => FrameContent::Malformed(error.to_string()),
+            }
+        }
         Err(error) => FrameContent::Malformed(error.to_string()),
     }
 }
@@ -316,6 +330,12 @@ fn truncated(datagram: &[u8], captured: usize) -> FrameContent<'_> {
             opcode: packet.opcode(),
             dest_qp: packet.dest_qp,
             psn: Some(packet.psn),
+            icrc_ok: None,
+        },
+        FrameContent::Placement { request, len, .. } if captured < len => FrameContent::Bth {
+            opcode: request.opcode(),
+            dest_qp: request.dest_qp,
+            psn: Some(request.psn),
             icrc_ok: None,
         },
         content => content,
@@ -334,6 +354,10 @@ fn text(to: &mut impl Write, decoded: &DecodedFrame<'_>) -> io::Result<()> {
     let icrc_ok = match &decoded.content {
         FrameContent::Packet { packet, icrc_ok } => {
             write!(to, " {packet}")?;
+            icrc_ok
+        }
+        FrameContent::Placement { request, icrc_ok, .. } => {
+            write!(to, " {request}")?;
             icrc_ok
         }
         FrameContent::Bth { opcode, dest_qp, psn, icrc_ok } => {

@@ -168,6 +168,53 @@ fn gso_run_is_split_into_its_packets() {
     assert_eq!(icrc_ok, [false, true, true, true]);
 }
 
+/// Requests that Mitra's NICs do not execute, but other devices do.
+#[test]
+fn flush_and_atomic_write_have_names_and_headers() {
+    let reth = [0x1000u64.to_be_bytes(), [0, 0, 0, 7, 0, 0, 0, 8]].concat();
+    let frame = |code: u8, headers: &[&[u8]]| {
+        let (src, dst) = ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
+        let bth = [code, 0, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0, 0, 0, 77];
+        let mut datagram = [&bth[..], &headers.concat(), &[0; 4]].concat();
+        IcrcPath::new(src, dst).seal(&mut datagram, 9);
+        let mut frame = Vec::new();
+        mitra_wire::frame::encode(src, dst, 9, &datagram, &mut frame);
+        frame
+    };
+    let flush = frame(0x1c, &[&[0, 0, 0, 0x13], &reth]);
+    let write = frame(0x1d, &[&reth, &0xabcu64.to_be_bytes()]);
+    let text = |frame: &[u8], snaplen| {
+        let output = decode(capture_of(frame, snaplen).path(), &[]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().next().unwrap().split_once("4791 ").unwrap().1.to_owned()
+    };
+    let headers = "va 0x1000 rkey 0x00000007 dmalen 8";
+    assert_eq!(
+        text(&flush, 1 << 16),
+        format!("RC_FLUSH qp 0x123456 psn 77 placement 3 selectivity 1 {headers} icrc ok")
+    );
+    assert_eq!(
+        text(&write, 1 << 16),
+        format!("RC_ATOMIC_WRITE qp 0x123456 psn 77 {headers} value 0xabc icrc ok")
+    );
+    assert_eq!(text(&write, 70), "RC_ATOMIC_WRITE qp 0x123456 psn 77, other headers cut, icrc unknown");
+    let json = |frame: &[u8]| {
+        let line = json_lines(&decode(capture_of(frame, 1 << 16).path(), &["--json"])).remove(0);
+        let fields = ["opcode", "icrc_ok", "va", "rkey", "dma_len", "placement", "selectivity", "value"];
+        Value::from_iter(fields.map(|field| (field, line[field].clone())))
+    };
+    assert_eq!(
+        json(&flush),
+        serde_json::json!({"opcode": "RC_FLUSH", "icrc_ok": true, "va": "0x1000", "rkey": 7, "dma_len": 8,
+            "placement": 3, "selectivity": 1, "value": null})
+    );
+    assert_eq!(
+        json(&write),
+        serde_json::json!({"opcode": "RC_ATOMIC_WRITE", "icrc_ok": true, "va": "0x1000", "rkey": 7, "dma_len": 8,
+            "placement": null, "selectivity": null, "value": "0xabc"})
+    );
+}
+
 #[test]
 fn roce_v1_and_tunnels_are_named() {
     let ip = gso_frame("10.0.0.1:50000", "10.0.0.2:4791", &[8]);

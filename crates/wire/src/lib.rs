@@ -12,6 +12,7 @@ mod message;
 pub mod opcode;
 mod packet;
 pub mod pcap;
+mod placement;
 mod psn;
 
 pub use error::ParseError;
@@ -19,6 +20,7 @@ pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, IcrcPath, Verdict};
 pub use message::{ExtensionHeader, Message, Transport};
 pub use packet::{Packet, ReservedBits};
+pub use placement::{Feth, PlacementOperation, PlacementRequest};
 pub use psn::{Psn, Qpn, Srqn};
 
 /// The UDP destination port of RoCEv2 (annex A17; IANA "ri-rocev2").

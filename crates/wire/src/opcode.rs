@@ -7,6 +7,11 @@ use crate::message::{Message, Transport};
 /// nor reacts to it, and [`Packet::parse`](crate::Packet::parse) refuses it.
 pub const CNP: u8 = 0x81;
 
+/// FLUSH on a reliable connection (annex A19). Mitra's NICs do not execute it.
+pub const FLUSH: u8 = 0x1c;
+/// ATOMIC WRITE on a reliable connection (annex A19). Mitra's NICs do not execute it.
+pub const ATOMIC_WRITE: u8 = 0x1d;
+
 // The services: the top three bits of the opcode.
 pub(crate) const RC: u8 = 0x00;
 pub(crate) const UC: u8 = 0x20;
@@ -104,8 +109,8 @@ impl Transport {
 }
 
 /// Returns the name of an opcode, such as `RC_RDMA_WRITE_FIRST`. All opcodes that
-/// [`Packet::parse`](crate::Packet::parse) accepts have a name, and so has [`CNP`]. For any other
-/// opcode, the function returns `None`.
+/// [`Packet::parse`](crate::Packet::parse) accepts have a name, and so have [`CNP`], [`FLUSH`] and
+/// [`ATOMIC_WRITE`]. For any other opcode, the function returns `None`.
 pub const fn name(opcode: u8) -> Option<&'static str> {
     Some(match opcode {
         0x00 => "RC_SEND_FIRST",
@@ -131,6 +136,8 @@ pub const fn name(opcode: u8) -> Option<&'static str> {
         0x14 => "RC_FETCH_ADD",
         0x16 => "RC_SEND_LAST_WITH_INVALIDATE",
         0x17 => "RC_SEND_ONLY_WITH_INVALIDATE",
+        FLUSH => "RC_FLUSH",
+        ATOMIC_WRITE => "RC_ATOMIC_WRITE",
         0x20 => "UC_SEND_FIRST",
         0x21 => "UC_SEND_MIDDLE",
         0x22 => "UC_SEND_LAST",

@@ -1,6 +1,8 @@
 //! The fields of `mitra decode --json`; docs/wire.md documents them.
 
-use mitra_wire::{AtomicEth, ExtensionHeader, Message, Psn, Reth, Transport, opcode};
+use mitra_wire::{
+    AtomicEth, ExtensionHeader, Message, PlacementOperation, PlacementRequest, Psn, Reth, Transport, opcode,
+};
 use serde::{Serialize, Serializer};
 
 use super::{DecodedFrame, FrameContent};
@@ -79,6 +81,12 @@ struct Extension {
     swap: Option<Hex>,
     #[serde(skip_serializing_if = "Option::is_none")]
     add: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    selectivity: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Hex>,
 }
 
 impl Line {
@@ -109,6 +117,14 @@ impl Line {
                 extension: Extension::new(&packet.transport, &packet.message),
                 ..line
             },
+            FrameContent::Placement { request, icrc_ok, .. } => Line {
+                opcode: opcode::name(request.opcode()),
+                psn: Some(request.psn.value()),
+                dest_qp: Some(request.dest_qp.value()),
+                icrc_ok: *icrc_ok,
+                extension: Extension::of_placement(request),
+                ..line
+            },
             FrameContent::Bth { opcode, dest_qp, psn, icrc_ok } => Line {
                 opcode: opcode::name(*opcode),
                 psn: psn.map(Psn::value),
@@ -133,9 +149,7 @@ impl Extension {
             out.srqn = Some(srqn.value());
         }
         message.for_each_extension_header(|header| match header {
-            ExtensionHeader::Reth(Reth { va, rkey, len }) => {
-                (out.va, out.rkey, out.dma_len) = (Some(Hex(va)), Some(rkey), Some(len));
-            }
+            ExtensionHeader::Reth(reth) => out.set_reth(reth),
             ExtensionHeader::ImmDt(imm) => out.imm = Some(imm),
             ExtensionHeader::Ieth(rkey) => out.invalidate_rkey = Some(rkey),
             ExtensionHeader::Aeth(aeth) => {
@@ -153,5 +167,21 @@ impl Extension {
             }
         });
         out
+    }
+
+    fn of_placement(request: &PlacementRequest) -> Self {
+        let mut out = Extension::default();
+        out.set_reth(request.reth);
+        match request.operation {
+            PlacementOperation::Flush(feth) => {
+                (out.placement, out.selectivity) = (Some(feth.placement), Some(feth.selectivity));
+            }
+            PlacementOperation::AtomicWrite(value) => out.value = Some(Hex(value)),
+        }
+        out
+    }
+
+    fn set_reth(&mut self, Reth { va, rkey, len }: Reth) {
+        (self.va, self.rkey, self.dma_len) = (Some(Hex(va)), Some(rkey), Some(len));
     }
 }
