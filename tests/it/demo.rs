@@ -108,6 +108,15 @@ fn dead_server_nic_causes_named_errors_only() {
     assert_eq!(code, Some(0), "{}", value["verdict"]);
 }
 
+/// Under `none`, a connection closes when its rail fails, at any moment between two receives.
+#[test]
+fn policy_without_failover_has_results() {
+    let (_, value) = json(&["--ops", "1000", "--policy", "transparent,none"]);
+    for policy in ["transparent", "none"] {
+        assert_eq!(value["policies"][policy]["rounds"].as_array().map(Vec::len), Some(10), "{policy}");
+    }
+}
+
 #[test]
 fn untriggered_fault_fails_the_verdict() {
     let flags = ["--ops", "100", "--rounds", "1", "--fault", "link-down@5:100000", "--policy", "exact"];
