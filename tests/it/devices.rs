@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::process::Output;
 
-use mitra_test_process::{OwnNetwork, command, output};
+use mitra_test_process::{OwnNetwork, command, command_in_new_namespace, output};
 use serde_json::Value;
 
 fn devices(flags: &[&str]) -> Output {
@@ -51,13 +51,19 @@ fn holder_of_roce_port_is_named() {
     drop(socket);
 }
 
+/// The loopback interface of a new network namespace is down.
 #[test]
 fn loopback_interface_that_is_down_is_named() {
-    let mut command = mitra_test_process::command_in_new_namespace();
-    let output = output(command.args([env!("CARGO_BIN_EXE_mitra"), "devices"]));
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("bring the loopback interface up (`ip link set lo up`)"), "{said}");
+    for arguments in
+        [&["devices"][..], &["run", "--", "ibv_devinfo"], &["run", "--rails", "2", "--", "ibv_devinfo"]]
+    {
+        let mut command = command_in_new_namespace();
+        let output = output(command.arg(env!("CARGO_BIN_EXE_mitra")).args(arguments));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}: {said}");
+        let named = said.matches("bring the loopback interface up (`ip link set lo up`)").count();
+        assert_eq!(named, 1, "{arguments:?}: {said}");
+    }
 }
 
 #[test]

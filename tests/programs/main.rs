@@ -15,6 +15,7 @@ mod loaded_at_run_time;
 mod mismatched_ends;
 mod program_alone;
 mod rdma_core_suite;
+mod reported_pairs;
 mod row_runner;
 mod rust_table;
 mod sanitizers;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         return libtest_mimic::run(&args, downloaded.into_iter().map(trial).collect()).exit_code();
     }
     trials.extend(installed.into_iter().map(trial));
-    let tests: [(&str, Test); 15] = [
+    let tests: [(&str, Test); 17] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
         ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
         ("loaded_by_path", loaded_at_run_time::by_path),
@@ -59,6 +60,8 @@ fn main() -> ExitCode {
         ("tsan", sanitizers::tsan),
         ("tsan_in_the_program", sanitizers::tsan_in_the_program),
         ("asan", sanitizers::asan),
+        ("pod_shm", reported_pairs::pod_shm),
+        ("fi_pingpong_udp_flush", reported_pairs::fi_pingpong_udp_flush),
         ("rdma_core_suite_on_one_rail", rdma_core_suite::on_one_rail),
         ("rdma_core_suite_on_two_rails", rdma_core_suite::on_two_rails),
     ];
