@@ -140,6 +140,58 @@ static void objects(void)
 	}
 }
 
+static void *new_pd(void) { return ibv_alloc_pd(end.context); }
+static int free_pd(void *pd) { return ibv_dealloc_pd(pd); }
+static void *new_mr(void) { return ibv_reg_mr(end.pd, end.memory, PAGE, ALL); }
+static int free_mr(void *mr) { return ibv_dereg_mr(mr); }
+static void *new_mw(void) { return ibv_alloc_mw(end.pd, IBV_MW_TYPE_2); }
+static int free_mw(void *mw) { return ibv_dealloc_mw(mw); }
+static void *new_cq(void) { return ibv_create_cq(end.context, 1, NULL, NULL, 0); }
+static int free_cq(void *cq) { return ibv_destroy_cq(cq); }
+static void *new_qp(void) { return make_qp(&end); }
+static int free_qp(void *qp) { return ibv_destroy_qp(qp); }
+static int free_srq(void *srq) { return ibv_destroy_srq(srq); }
+static int free_ah(void *ah) { return ibv_destroy_ah(ah); }
+
+static void *new_srq(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	return ibv_create_srq(end.pd, &init);
+}
+
+static void *new_ah(void)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = end.gid, .hop_limit = 64 } };
+	return ibv_create_ah(end.pd, &attr);
+}
+
+/* A program has as many objects of all kinds as the device reports, at the same time. */
+static void reported_numbers(void)
+{
+	/* The program has one protection domain, memory region and completion queue already. */
+	struct kind {
+		void *(*make)(void);
+		int (*destroy)(void *);
+		int count;
+		void **made;
+	} kinds[] = {
+		{ new_pd, free_pd, device.max_pd - 1, NULL }, { new_mr, free_mr, device.max_mr - 1, NULL }, { new_mw, free_mw, device.max_mw, NULL },
+		{ new_cq, free_cq, device.max_cq - 1, NULL }, { new_srq, free_srq, device.max_srq, NULL }, { new_qp, free_qp, device.max_qp, NULL },
+		{ new_ah, free_ah, device.max_ah, NULL },
+	};
+	enum { KINDS = sizeof kinds / sizeof kinds[0] };
+	for (int k = 0; k < KINDS; k++)
+		CHECK(kinds[k].count > 0 && (kinds[k].made = calloc(kinds[k].count, sizeof(void *))));
+	for (int k = 0; k < KINDS; k++) {
+		for (int i = 0; i < kinds[k].count; i++)
+			CHECK(kinds[k].made[i] = kinds[k].make());
+	}
+	for (int k = KINDS - 1; k >= 0; k--) {
+		for (int i = 0; i < kinds[k].count; i++)
+			CHECK(kinds[k].destroy(kinds[k].made[i]) == 0);
+	}
+}
+
 static int modify(struct ibv_srq *srq, uint32_t max_wr, uint32_t limit, int mask)
 {
 	struct ibv_srq_attr attr = { .max_wr = max_wr, .srq_limit = limit };
@@ -249,7 +301,7 @@ static void completions(void)
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
-		{ "capacities", capacities }, { "requests", requests }, { "objects", objects }, { "completions", completions },
+		{ "capacities", capacities }, { "requests", requests }, { "objects", objects }, { "reported_numbers", reported_numbers }, { "completions", completions },
 		{ "shared_receive_queues", shared_receive_queues },
 	};
 	CHECK(argc == 2);

@@ -148,11 +148,15 @@ scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice
 
 scenarios! { COMPLETIONS (on_one_rail on_two_rails): windows_of_type_1 keys_of_windows refused_by_completion }
 
-scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
+scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining child_device }
 
 scenarios! { PUBLIC_FIELDS (on_one_rail on_two_rails): state_of_queue_pair attributes_left_alone granted_capacities acknowledged_completion_events acknowledged_queue_errors acknowledged_queue_pair_events acknowledged_limit_events mutexes_and_conditions identities regions_and_windows opened_queue_pairs }
 
-scenarios! { PACKET_NUMBERS (on_one_rail on_two_or_three_rails): numbers_advance state_and_number_after_nak numbers_of_one_queue_pair }
+mod two_rails_query_qp {
+    use super::*;
+
+    scenarios! { PACKET_NUMBERS (on_one_rail on_two_or_three_rails): numbers_advance state_and_number_after_nak numbers_of_one_queue_pair }
+}
 
 scenarios! { PACKET_NUMBERS (on_two_or_three_rails): numbers_advance_across_failovers }
 
@@ -181,6 +185,8 @@ scenarios! { PERMISSIONS (on_one_rail on_several_rails): queue_pair_flags change
 scenarios! { WINDOWS (on_one_rail on_several_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
 
 scenarios! { LIMITS (on_one_rail on_several_rails): capacities requests objects completions shared_receive_queues }
+
+scenarios! { LIMITS (on_one_rail on_two_rails): reported_numbers }
 
 scenarios! { CONFORMANCE (on_one_rail on_two_or_three_rails): receive_flags message_longer_than_receive receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
@@ -352,7 +358,7 @@ mod messages_name_the_killed_peer {
 
 /// The search for the peer's device is a multicast, for which there is no link.
 #[test]
-fn shared_memory_only_connects_without_rail_0() {
+fn shm_only_rail0_down() {
     for scenario in ["one_end_is_down", "both_ends_are_down"] {
         let output = c_program::run(&CONNECT_WITHOUT_RAIL_0, "2", &[scenario], &[("MITRA_LINKS", "shm")]);
         assert!(output.status.success(), "{scenario}: {}", String::from_utf8_lossy(&output.stderr));
