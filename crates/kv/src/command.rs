@@ -1,16 +1,18 @@
-//! Parses client commands: the commands of Redis that the store supports, and the store's own
+//! Parses client commands: the commands of Redis that the server executes, and the store's own
 //! commands (`MITRA.*`, `CAS`).
+
+mod table;
 
 use mitra_consensus::kv_store::{Change, Request, Session};
 
-use crate::resp::Reply;
+use crate::resp::{Protocol, Reply};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
     /// The reply of a command that needs no access to the store.
     Local(Reply),
-    /// QUIT: close the connection after the reply.
-    Quit,
+    /// A command about the connection itself.
+    Connection(ConnectionCommand),
     /// GET: the value of a key.
     Get(Vec<u8>),
     /// EXISTS: the number of the keys that have a value.
@@ -23,6 +25,39 @@ pub(crate) enum Command {
     Watch(Vec<u8>),
     /// INFO: the state of the server.
     Info,
+    /// CONFIG GET: the parameters whose names match one of the patterns.
+    ConfigGet(Vec<Vec<u8>>),
+}
+
+/// A command whose reply depends on the connection, or which changes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ConnectionCommand {
+    /// HELLO: the protocol of this reply and of later ones, and the client's name.
+    Hello(Option<Protocol>, Option<String>),
+    ClientId,
+    ClientInfo,
+    ClientGetName,
+    ClientSetName(String),
+    /// CLIENT SETINFO LIB-NAME.
+    ClientLibrary(String),
+    /// CLIENT SETINFO LIB-VER.
+    ClientLibraryVersion(String),
+    ClientReply(ReplyMode),
+    /// MULTI, which is refused.
+    Multi,
+    Exec,
+    Discard,
+    Reset,
+    Quit,
+}
+
+/// The argument of CLIENT REPLY.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReplyMode {
+    On,
+    Off,
+    /// No reply to this command and the next.
+    Skip,
 }
 
 /// The form of the reply to a request that consists of several commands.
@@ -35,6 +70,12 @@ pub(crate) enum ReplyStyle {
     Count,
 }
 
+/// The maximum length of a client's name, and of the name and version of its library, in bytes. A
+/// connection keeps them.
+const MAX_NAME_BYTES: usize = 256;
+/// The number of bytes of a name, and of all arguments, that an error reply repeats, as in Redis.
+const MAX_QUOTED_BYTES: usize = 128;
+
 fn error(text: &str) -> Command {
     Command::Local(Reply::Error(format!("ERR {text}")))
 }
@@ -43,38 +84,110 @@ fn number(argument: &[u8]) -> Option<u64> {
     std::str::from_utf8(argument).ok()?.parse().ok()
 }
 
-/// Parses a command. Unknown commands become [`Command::Local`] with an error.
+fn quoted(bytes: &[u8], limit: usize) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(limit)]).into_owned()
+}
+
+/// Parses a command. A command that the server does not execute becomes [`Command::Local`] with the
+/// error that Redis replies.
 pub(crate) fn parse(arguments: &[&[u8]]) -> Command {
     let Some((name, rest)) = arguments.split_first() else { return error("empty command") };
-    let name = String::from_utf8_lossy(name).to_ascii_uppercase();
+    let upper = name.to_ascii_uppercase();
+    // Transactions are not among the commands that COMMAND lists.
+    match (upper.as_slice(), rest) {
+        (b"MULTI", []) => return Command::Connection(ConnectionCommand::Multi),
+        (b"EXEC", []) => return Command::Connection(ConnectionCommand::Exec),
+        (b"DISCARD", []) => return Command::Connection(ConnectionCommand::Discard),
+        (b"UNWATCH", []) => return Command::Local(Reply::Simple("OK")),
+        (b"WATCH", [_, ..]) => {
+            return error(
+                "WATCH is not supported: the store has no transactions; CAS changes one key conditionally",
+            );
+        }
+        _ => {}
+    }
+    let Some(spec) = table::find(name) else {
+        let is_known = [&b"MULTI"[..], b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"].contains(&&upper[..]);
+        return if is_known { wrong_arity(&quoted(name, MAX_QUOTED_BYTES)) } else { unknown(name, rest) };
+    };
+    if !spec.accepts(arguments.len()) {
+        return wrong_arity(spec.name);
+    }
+    parse_known(&upper, rest)
+}
+
+fn wrong_arity(name: &str) -> Command {
+    error(&format!("wrong number of arguments for '{}' command", name.to_ascii_lowercase()))
+}
+
+fn unknown(name: &[u8], rest: &[&[u8]]) -> Command {
+    let mut text =
+        format!("unknown command '{}', with args beginning with: ", quoted(name, MAX_QUOTED_BYTES));
+    let begin = text.len();
+    for argument in rest {
+        let quoted_before = text.len() - begin;
+        if quoted_before >= MAX_QUOTED_BYTES {
+            break;
+        }
+        text += &format!("'{}' ", quoted(argument, MAX_QUOTED_BYTES - quoted_before));
+    }
+    error(&text)
+}
+
+fn unknown_subcommand(container: &str, subcommand: &[u8]) -> Command {
+    error(&format!("unknown subcommand '{}'. Try {container} HELP.", quoted(subcommand, MAX_QUOTED_BYTES)))
+}
+
+/// Parses a command of the table, whose number of words is right.
+fn parse_known(name: &[u8], rest: &[&[u8]]) -> Command {
     let to_vec = |argument: &[u8]| argument.to_vec();
-    match (name.as_str(), rest) {
-        ("PING", []) => Command::Local(Reply::Simple("PONG")),
-        ("PING" | "ECHO", [text]) => Command::Local(Reply::Bulk(Some(to_vec(text)))),
-        ("QUIT", _) => Command::Quit,
-        ("SELECT", [b"0"]) | ("CLIENT", _) => Command::Local(Reply::Simple("OK")),
-        // Client libraries query the available commands when they connect, and accept an empty
-        // answer.
-        ("COMMAND" | "CONFIG", _) => Command::Local(Reply::Array(Vec::new())),
-        ("INFO", _) => Command::Info,
-        ("GET", [key]) => Command::Get(to_vec(key)),
-        ("EXISTS", [_, ..]) => Command::Exists(rest.iter().map(|key| to_vec(key)).collect()),
-        ("SET", [key, value]) => {
+    match (name, rest) {
+        (b"PING", []) => Command::Local(Reply::Simple("PONG")),
+        (b"PING" | b"ECHO", [text]) => Command::Local(Reply::bulk(*text)),
+        (b"QUIT", _) => Command::Connection(ConnectionCommand::Quit),
+        (b"RESET", _) => Command::Connection(ConnectionCommand::Reset),
+        (b"SELECT", [b"0"]) => Command::Local(Reply::Simple("OK")),
+        (b"SELECT", [index]) if number(index).is_some() => error("DB index is out of range"),
+        (b"SELECT", _) => error("invalid DB index"),
+        (b"AUTH", [_]) => error(
+            "AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+        ),
+        (b"AUTH", [user, _]) => authenticate(user).unwrap_or(Command::Local(Reply::Simple("OK"))),
+        (b"AUTH", _) => error("syntax error"),
+        (b"HELLO", _) => parse_hello(rest),
+        (b"CLIENT", [subcommand, words @ ..]) => parse_client(subcommand, words),
+        (b"COMMAND", [help]) if help.eq_ignore_ascii_case(b"HELP") => {
+            self::help(&["COUNT", "LIST", "INFO [command ...]", "DOCS [command ...]"])
+        }
+        (b"COMMAND", _) => match table::reply(rest) {
+            Some(reply) => Command::Local(reply),
+            None => unknown_subcommand("COMMAND", rest[0]),
+        },
+        (b"CONFIG", [get, patterns @ ..]) if get.eq_ignore_ascii_case(b"GET") => match patterns {
+            [] => wrong_arity("config|get"),
+            _ => Command::ConfigGet(patterns.iter().map(|pattern| to_vec(pattern)).collect()),
+        },
+        (b"CONFIG", [help]) if help.eq_ignore_ascii_case(b"HELP") => self::help(&["GET pattern ..."]),
+        (b"CONFIG", [subcommand, ..]) => unknown_subcommand("CONFIG", subcommand),
+        (b"INFO", _) => Command::Info,
+        (b"GET", [key]) => Command::Get(to_vec(key)),
+        (b"EXISTS", _) => Command::Exists(rest.iter().map(|key| to_vec(key)).collect()),
+        (b"SET", [key, value]) => {
             Command::Change(vec![Change::Put { key: to_vec(key), value: to_vec(value) }], ReplyStyle::Ok)
         }
-        ("SET", [key, value, option]) if option.eq_ignore_ascii_case(b"NX") => {
+        (b"SET", [key, value, option]) if option.eq_ignore_ascii_case(b"NX") => {
             Command::Change(vec![cas(key, None, Some(to_vec(value)))], ReplyStyle::OkOrNil)
         }
-        ("SET", _) => error("SET takes a key, a value, and optionally NX"),
-        ("DEL" | "UNLINK", [_, ..]) => Command::Change(
+        (b"SET", _) => error("syntax error: SET takes a key, a value, and optionally NX; keys never expire"),
+        (b"DEL" | b"UNLINK", _) => Command::Change(
             rest.iter().map(|key| Change::Delete { key: to_vec(key) }).collect(),
             ReplyStyle::Count,
         ),
-        ("CAS", [key, expected, value]) => {
+        (b"CAS", [key, expected, value]) => {
             Command::Change(vec![cas(key, Some(to_vec(expected)), Some(to_vec(value)))], ReplyStyle::Count)
         }
-        ("MITRA.OPEN", []) => Command::InSession(Request::OpenSession),
-        ("MITRA.DO", [session, sequence, change @ ..]) => {
+        (b"MITRA.OPEN", []) => Command::InSession(Request::OpenSession),
+        (b"MITRA.DO", [session, sequence, change @ ..]) => {
             match (number(session), number(sequence), parse_session_change(change)) {
                 (Some(session), Some(sequence), Some(change)) => {
                     Command::InSession(Request::Change { session: Session(session), sequence, change })
@@ -82,10 +195,114 @@ pub(crate) fn parse(arguments: &[&[u8]]) -> Command {
                 _ => error("MITRA.DO takes a session, a sequence number, and PUT, DELETE or CAS"),
             }
         }
-        ("MITRA.GET", [key]) => Command::InSession(Request::Get { key: to_vec(key) }),
-        ("MITRA.WATCH", [key]) => Command::Watch(to_vec(key)),
-        _ => error(&format!("unknown command or wrong number of arguments: {name:.64}")),
+        (b"MITRA.GET", [key]) => Command::InSession(Request::Get { key: to_vec(key) }),
+        (b"MITRA.WATCH", [key]) => Command::Watch(to_vec(key)),
+        _ => wrong_arity(&quoted(name, MAX_QUOTED_BYTES)),
     }
+}
+
+fn help(subcommands: &[&str]) -> Command {
+    Command::Local(Reply::Array(subcommands.iter().map(|line| Reply::bulk(*line)).collect()))
+}
+
+/// Returns the error of AUTH for a user other than the default user, which has no password.
+fn authenticate(user: &[u8]) -> Option<Command> {
+    let refused = "WRONGPASS invalid username-password pair or user is disabled.";
+    (user != b"default").then(|| Command::Local(Reply::Error(refused.into())))
+}
+
+fn parse_hello(words: &[&[u8]]) -> Command {
+    let Some((version, mut options)) = words.split_first() else {
+        return Command::Connection(ConnectionCommand::Hello(None, None));
+    };
+    let protocol = match number(version) {
+        Some(2) => Protocol::Resp2,
+        Some(3) => Protocol::Resp3,
+        Some(_) => return Command::Local(Reply::Error("NOPROTO unsupported protocol version".into())),
+        None => return error("Protocol version is not an integer or out of range"),
+    };
+    let mut name = None;
+    while let [option, words @ ..] = options {
+        options = match (option.to_ascii_uppercase().as_slice(), words) {
+            (b"AUTH", [user, _, rest @ ..]) => match authenticate(user) {
+                Some(refused) => return refused,
+                None => rest,
+            },
+            (b"SETNAME", [new, rest @ ..]) => match parse_name("Client names", new) {
+                Ok(new) => {
+                    name = Some(new);
+                    rest
+                }
+                Err(refused) => return refused,
+            },
+            _ => {
+                return error(&format!(
+                    "Syntax error in HELLO option '{}'",
+                    quoted(option, MAX_QUOTED_BYTES)
+                ));
+            }
+        };
+    }
+    Command::Connection(ConnectionCommand::Hello(Some(protocol), name))
+}
+
+/// Parses a name that CLIENT INFO prints, where spaces and line breaks separate fields.
+fn parse_name(what: &str, name: &[u8]) -> Result<String, Command> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(error(&format!("{what} have at most {MAX_NAME_BYTES} bytes.")));
+    }
+    match name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        true => Ok(String::from_utf8_lossy(name).into_owned()),
+        false => Err(error(&format!("{what} cannot contain spaces, newlines or special characters."))),
+    }
+}
+
+fn parse_client(subcommand: &[u8], words: &[&[u8]]) -> Command {
+    use ConnectionCommand::{
+        ClientGetName, ClientId, ClientInfo, ClientLibrary, ClientLibraryVersion, ClientReply, ClientSetName,
+    };
+    let upper = subcommand.to_ascii_uppercase();
+    let command = match (upper.as_slice(), words) {
+        (b"ID", []) => ClientId,
+        (b"INFO", []) => ClientInfo,
+        (b"GETNAME", []) => ClientGetName,
+        (b"SETNAME", [name]) => match parse_name("Client names", name) {
+            Ok(name) => ClientSetName(name),
+            Err(refused) => return refused,
+        },
+        (b"SETINFO", [option, value]) => {
+            let set: fn(String) -> ConnectionCommand = match option.to_ascii_uppercase().as_slice() {
+                b"LIB-NAME" => ClientLibrary,
+                b"LIB-VER" => ClientLibraryVersion,
+                _ => return error(&format!("Unrecognized option '{}'", quoted(option, MAX_QUOTED_BYTES))),
+            };
+            match parse_name(&quoted(option, MAX_QUOTED_BYTES).to_ascii_lowercase(), value) {
+                Ok(value) => set(value),
+                Err(refused) => return refused,
+            }
+        }
+        (b"REPLY", [mode]) => ClientReply(match mode.to_ascii_uppercase().as_slice() {
+            b"ON" => ReplyMode::On,
+            b"OFF" => ReplyMode::Off,
+            b"SKIP" => ReplyMode::Skip,
+            _ => return error("syntax error"),
+        }),
+        (b"HELP", []) => {
+            return help(&[
+                "GETNAME",
+                "ID",
+                "INFO",
+                "REPLY ON|OFF|SKIP",
+                "SETINFO LIB-NAME|LIB-VER value",
+                "SETNAME name",
+            ]);
+        }
+        (b"ID" | b"INFO" | b"GETNAME" | b"SETNAME" | b"SETINFO" | b"REPLY" | b"HELP", _) => {
+            return wrong_arity(&format!("client|{}", quoted(&upper, MAX_QUOTED_BYTES)));
+        }
+        _ => return unknown_subcommand("CLIENT", subcommand),
+    };
+    Command::Connection(command)
 }
 
 fn cas(key: &[u8], expected: Option<Vec<u8>>, value: Option<Vec<u8>>) -> Change {
@@ -132,20 +349,84 @@ mod tests {
     }
 
     #[test]
-    fn unknown_commands_are_errors() {
-        for line in [
-            "",
-            "FLUSHALL",
-            "GET",
-            "SET k",
-            "SET k v EX 10",
-            "MITRA.DO x 1 PUT k v",
-            "MITRA.DO 1 1 CAS k a b",
+    fn kv_hello() {
+        let hello = |protocol, name: Option<&str>| {
+            Command::Connection(ConnectionCommand::Hello(protocol, name.map(str::to_owned)))
+        };
+        assert_eq!(parsed("HELLO"), hello(None, None));
+        assert_eq!(parsed("hello 2"), hello(Some(Protocol::Resp2), None));
+        assert_eq!(parsed("HELLO 3 AUTH default x SETNAME me"), hello(Some(Protocol::Resp3), Some("me")));
+        for (line, text) in [
+            ("HELLO 4", "NOPROTO unsupported protocol version"),
+            ("HELLO x", "ERR Protocol version is not an integer or out of range"),
+            ("HELLO 3 AUTH root x", "WRONGPASS invalid username-password pair or user is disabled."),
+            ("HELLO 3 AUTH default", "ERR Syntax error in HELLO option 'AUTH'"),
+            ("HELLO 3 MAYBE", "ERR Syntax error in HELLO option 'MAYBE'"),
+            (
+                "HELLO 3 SETNAME a\nb",
+                "ERR Client names cannot contain spaces, newlines or special characters.",
+            ),
         ] {
-            assert!(
-                matches!(parsed(line), Command::Local(Reply::Error(text)) if text.starts_with("ERR ")),
-                "{line}"
-            );
+            assert_eq!(parsed(line), Command::Local(Reply::Error(text.into())), "{line}");
+        }
+    }
+
+    /// The texts are those of Redis 7. Clients compare some of them.
+    #[test]
+    fn refused_commands_are_redis_errors() {
+        for (line, text) in [
+            ("", "ERR unknown command '', with args beginning with: "),
+            ("FLUSHALL", "ERR unknown command 'FLUSHALL', with args beginning with: "),
+            ("incrby k 1", "ERR unknown command 'incrby', with args beginning with: 'k' '1' "),
+            ("GET", "ERR wrong number of arguments for 'get' command"),
+            ("SET k", "ERR wrong number of arguments for 'set' command"),
+            ("PING a b", "ERR wrong number of arguments for 'ping' command"),
+            ("MULTI now", "ERR wrong number of arguments for 'multi' command"),
+            ("CLIENT ID x", "ERR wrong number of arguments for 'client|id' command"),
+            ("CLIENT KILL x", "ERR unknown subcommand 'KILL'. Try CLIENT HELP."),
+            ("CLIENT SETINFO OS x", "ERR Unrecognized option 'OS'"),
+            ("CLIENT REPLY MAYBE", "ERR syntax error"),
+            ("CONFIG GET", "ERR wrong number of arguments for 'config|get' command"),
+            ("CONFIG SET a b", "ERR unknown subcommand 'SET'. Try CONFIG HELP."),
+            ("COMMAND GETKEYS get k", "ERR unknown subcommand 'GETKEYS'. Try COMMAND HELP."),
+            ("SELECT 1", "ERR DB index is out of range"),
+            ("SELECT x", "ERR invalid DB index"),
+            (
+                "SET k v EX 10",
+                "ERR syntax error: SET takes a key, a value, and optionally NX; keys never expire",
+            ),
+            (
+                "MITRA.DO x 1 PUT k v",
+                "ERR MITRA.DO takes a session, a sequence number, and PUT, DELETE or CAS",
+            ),
+            (
+                "MITRA.DO 1 1 CAS k a b",
+                "ERR MITRA.DO takes a session, a sequence number, and PUT, DELETE or CAS",
+            ),
+        ] {
+            assert_eq!(parsed(line), Command::Local(Reply::Error(text.into())), "{line}");
+        }
+        let long = [b'x'; 5000];
+        let Command::Local(Reply::Error(text)) = parse(&[&long, &long, &long, &long]) else {
+            panic!("an error")
+        };
+        assert!(text.len() < 400, "{} bytes", text.len());
+    }
+
+    /// Every command that COMMAND lists is executed, whatever its arguments.
+    #[test]
+    fn listed_commands_are_known() {
+        let Some(Reply::Array(names)) = table::reply(&[b"LIST"]) else { panic!("a list") };
+        for name in names {
+            let Reply::Bulk(Some(name)) = name else { panic!("a name") };
+            for words in 0..6 {
+                let arguments: Vec<&[u8]> =
+                    [&name[..]].into_iter().chain([&b"0"[..]; 6]).take(words + 1).collect();
+                let is_unknown = |text: &str| text.starts_with("ERR unknown command");
+                assert!(
+                    !matches!(parse(&arguments), Command::Local(Reply::Error(text)) if is_unknown(&text))
+                );
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! RESP2, the wire protocol of Redis (redis.io, "Redis serialization protocol specification"):
-//! parsing and encoding.
+//! RESP, the wire protocol of Redis (redis.io, "Redis serialization protocol specification"):
+//! parsing of requests and of RESP2 replies, and encoding in RESP2 and RESP3.
 
 /// The maximum number of arguments of a request, and of elements of an array in a reply.
 const MAX_ARGUMENTS: usize = 1024;
@@ -83,6 +83,16 @@ fn parse_header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>,
     Ok(Some(digits.parse().map_err(|_| RespError::Syntax)?))
 }
 
+/// The version of the protocol in which replies are encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Protocol {
+    /// RESP2, which every connection begins with.
+    #[default]
+    Resp2,
+    /// RESP3, which a client asks for with `HELLO 3`.
+    Resp3,
+}
+
 /// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
@@ -96,11 +106,25 @@ pub enum Reply {
     Bulk(Option<Vec<u8>>),
     /// An array.
     Array(Vec<Reply>),
+    /// A map. In RESP2: an array of keys and values in turn.
+    Map(Vec<(Reply, Reply)>),
+    /// A set. In RESP2: an array.
+    Set(Vec<Reply>),
+    /// A message that is not the reply to a request. In RESP2: an array.
+    Push(Vec<Reply>),
+    /// Text for people. In RESP2: a bulk string.
+    Text(String),
 }
 
 impl Reply {
-    /// Appends the encoded reply to `out`.
+    /// Appends the reply to `out`, encoded in RESP2.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_as(Protocol::Resp2, out);
+    }
+
+    /// Appends the encoded reply to `out`.
+    pub fn encode_as(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        let is_resp3 = protocol == Protocol::Resp3;
         let mut line = |kind: char, text: &str| {
             out.extend_from_slice(kind.to_string().as_bytes());
             // A line break inside the text would end the reply early.
@@ -108,6 +132,13 @@ impl Reply {
             out.extend_from_slice(b"\r\n");
         };
         match self {
+            Reply::Bulk(None) if is_resp3 => line('_', ""),
+            Reply::Text(text) if is_resp3 => {
+                line('=', &(text.len() + 4).to_string());
+                out.extend_from_slice(b"txt:");
+                out.extend_from_slice(text.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
             Reply::Simple(word) => line('+', word),
             Reply::Error(text) => line('-', text),
             Reply::Integer(number) => line(':', &number.to_string()),
@@ -117,16 +148,53 @@ impl Reply {
                 out.extend_from_slice(bytes);
                 out.extend_from_slice(b"\r\n");
             }
-            Reply::Array(all) => {
-                line('*', &all.len().to_string());
-                all.iter().for_each(|reply| reply.encode(out));
+            Reply::Text(text) => {
+                line('$', &text.len().to_string());
+                out.extend_from_slice(text.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+            Reply::Map(all) => {
+                match is_resp3 {
+                    true => line('%', &all.len().to_string()),
+                    false => line('*', &(2 * all.len()).to_string()),
+                }
+                for (key, value) in all {
+                    key.encode_as(protocol, out);
+                    value.encode_as(protocol, out);
+                }
+            }
+            Reply::Array(all) | Reply::Set(all) | Reply::Push(all) => {
+                let kind = match self {
+                    Reply::Set(_) if is_resp3 => '~',
+                    Reply::Push(_) if is_resp3 => '>',
+                    _ => '*',
+                };
+                line(kind, &all.len().to_string());
+                all.iter().for_each(|reply| reply.encode_as(protocol, out));
             }
         }
     }
 
-    /// Parses the first reply in `bytes`. Returns the reply and its encoded length in bytes, or
-    /// `None` if the reply is incomplete. A simple string other than `OK` is returned as
-    /// [`Reply::Bulk`]. An array must not contain arrays.
+    /// Returns a bulk string.
+    pub(crate) fn bulk(bytes: impl Into<Vec<u8>>) -> Reply {
+        Reply::Bulk(Some(bytes.into()))
+    }
+
+    /// Returns about how many bytes the reply takes in memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let inside = match self {
+            Reply::Simple(_) | Reply::Integer(_) | Reply::Bulk(None) => 0,
+            Reply::Error(text) | Reply::Text(text) => text.len(),
+            Reply::Bulk(Some(bytes)) => bytes.len(),
+            Reply::Array(all) | Reply::Set(all) | Reply::Push(all) => all.iter().map(Reply::held_bytes).sum(),
+            Reply::Map(all) => all.iter().map(|(key, value)| key.held_bytes() + value.held_bytes()).sum(),
+        };
+        size_of::<Reply>() + inside
+    }
+
+    /// Parses the first reply in `bytes`, which is RESP2. Returns the reply and its encoded length
+    /// in bytes, or `None` if the reply is incomplete. A simple string other than `OK` is returned
+    /// as [`Reply::Bulk`]. An array must not contain arrays.
     ///
     /// # Errors
     /// [`RespError`] if the bytes are not a valid reply.
@@ -229,6 +297,30 @@ mod tests {
         let words = |count| b"x ".repeat(count).into_iter().chain(*b"\r\n").collect::<Vec<u8>>();
         assert!(parse_request(&words(MAX_ARGUMENTS)).is_ok());
         assert_eq!(parse_request(&words(MAX_ARGUMENTS + 1)), Err(RespError::TooLarge));
+    }
+
+    #[test]
+    fn replies_differ_between_protocols() {
+        let word = |word: &str| Reply::bulk(word);
+        let cases = [
+            (Reply::Bulk(None), "$-1\r\n", "_\r\n"),
+            (word("a"), "$1\r\na\r\n", "$1\r\na\r\n"),
+            (
+                Reply::Map(vec![(word("a"), Reply::Bulk(None))]),
+                "*2\r\n$1\r\na\r\n$-1\r\n",
+                "%1\r\n$1\r\na\r\n_\r\n",
+            ),
+            (Reply::Set(vec![Reply::Integer(1)]), "*1\r\n:1\r\n", "~1\r\n:1\r\n"),
+            (Reply::Push(vec![Reply::Integer(1)]), "*1\r\n:1\r\n", ">1\r\n:1\r\n"),
+            (Reply::Text("a\r\nb".into()), "$4\r\na\r\nb\r\n", "=8\r\ntxt:a\r\nb\r\n"),
+        ];
+        for (reply, resp2, resp3) in cases {
+            for (protocol, expected) in [(Protocol::Resp2, resp2), (Protocol::Resp3, resp3)] {
+                let mut bytes = Vec::new();
+                reply.encode_as(protocol, &mut bytes);
+                assert_eq!(String::from_utf8_lossy(&bytes), expected, "{reply:?}");
+            }
+        }
     }
 
     #[test]

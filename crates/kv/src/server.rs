@@ -2,6 +2,8 @@
 //! node.
 
 mod client_connection;
+mod client_state;
+mod config_parameters;
 mod multi_part;
 
 use std::collections::HashMap;
@@ -23,13 +25,16 @@ use mitra_failover::Domain;
 use self::client_connection::ClientConnection;
 use self::multi_part::{MultiPart, MultiPartResult};
 use crate::StoreConfig;
-use crate::command::{Command, ReplyStyle, parse};
+use crate::command::{Command, ReplyStyle};
 use crate::resp::Reply;
 
 const LISTENER: Token = Token(usize::MAX);
 const NODE: Token = Token(usize::MAX - 1);
 /// The maximum number of client connections. The server closes further connections at once.
 const MAX_CLIENTS: usize = 4096;
+/// The maximum number of bytes that all connections buffer. The server closes the connections that
+/// buffer the most if there are more.
+const MAX_BUFFERED_BYTES: usize = 256 << 20;
 /// The duration for which the server polls without sleeping after its last work.
 const SPIN_DURATION: Duration = Duration::from_micros(50);
 /// The maximum duration of a sleep. The process node takes part in a failover only when it is
@@ -236,6 +241,7 @@ impl Server {
         }
         self.push_changes(&changes);
         self.connections.values_mut().for_each(ClientConnection::write);
+        self.bound_buffers();
         let finished: Vec<usize> =
             self.connections.iter().filter(|(_, c)| c.is_finished()).map(|(&id, _)| id).collect();
         for id in finished {
@@ -249,6 +255,17 @@ impl Server {
             self.last_activity = Instant::now();
         }
         busy
+    }
+
+    /// Closes connections until the others buffer at most [`MAX_BUFFERED_BYTES`].
+    fn bound_buffers(&mut self) {
+        let mut total: usize = self.connections.values().map(ClientConnection::buffered_bytes).sum();
+        while total > MAX_BUFFERED_BYTES {
+            let living = self.connections.values_mut().filter(|connection| !connection.is_finished());
+            let Some(largest) = living.max_by_key(|connection| connection.buffered_bytes()) else { return };
+            total -= largest.buffered_bytes();
+            largest.abort();
+        }
     }
 
     fn drive_store(&mut self) {
@@ -273,7 +290,7 @@ impl Server {
             let _ = stream.set_nodelay(true);
             if self.poll.registry().register(&mut stream, Token(id), interest).is_ok() {
                 self.next_connection += 1;
-                self.connections.insert(id, ClientConnection::new(stream));
+                self.connections.insert(id, ClientConnection::new(stream, id as u64 + 1));
             }
         }
     }
@@ -283,29 +300,23 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         connection.read();
         let mut commands = Vec::new();
-        connection.drain_requests(|number, arguments| commands.push((number, parse(arguments))));
-        let busy = !commands.is_empty();
-        self.commands += commands.len() as u64;
+        let executed = connection.drain_requests(|number, command| commands.push((number, command)));
+        self.commands += executed;
         for (request, command) in commands {
             self.execute(id, request, command);
         }
-        busy
+        executed > 0
     }
 
     fn execute(&mut self, connection: usize, request: u64, command: Command) {
         let waiter = |in_session| Waiter { connection, request, in_session };
         match command {
-            Command::Local(reply) => self.reply(connection, request, reply),
-            Command::Quit => {
-                self.reply(connection, request, Reply::Simple("OK"));
-                self.connections
-                    .get_mut(&connection)
-                    .into_iter()
-                    .for_each(ClientConnection::close_after_replies);
-            }
-            Command::Info => {
-                let info = self.info();
-                self.reply(connection, request, Reply::Bulk(Some(info.into_bytes())));
+            // The connection executes these.
+            Command::Local(_) | Command::Connection(_) => {}
+            Command::Info => self.reply(connection, request, Reply::Text(self.info())),
+            Command::ConfigGet(patterns) => {
+                let found = config_parameters::matching(&self.config.store, &patterns);
+                self.reply(connection, request, found);
             }
             Command::Watch(key) => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
@@ -389,9 +400,9 @@ impl Server {
     fn push_changes(&mut self, changes: &[Event]) {
         for Event { index, key, value } in changes {
             for connection in self.connections.values_mut().filter(|c| c.is_watching(key)) {
-                connection.push(&Reply::Array(vec![
-                    Reply::Bulk(Some(b"change".to_vec())),
-                    Reply::Bulk(Some(key.clone())),
+                connection.push(&Reply::Push(vec![
+                    Reply::bulk("change"),
+                    Reply::bulk(key.clone()),
                     Reply::Bulk(value.clone()),
                     Reply::Integer(*index as i64),
                 ]));
