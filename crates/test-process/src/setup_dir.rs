@@ -4,8 +4,8 @@ use std::env;
 use std::path::PathBuf;
 
 /// Returns the directory in which `cargo xtask setup` installs what Debian does not have: `venv`,
-/// `rust-programs` and `rxe-vm`. The directory is in the user's cache directory, so all clones
-/// share it.
+/// `npm`, `rust-programs` and `rxe-vm`. The directory is in the user's cache directory, so all
+/// clones share it.
 ///
 /// # Panics
 ///

@@ -6,6 +6,7 @@ mod client_histories;
 mod cluster;
 mod network_hosts;
 mod partitions;
+mod redis_protocol;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
