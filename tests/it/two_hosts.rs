@@ -64,7 +64,7 @@ fn two_hosts_hint() {
         kill $server || :; wait $server || :
         says rping
 
-        : >server; echo secret >secret
+        : >server; echo secret >secret; chmod 600 secret
         remote="--id 0 --processes 10.0.0.2:7101 --secret secret"
         $there kv serve $remote --clients 10.0.0.2:6401 --memories 10.0.0.1:7001 >client 2>&1 && exit 1
         says mitra kv

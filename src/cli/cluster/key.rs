@@ -12,6 +12,8 @@ use ed25519_dalek::{SigningKey, VerifyingKey};
 use mitra_consensus::ProcessId;
 use mitra_consensus::signature::Ed25519;
 
+use super::secret_file;
+
 /// Create the signing key of a process, for the Byzantine protocols
 ///
 /// Writes the secret key to a new file and prints the public key on one line. Every process needs a
@@ -72,11 +74,11 @@ pub(super) fn keys(
     public_keys: &Path,
     instance: u64,
 ) -> anyhow::Result<Ed25519> {
-    let read = |file: &Path| {
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
-    };
-    let secret = parse_hex(read(secret)?.trim()).context("--key must be a file that `mitra key` created")?;
-    let lines = read(public_keys)?;
+    let secret = secret_file::read(secret)?;
+    let secret = std::str::from_utf8(&secret).ok().and_then(|hex| parse_hex(hex.trim()));
+    let secret = secret.context("--key must be a file that `mitra key` created")?;
+    let lines = std::fs::read_to_string(public_keys)
+        .with_context(|| format!("cannot read {}", public_keys.display()))?;
     let public = |line: &str| VerifyingKey::from_bytes(&parse_hex(line.trim())?).ok();
     let public_keys: Option<Vec<_>> = lines.lines().map(public).collect();
     let public_keys =

@@ -8,6 +8,7 @@ mod kv_json;
 pub(crate) mod memory;
 pub(crate) mod propose;
 mod protocol;
+mod secret_file;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -35,8 +36,8 @@ pub(crate) struct ClusterArgs {
     /// commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
-    /// Shared-secret file: any bytes, the same at every process and memory node; required for
-    /// addresses other than loopback
+    /// Shared-secret file of mode 600: any bytes, the same at every process and memory node; required
+    /// for addresses other than loopback
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// Fault script, with times relative to the start; can be given several times. `mitra fault`
@@ -151,7 +152,7 @@ impl ClusterArgs {
     /// Returns the token that authenticates each process, derived from the shared secret.
     pub(crate) fn tokens(&self, processes: u8) -> anyhow::Result<Vec<Token>> {
         let secret = match &self.secret {
-            Some(file) => std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
+            Some(file) => secret_file::read(file)?,
             None => Vec::new(),
         };
         let token = |p: u8| {

@@ -1,7 +1,9 @@
 //! A cluster of memory nodes and `mitra kv` processes, each a child process of the test.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -90,7 +92,9 @@ impl Cluster {
         options: &'static [&'static str],
     ) -> Cluster {
         let run_dir = TempDir::new().expect("a directory");
-        std::fs::write(run_dir.path().join("secret"), "the test's secret").expect("written");
+        let secret = run_dir.path().join("secret");
+        std::fs::write(&secret, "the test's secret").expect("written");
+        std::fs::set_permissions(secret, Permissions::from_mode(0o600)).expect("the file is the test's");
         let none = |addresses: &[SocketAddr]| addresses.iter().map(|_| None).collect();
         let (memories, processes) = (none(&memory_addresses), none(&process_addresses));
         let mut cluster = Cluster {
