@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod extra_timeout;
 mod link;
 mod memory_client;
 mod memory_node;
@@ -9,6 +10,7 @@ mod pending_connect;
 mod process_node;
 mod storage_directory;
 
+pub use extra_timeout::ExtraTimeout;
 pub use memory_node::{MemoryConfig, MemoryNode, StartError};
 pub use mitra_consensus_memory::{StorageError, Token};
 pub use mitra_handshake::ReadyCqs;

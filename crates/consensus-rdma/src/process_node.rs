@@ -147,6 +147,11 @@ where
         self.handle_inputs();
     }
 
+    /// Sets the delay between [`Action::Wake`] and [`Input::Wake`], for later wake-ups.
+    pub fn set_wake_delay(&mut self, delay: Duration) {
+        self.wake_delay = delay;
+    }
+
     /// Returns the number of connected memory nodes.
     pub fn connected_memories(&self) -> usize {
         self.memories.iter().filter(|memory| memory.is_connected()).count()

@@ -4,6 +4,7 @@
 mod client_connection;
 mod client_state;
 mod config_parameters;
+mod leader_choice;
 mod multi_part;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
 use self::client_connection::ClientConnection;
+use self::leader_choice::LeaderChoice;
 use self::multi_part::{MultiPart, MultiPartResult};
 use crate::StoreConfig;
 use crate::command::{Command, ReplyStyle};
@@ -60,7 +62,8 @@ pub struct ServerConfig {
     /// redirects clients to the leader's address.
     pub client_addresses: Vec<SocketAddr>,
     /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals
-    /// without a heartbeat.
+    /// without a heartbeat. On a busy machine, where leaders that were suspected prove alive, it
+    /// takes up to a second more, or up to twice as long if the thirteen intervals are longer.
     pub heartbeat_interval: Duration,
     /// The configuration of the RDMA connections. Both ends of a connection must use the same
     /// configuration.
@@ -99,7 +102,7 @@ pub struct Server {
     config: ServerConfig,
     node: ProcessNode<Member>,
     store: ReplicatedStore<Waiter>,
-    leader: Option<ProcessId>,
+    leader_choice: LeaderChoice,
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
@@ -152,7 +155,7 @@ impl Server {
         Ok(Server {
             node,
             store: ReplicatedStore::new(KvStore::new(store.kv_limits())),
-            leader: None,
+            leader_choice: LeaderChoice::new(config.heartbeat_interval, Instant::now()),
             poll,
             events: Events::with_capacity(256),
             listener,
@@ -175,7 +178,7 @@ impl Server {
 
     /// Returns the leader that this process knows of.
     pub fn leader(&self) -> Option<ProcessId> {
-        self.leader
+        self.leader_choice.leader()
     }
 
     /// Returns whether this process is the leader and can commit changes.
@@ -270,12 +273,13 @@ impl Server {
 
     fn drive_store(&mut self) {
         let Member { first: log, second: heartbeat, .. } = self.node.process();
-        let leader = heartbeat.leader(log.eligible_leaders());
-        if leader != self.leader {
-            self.leader = leader;
-            if let Some(leader) = leader {
-                self.node.handle_input(Input::Leader(leader));
-            }
+        let named = heartbeat.leader(log.eligible_leaders());
+        let before = self.leader_choice.leader();
+        let leader = self.leader_choice.step(named, Instant::now());
+        if leader != before
+            && let Some(leader) = leader
+        {
+            self.node.handle_input(Input::Leader(leader));
         }
         self.store.drive(&mut LogOfNode(&mut self.node));
     }
@@ -374,7 +378,7 @@ impl Server {
             Outcome::Reply(KvReply::SessionExpired) => "EXPIRED the session has expired: the change was made before that, or never will be; open another session".into(),
             Outcome::Reply(_) => return None,
             Outcome::Unknown => "UNKNOWN this process lost the lead: outcome unknown; retry in the same session".into(),
-            Outcome::Refused(LogError::NotLeader) => match self.leader {
+            Outcome::Refused(LogError::NotLeader) => match self.leader() {
                 Some(leader) if leader != self.config.id => {
                     let address = self.config.client_addresses[usize::from(leader.0)];
                     // The redirection of Redis Cluster, where 0 is the only hash slot.
@@ -412,7 +416,7 @@ impl Server {
 
     fn info(&self) -> String {
         let me = self.config.id;
-        let leader = self.leader.map_or("nobody".into(), |p| p.to_string());
+        let leader = self.leader().map_or("nobody".into(), |p| p.to_string());
         format!(
             "# Mitra\r\nprocess:{me}\r\nleader:{leader}\r\nleads:{}\r\napplied:{}\r\nmemories:{}\r\nlost_memories:{}\r\n\
              processes:{}\r\nclients:{}\r\ncommands:{}\r\n",

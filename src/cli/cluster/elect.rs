@@ -3,17 +3,23 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use mitra_consensus::omega::Omega;
 use mitra_consensus::{AllRules, ProcessId, Region};
-use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
+use mitra_consensus_rdma::{ExtraTimeout, ProcessConfig, ProcessNode};
 
 use super::ClusterArgs;
 
 /// The capacity of a register in bytes.
 pub(super) const REGISTER_CAPACITY: usize = 64;
+/// The interval at which a leader writes its heartbeat, and others read it on an idle machine.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(5);
+/// A process that runs again after this time was kept waiting for a processor.
+const TOLERATED_DELAY: Duration = Duration::from_millis(20);
+/// The most by which the interval of readers grows on a busy machine.
+const MAX_EXTRA_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Elect a leader with other processes, by the failure detector Ω over one memory node
 ///
@@ -63,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         memories: vec![(args.memory, regions(n))],
         register_capacity: REGISTER_CAPACITY,
         max_message_bytes: REGISTER_CAPACITY,
-        wake_delay: Duration::from_millis(5),
+        wake_delay: HEARTBEAT_INTERVAL,
         failover: mitra_failover::Config::default(),
     };
     let listener = args.cluster.listen(args.processes[usize::from(args.id)])?;
@@ -78,9 +84,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.memory
         );
     }
-    let mut printed = None;
+    let mut printed: Option<ProcessId> = None;
+    let mut extra_timeout = ExtraTimeout::new(TOLERATED_DELAY, MAX_EXTRA_TIMEOUT, Instant::now());
     loop {
         let leader = node.process().leader();
+        extra_timeout.step(Instant::now());
+        if printed.is_some_and(|printed| printed != leader) {
+            // The leader failed, or it was kept waiting: the readers double their interval.
+            extra_timeout.raise(2 * extra_timeout.current().max(HEARTBEAT_INTERVAL), Instant::now());
+        }
+        // The leader itself writes at the interval of an idle machine.
+        let waits = if leader == me { Duration::ZERO } else { extra_timeout.current() };
+        node.set_wake_delay(HEARTBEAT_INTERVAL + waits);
         if printed.replace(leader) != Some(leader) {
             let mut out = std::io::stdout().lock();
             match args.json {
