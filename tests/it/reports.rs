@@ -54,6 +54,59 @@ fn memory_region_missing() {
     }
 }
 
+/// The blocks of commands of docs/consensus.md, pasted into one shell one after the other. In place
+/// of `sleep 2`, the test waits until each process has printed a leader, and it repeats `redis-cli`
+/// until the process has started.
+#[test]
+fn docs_consensus() {
+    let page = include_str!("../../docs/consensus.md");
+    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or(rest));
+    let pasted = blocks.collect::<String>();
+    let begun =
+        ["mitra propose ", "mitra elect ", "mitra kv serve "].map(|part| pasted.matches(part).count());
+    assert_eq!(begun, [1, 1, 1], "{pasted}");
+    run_script(&format!(
+        r#"
+        cat >pasted.sh <<'END'
+sleep() {{ until [ "$(grep -c 'p[0-2]' out.log)" -ge 3 ]; do command sleep 0.05; done; }}
+redis-cli() {{ until command redis-cli "$@" | grep -x blue; do command sleep 0.05; done; }}
+{pasted}
+END
+        bash pasted.sh >out.log 2>err.log
+        [ "$(grep -cx blue out.log)" = 2 ] || wrong "propose and redis-cli do not print blue"
+        "#
+    ));
+}
+
+/// A process says on its own output, and in INFO, which memory nodes it has lost. Once a majority
+/// is lost, clients get an error that names them instead of waiting.
+#[test]
+fn kv_lost_memory_silent() {
+    run_script(
+        r#"
+        memories=127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002
+        memory() { mitra memory kv --processes 1 --listen 127.0.0.1:700$1 ${2:-} >>memory$1.log 2>&1 & eval "m$1=$!"; }
+        said() { until_true grep -q "memory node $1" store.log; }
+        info() { until_true sh -c "redis-cli -p 6401 info | tr -d '\r' | grep -qx '$1'"; }
+        memory 0; memory 1; memory 2 "--data files"
+        mitra kv serve --id 0 --processes 127.0.0.1:7101 --clients 127.0.0.1:6401 --memories $memories >>store.log 2>&1 & store=$!
+        mitra kv put --timeout 100 --servers 127.0.0.1:6401 colour blue || wrong "no change"
+        kill -9 $m1; said "127.0.0.1:7001 is lost; 2 of 3 are left$"; info lost_memories:1
+        mitra kv put --timeout 100 --servers 127.0.0.1:6401 colour red || wrong "no change with two memory nodes"
+        memory 1; said "127.0.0.1:7001 is refused, because it has lost its contents; 2 of 3 are left$"; info lost_memories:1
+        # A client waits while a majority is lost.
+        kill -9 $m2; said "127.0.0.1:7002 is lost; 1 of 3 are left, too few to answer clients$"; info lost_memories:2
+        redis-cli -p 6401 get colour >get.log; grep "^CLUSTERDOWN memory nodes 127.0.0.1:7001, 127.0.0.1:7002 are lost" get.log || wrong "GET waits"
+        redis-cli -p 6401 set colour green >set.log; grep "^CLUSTERDOWN" set.log || wrong "SET waits"
+        mitra kv get --timeout 1 --servers 127.0.0.1:6401 colour 2>why.log; [ $? = 3 ] || wrong "another exit code than 3"
+        grep "memory nodes 127.0.0.1:7001, 127.0.0.1:7002 are lost" why.log || wrong "mitra kv get does not say why"
+        memory 2 "--data files"; said "127.0.0.1:7002 is back; 2 of 3 are left$"; info lost_memories:1
+        [ "$(mitra kv get --timeout 100 --servers 127.0.0.1:6401 colour)" = red ] || wrong "another value than the last acknowledged"
+        kill $store $m0 $m1 $m2
+        "#,
+    );
+}
+
 /// The lines that contain `part` or begin with `sleep`, from a block of commands on a page, without
 /// prompts and comments.
 fn example(page: &str, part: &str) -> String {

@@ -18,6 +18,22 @@ Most rows are a server and a client, each under `mitra run`. The options that pa
 
 `cargo xtask compatibility` runs the rows of [downloaded programs](#downloaded-programs), which need a gigabyte or minutes. The last run was of ";
 
+const STORE_CLIENTS: &str = "
+## Clients of `mitra kv`
+
+Clients of Redis, with their defaults, in the versions of `xtask/src/setup.rs`: setting, reading and deleting keys, `SET … NX`, pipelines of 1000 commands, and what each sends when it connects.
+The [table of commands](consensus.md#commands) says what the store does not have, such as expiry and transactions. Each client is a test of
+[`redis_protocol.rs`](../tests/it/kv/redis_protocol.rs), and reads its refusals as errors.
+
+| client | |
+|---|---|
+| redis-py (RESP3 and RESP2) | works |
+| redis-py, `redis.asyncio` | works |
+| node-redis | works |
+| ioredis | works |
+| `redis-cli -c`, `redis-benchmark` | works |
+";
+
 fn document() -> Result<String, String> {
     let mut text = format!("{BEGINNING}{}.\n", include_str!("downloads_last_run.txt").trim());
     for section in sections() {
@@ -40,6 +56,7 @@ fn document() -> Result<String, String> {
             let _ = writeln!(text, "| `{}` | no: {} |", failure.command, failure.because);
         }
     }
+    text.push_str(STORE_CLIENTS);
     text.push_str(&rdma_core_suite::section()?);
     text.push_str(include_str!("suites_run_by_hand.md"));
     Ok(text)

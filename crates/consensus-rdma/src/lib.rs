@@ -11,6 +11,7 @@ mod process_node;
 mod storage_directory;
 
 pub use extra_timeout::ExtraTimeout;
+pub use memory_client::MemoryState;
 pub use memory_node::{MemoryConfig, MemoryNode, StartError};
 pub use mitra_consensus_memory::{StorageError, Token};
 pub use mitra_handshake::ReadyCqs;

@@ -17,6 +17,29 @@ use self::staged_link::{StagedLink, Staging};
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
+/// How long the connection to a memory node may be down before the memory node counts as lost,
+/// unless an attempt to connect again fails earlier.
+const LOST_AFTER: Duration = Duration::from_millis(200);
+/// How long a memory node that was never connected may take to start before it counts as lost.
+const START_TIME: Duration = Duration::from_secs(3);
+
+/// What a process knows of a memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MemoryState {
+    /// The process dials the memory node for the first time, or again after the connection broke.
+    Connecting,
+    /// The process uses the memory node.
+    Connected,
+    /// The memory node does not answer. The process continues to dial it.
+    Lost,
+    /// The memory node has lost its contents since the process used it. The process does not use it
+    /// any more.
+    ContentsLost,
+    /// The memory node has other regions or registers than the process expects. The process does
+    /// not use it.
+    OtherLayout,
+}
+
 #[derive(Debug)]
 enum State {
     Connecting(PendingConnect),
@@ -37,6 +60,10 @@ pub(crate) struct MemoryClient<C> {
     client: Client<C, RemoteRegion>,
     staging: Staging,
     connections: u64,
+    /// When the client began to dial, if it is not connected.
+    dials_since: Instant,
+    /// Whether an attempt to connect has failed since then.
+    dial_failed: bool,
 }
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient<C> {
@@ -57,6 +84,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             client: Client::new(regions, register_capacity),
             staging,
             connections: 0,
+            dials_since: Instant::now(),
+            dial_failed: false,
         })
     }
 
@@ -76,6 +105,22 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
     /// not the configured layout.
     pub(crate) fn is_crashed(&self) -> bool {
         self.client.is_crashed()
+    }
+
+    pub(crate) fn state(&self) -> MemoryState {
+        let was_connected = self.connections > 0;
+        let for_long = self.dials_since.elapsed() > if was_connected { LOST_AFTER } else { START_TIME };
+        if self.is_connected() {
+            MemoryState::Connected
+        } else if self.is_crashed() {
+            // The first connection shows the layout, and a later one also whether the contents are
+            // those of before.
+            if was_connected { MemoryState::ContentsLost } else { MemoryState::OtherLayout }
+        } else if for_long || was_connected && self.dial_failed {
+            MemoryState::Lost
+        } else {
+            MemoryState::Connecting
+        }
     }
 
     pub(crate) fn connections(&self) -> u64 {
@@ -132,6 +177,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
     }
 
     fn reconnect(&mut self) {
+        if self.client.is_connected() {
+            (self.dials_since, self.dial_failed) = (Instant::now(), false);
+        }
         self.client.on_disconnect();
         // The assignment drops the old link, so that its queue pair no longer uses the staging
         // memory.
@@ -145,6 +193,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
     /// Dials again, with a delay, after a failed handshake. Possibly, the memory node has not
     /// started yet or has stopped.
     fn redial(&mut self) {
+        self.dial_failed = true;
         let backoff = State::Backoff(Instant::now() + RETRY_INTERVAL);
         if let State::Connecting(PendingConnect { link, .. }) = std::mem::replace(&mut self.state, backoff) {
             self.dial(link, RETRY_INTERVAL);
@@ -217,6 +266,7 @@ mod tests {
         let identity = Identity { process, domain: domain(), failover, token, incarnation: 1 };
         let mut client: MemoryClient<u64> =
             MemoryClient::new(identity.clone(), memory.address(), &regions, 64).expect("a free queue pair");
+        assert_eq!(client.state(), MemoryState::Connecting);
         let mut until_connected = |client: &mut MemoryClient<u64>| {
             let end = Instant::now() + Duration::from_secs(10);
             while !client.is_connected() && Instant::now() < end {
@@ -236,5 +286,6 @@ mod tests {
         assert!(!client.is_connected() && !client.is_crashed());
         drop(all);
         assert!(until_connected(&mut client));
+        assert_eq!(client.state(), MemoryState::Connected);
     }
 }

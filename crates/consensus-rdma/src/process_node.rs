@@ -12,7 +12,7 @@ use mitra_handshake::{Acceptor, Poller};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::memory_client::MemoryClient;
+use crate::memory_client::{MemoryClient, MemoryState};
 use crate::memory_node::StartError;
 use crate::peer::Peer;
 use crate::pending_connect::Identity;
@@ -165,6 +165,11 @@ where
             .zip(&self.memories)
             .filter(|(_, memory)| memory.is_crashed())
             .map(|(memory, _)| memory)
+    }
+
+    /// Returns what the process knows of each memory node, in the order of [`MemoryId`].
+    pub fn memory_states(&self) -> impl Iterator<Item = MemoryState> {
+        self.memories.iter().map(MemoryClient::state)
     }
 
     /// Returns the number of connected peers.

@@ -11,6 +11,9 @@ use crate::resp_client::RespConnection;
 /// is 1 ms.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The code of the error of a server that has lost a majority of the memory nodes.
+const CLUSTER_DOWN: &str = "CLUSTERDOWN";
+
 /// The reasons for which a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -20,6 +23,10 @@ pub enum ClientError {
         "no leader was reached in {0:?}; start the store's processes, or name their client addresses: {1}"
     )]
     NoLeader(Duration, String),
+    /// A server answered that a majority of the memory nodes is lost, and named them, until the
+    /// time limit was over. The outcome of a change is unknown.
+    #[error("the store does not answer in {0:?}: {1}; start these memory nodes again, if they have --data")]
+    MajorityLost(Duration, String),
     /// No server accepted a [`Watch`].
     #[error("no server was reached; start the store's processes, or name their client addresses: {0}")]
     NoServer(String),
@@ -66,8 +73,9 @@ impl Client {
     /// linearizable.
     ///
     /// # Errors
-    /// [`ClientError::NoLeader`] after the time limit, [`ClientError::Rejected`] if the server
-    /// rejects the request, or [`ClientError::Protocol`] if the reply is malformed.
+    /// [`ClientError::NoLeader`] or [`ClientError::MajorityLost`] after the time limit,
+    /// [`ClientError::Rejected`] if the server rejects the request, or [`ClientError::Protocol`] if
+    /// the reply is malformed.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, ClientError> {
         match self.request_until_answered(&[b"MITRA.GET", key])? {
             Reply::Array(found) => match <[Reply; 2]>::try_from(found) {
@@ -82,7 +90,8 @@ impl Client {
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// - [`ClientError::NoLeader`] after the time limit: the outcome is unknown.
+    /// - [`ClientError::NoLeader`] or [`ClientError::MajorityLost`] after the time limit: the
+    ///   outcome is unknown.
     /// - [`ClientError::StoreFull`], [`ClientError::SessionExpired`] or [`ClientError::Rejected`]
     ///   if the server replies with that error.
     /// - [`ClientError::Protocol`] if the reply is malformed.
@@ -163,6 +172,7 @@ impl Client {
     fn request_until_answered(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
         let deadline = Instant::now() + self.request_timeout;
         let mut last_failure = "no server was tried".to_owned();
+        let mut majority_lost = None;
         while Instant::now() < deadline {
             let connection = match self.connection.take() {
                 Some(connection) => Ok(connection),
@@ -178,10 +188,11 @@ impl Client {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Ok((connection, Reply::Error(text)))
-                    if ["TRYAGAIN", "UNKNOWN"].iter().any(|w| text.starts_with(w)) =>
+                    if ["TRYAGAIN", "UNKNOWN", CLUSTER_DOWN].iter().any(|w| text.starts_with(w)) =>
                 {
                     drop(connection);
                     self.current += 1;
+                    majority_lost = text.strip_prefix(CLUSTER_DOWN).map(|why| why.trim_start().to_owned());
                     last_failure = text;
                     std::thread::sleep(RETRY_INTERVAL);
                 }
@@ -196,7 +207,10 @@ impl Client {
                 }
             }
         }
-        Err(ClientError::NoLeader(self.request_timeout, last_failure))
+        Err(match majority_lost {
+            Some(why) => ClientError::MajorityLost(self.request_timeout, why),
+            None => ClientError::NoLeader(self.request_timeout, last_failure),
+        })
     }
 }
 

@@ -29,6 +29,20 @@ pub(crate) enum Command {
     ConfigGet(Vec<Vec<u8>>),
 }
 
+impl Command {
+    /// Returns whether the command reads or changes keys.
+    pub(crate) fn needs_store(&self) -> bool {
+        match self {
+            Command::Get(_) | Command::Exists(_) | Command::Change(..) | Command::InSession(_) => true,
+            Command::Local(_)
+            | Command::Connection(_)
+            | Command::Watch(_)
+            | Command::Info
+            | Command::ConfigGet(_) => false,
+        }
+    }
+}
+
 /// A command whose reply depends on the connection, or which changes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionCommand {

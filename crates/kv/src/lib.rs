@@ -9,6 +9,7 @@ mod server;
 mod store_config;
 
 pub use client::{Client, ClientError, Watch};
+pub use mitra_consensus_rdma::MemoryState;
 pub use resp_client::RespConnection;
 pub use server::{Server, ServerConfig};
 pub use store_config::{MAX_CAPACITY_MIB, StoreConfig};

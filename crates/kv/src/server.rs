@@ -5,6 +5,7 @@ mod client_connection;
 mod client_state;
 mod config_parameters;
 mod leader_choice;
+mod memories;
 mod multi_part;
 
 use std::collections::HashMap;
@@ -20,11 +21,12 @@ use mitra_consensus::kv_store::{Event, KvStore, Reply as KvReply, Request};
 use mitra_consensus::log::{Log, LogError};
 use mitra_consensus::replicated_store::{LogHost, Outcome, ReplicatedStore};
 use mitra_consensus::{Actions, Composite, Input, ProcessId};
-use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
+use mitra_consensus_rdma::{MemoryState, ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
 use self::client_connection::ClientConnection;
 use self::leader_choice::LeaderChoice;
+use self::memories::Memories;
 use self::multi_part::{MultiPart, MultiPartResult};
 use crate::StoreConfig;
 use crate::command::{Command, ReplyStyle};
@@ -103,6 +105,9 @@ pub struct Server {
     node: ProcessNode<Member>,
     store: ReplicatedStore<Waiter>,
     leader_choice: LeaderChoice,
+    memories: Memories,
+    /// Why no request can be answered, if a majority of the memory nodes is lost.
+    majority_lost: Option<String>,
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
@@ -156,6 +161,8 @@ impl Server {
             node,
             store: ReplicatedStore::new(KvStore::new(store.kv_limits())),
             leader_choice: LeaderChoice::new(config.heartbeat_interval, Instant::now()),
+            memories: Memories::new(config.memories.clone()),
+            majority_lost: None,
             poll,
             events: Events::with_capacity(256),
             listener,
@@ -179,6 +186,11 @@ impl Server {
     /// Returns the leader that this process knows of.
     pub fn leader(&self) -> Option<ProcessId> {
         self.leader_choice.leader()
+    }
+
+    /// Returns the address of each memory node, and what this process knows of it.
+    pub fn memories(&self) -> impl Iterator<Item = (SocketAddr, MemoryState)> {
+        self.memories.states()
     }
 
     /// Returns whether this process is the leader and can commit changes.
@@ -229,6 +241,7 @@ impl Server {
     /// Returns whether there was work.
     fn step(&mut self) -> bool {
         let mut busy = self.node.poll();
+        self.watch_memories();
         self.drive_store();
         let ids: Vec<usize> =
             self.connections.iter().filter(|(_, c)| c.has_work()).map(|(&id, _)| id).collect();
@@ -258,6 +271,18 @@ impl Server {
             self.last_activity = Instant::now();
         }
         busy
+    }
+
+    /// Once a majority of the memory nodes is lost, answers all requests that wait. Nobody knows
+    /// whether such a memory node comes back, and when.
+    fn watch_memories(&mut self) {
+        self.memories.update(self.node.memory_states());
+        let reason = self.memories.majority_lost();
+        if let (Some(reason), None) = (&reason, &self.majority_lost) {
+            let reply = Reply::Error(format!("UNKNOWN {reason}: the change may or may not be made"));
+            self.connections.values_mut().for_each(|connection| connection.reply_to_all(&reply));
+        }
+        self.majority_lost = reason;
     }
 
     /// Closes connections until the others buffer at most [`MAX_BUFFERED_BYTES`].
@@ -314,6 +339,10 @@ impl Server {
 
     fn execute(&mut self, connection: usize, request: u64, command: Command) {
         let waiter = |in_session| Waiter { connection, request, in_session };
+        if let (Some(reason), true) = (&self.majority_lost, command.needs_store()) {
+            let down = Reply::Error(format!("CLUSTERDOWN {reason}"));
+            return self.reply(connection, request, down);
+        }
         match command {
             // The connection executes these.
             Command::Local(_) | Command::Connection(_) => {}
@@ -423,7 +452,7 @@ impl Server {
             u8::from(self.is_leader()),
             self.store.applied(),
             self.node.connected_memories(),
-            self.node.crashed_memories().count(),
+            self.memories.lost().count(),
             self.node.connected_peers() + 1,
             self.connections.len(),
             self.commands,

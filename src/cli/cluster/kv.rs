@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Subcommand;
 use mitra_consensus::ProcessId;
-use mitra_kv::{Client, ClientError, Server, ServerConfig, StoreConfig};
+use mitra_kv::{Client, ClientError, MemoryState, Server, ServerConfig, StoreConfig};
 use serde_json::json;
 
 use super::{ClusterArgs, kv_json};
@@ -30,9 +30,10 @@ Example, three memories and three processes on this machine (each line in a term
 --json: one object on one line; watch prints one for each change. Each has `key`. get and watch: `value` (null if there is
 none; `value_hex` instead if it is not UTF-8), `index` (of the change in the log; null without a value of get); put:
 `stored`; cas: `swapped`; delete: `deleted`. serve: one object per event, `event` and what it concerns: `serving`
-(`address`), `leader` (`leader`: a process or null), `leads` (`leads`: whether this process does). After exit code 3, none.
-Exit codes: 0 success, 1 the key does not exist or has another value than expected, 2 bad arguments or input, 3 no leader
-responded in time, and the change may or may not have been made.")]
+(`address`), `leader` (`leader`: a process or null), `leads` (`leads`: whether this process does), `memory` (`address`,
+`state`: connected, lost, contents_lost or other_layout, `left`: how many are connected). After exit code 3, none.
+Exit codes: 0 success, 1 the key does not exist or has another value than expected, 2 bad arguments or input, 3 no answer in
+time: no process leads, or a majority of the memory nodes is lost (the message names them); a change may or may not be made.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: KvCommand,
@@ -43,6 +44,10 @@ enum KvCommand {
     /// Serve clients, together with the other processes of the store
     Serve(Serve),
     /// Print the value of a key
+    #[command(after_help = "\
+Example:
+  mitra kv get --servers 127.0.0.1:6401,127.0.0.1:6402 colour
+Exit codes: 0 success, 1 the key has no value, 2 bad arguments, 3 no answer in time.")]
     Get {
         #[command(flatten)]
         store: Store,
@@ -50,6 +55,10 @@ enum KvCommand {
         key: String,
     },
     /// Set the value of a key
+    #[command(after_help = "\
+Example:
+  mitra kv put colour blue
+Exit codes: 0 success, 2 bad arguments, 3 no answer in time, and the value may or may not be set.")]
     Put {
         #[command(flatten)]
         store: Store,
@@ -59,6 +68,10 @@ enum KvCommand {
         value: String,
     },
     /// Set the value of a key if it has the expected value
+    #[command(after_help = "\
+Example:
+  mitra kv cas colour blue green
+Exit codes: 0 success, 1 the key has another value, 2 bad arguments, 3 no answer in time, and the value may or may not be set.")]
     Cas {
         #[command(flatten)]
         store: Store,
@@ -70,6 +83,10 @@ enum KvCommand {
         value: String,
     },
     /// Delete a key
+    #[command(after_help = "\
+Example:
+  mitra kv delete colour
+Exit codes: 0 success, 1 the key had no value, 2 bad arguments, 3 no answer in time, and the key may or may not be deleted.")]
     Delete {
         #[command(flatten)]
         store: Store,
@@ -77,6 +94,10 @@ enum KvCommand {
         key: String,
     },
     /// Print the changes of a key until interrupted
+    #[command(after_help = "\
+Example:
+  mitra kv watch colour
+Exit codes: 2 bad arguments, or the connection closed; 3 no server was reached.")]
     Watch {
         #[command(flatten)]
         store: Store,
@@ -86,6 +107,11 @@ enum KvCommand {
 }
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  mitra kv serve --id 0 --processes 127.0.0.1:7101 --clients 127.0.0.1:6401 --memories 127.0.0.1:7001
+(one process and one memory node: mitra memory kv --processes 1 --memories 1 --listen 127.0.0.1:7001)
+Prints the leader when it changes, and memory nodes that are lost, refused or back. Runs until it is interrupted.")]
 struct Serve {
     /// Id of this process, from 0
     #[arg(long)]
@@ -102,7 +128,8 @@ struct Serve {
     /// Capacity for all keys and values in MiB; the memory nodes need the same value
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
-    /// Milliseconds between two heartbeats; a leader that misses thirteen is considered failed
+    /// Milliseconds between two heartbeats; a leader that misses thirteen is considered failed, on
+    /// a busy machine after up to a second more
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     heartbeat: u64,
     /// Print one JSON object per event on standard output, instead of lines on standard error
@@ -156,8 +183,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match done {
         Ok(succeeded) => Ok(ExitCode::from(u8::from(!succeeded))),
         Err(error) => match error.downcast_ref::<ClientError>() {
-            Some(no_leader @ (ClientError::NoLeader(..) | ClientError::NoServer(..))) => {
-                complain(no_leader);
+            Some(
+                no_answer @ (ClientError::NoLeader(..)
+                | ClientError::NoServer(..)
+                | ClientError::MajorityLost(..)),
+            ) => {
+                complain(no_answer);
                 Ok(ExitCode::from(3))
             }
             _ => Err(error),
@@ -256,8 +287,12 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
         json!({"event": "serving", "address": address}),
     )?;
     let (mut leader, mut leads) = (None, false);
+    let mut memories: Vec<MemoryState> = vec![MemoryState::Connecting; m];
     loop {
         server.run_once()?;
+        for (text, event) in memory_changes(&server, &mut memories) {
+            report(text, event)?;
+        }
         if server.leader() != leader {
             leader = server.leader();
             report(
@@ -273,4 +308,37 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
             )?;
         }
     }
+}
+
+/// Returns the line and the object of each memory node that was lost or refused, or is back, since
+/// the last call. `reported` has the states that were reported.
+fn memory_changes(server: &Server, reported: &mut [MemoryState]) -> Vec<(String, serde_json::Value)> {
+    let left = server.memories().filter(|(_, state)| *state == MemoryState::Connected).count();
+    let all = reported.len();
+    let mut changes = Vec::new();
+    for ((address, state), reported) in server.memories().zip(reported) {
+        let before = std::mem::replace(
+            reported,
+            match state {
+                // A broken connection may be replaced at once.
+                MemoryState::Connecting => *reported,
+                other => other,
+            },
+        );
+        if *reported == before || before == MemoryState::Connecting && state == MemoryState::Connected {
+            continue;
+        }
+        let (name, what) = match state {
+            MemoryState::Lost => ("lost", "is lost"),
+            MemoryState::ContentsLost => ("contents_lost", "is refused, because it has lost its contents"),
+            MemoryState::OtherLayout => {
+                ("other_layout", "is refused, because its --processes, --memories or --megabytes are others")
+            }
+            MemoryState::Connecting | MemoryState::Connected => ("connected", "is back"),
+        };
+        let few = if 2 * left > all { "" } else { ", too few to answer clients" };
+        let text = format!("memory node {address} {what}; {left} of {all} are left{few}");
+        changes.push((text, json!({"event": "memory", "address": address, "state": name, "left": left})));
+    }
+    changes
 }

@@ -103,7 +103,9 @@ fn run_client(id: usize, mut client: Client, run: &SharedRun) -> Histories {
         };
         let response = match answer {
             Ok(answer) => Some((run.clock.fetch_add(1, Ordering::SeqCst), answer)),
-            Err(ClientError::NoLeader(..) | ClientError::SessionExpired) => None,
+            Err(ClientError::NoLeader(..) | ClientError::MajorityLost(..) | ClientError::SessionExpired) => {
+                None
+            }
             Err(other) => panic!("client {id}: {other}"),
         };
         histories.entry(key).or_default().push(Operation { invocation: request, invoked_at, response });

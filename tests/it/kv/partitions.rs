@@ -103,9 +103,13 @@ fn check_replaced(cluster: &mut Cluster, leader: usize, write: JoinHandle<Option
     cluster.client().put(KEY.as_bytes(), b"by the next leader").expect("put");
     heal(cluster);
     let reply = write.join().expect("the client does not panic");
-    // The outcome is unknown, or the process no longer led when the request arrived.
+    // The outcome is unknown, or the process no longer led, or had no majority, when the request
+    // arrived.
     let Some(Reply::Error(text)) = &reply else { panic!("the write ended as {reply:?}") };
-    assert!(["UNKNOWN ", "MOVED ", "TRYAGAIN "].iter().any(|kind| text.starts_with(kind)), "{text}");
+    assert!(
+        ["UNKNOWN ", "MOVED ", "TRYAGAIN ", "CLUSTERDOWN "].iter().any(|kind| text.starts_with(kind)),
+        "{text}"
+    );
     let found = cluster.client().get(KEY.as_bytes()).expect("get").map(|(value, _)| value);
     assert_eq!(found.as_deref(), Some(&b"by the next leader"[..]));
 }

@@ -210,6 +210,13 @@ impl ClientConnection {
         }
     }
 
+    /// Replies to all requests that have no reply yet.
+    pub(crate) fn reply_to_all(&mut self, reply: &Reply) {
+        for number in (self.first_request_number..).take(self.replies.len()) {
+            self.reply_to(number, reply.clone());
+        }
+    }
+
     /// Replaces the key that the client watches. `number` is the number of the request.
     pub(crate) fn watch(&mut self, number: u64, key: Vec<u8>) {
         self.watched = Some((number, key));
