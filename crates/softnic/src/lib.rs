@@ -2,6 +2,7 @@
 
 mod capture;
 mod clock;
+mod close_on_fork;
 mod completion_channel;
 mod completion_queues;
 mod config;
@@ -31,6 +32,7 @@ mod thread_cpu_clock;
 mod thread_wakeup;
 mod udp_socket;
 
+pub use close_on_fork::{CloseOnFork, descriptors_to_close_on_fork};
 pub use completion_channel::SoftCompletionChannel;
 pub use config::{Config, Links, Offload};
 pub use error::OpenError;

@@ -14,6 +14,7 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, Protocol, Type};
 
+use crate::close_on_fork::CloseOnFork;
 use crate::error::{OpenError, WithOperation};
 use crate::gro_policy::GroPolicy;
 use crate::interfaces::{check_usable, interface_index, not_local};
@@ -92,6 +93,9 @@ mod options {
 
 /// An unconnected, non-blocking UDP socket on the RoCE port.
 pub(crate) struct RoceSocket {
+    /// Before the socket, so that the registration ends first. `None` for a descriptor
+    /// of a great number: a child of `fork` then keeps the port open.
+    _close_on_fork: Option<CloseOnFork>,
     inner: socket2::Socket,
     address: SocketAddr,
     /// The granted `SO_RCVBUF`, in bytes.
@@ -164,7 +168,15 @@ impl RoceSocket {
 
     fn new(inner: socket2::Socket, address: SocketAddr, receive_buffer_size: usize) -> RoceSocket {
         let (traffic_class, receives_traffic_class) = (AtomicU8::new(0), AtomicBool::new(false));
-        RoceSocket { inner, address, receive_buffer_size, traffic_class, receives_traffic_class }
+        let _close_on_fork = CloseOnFork::new(inner.as_raw_fd());
+        RoceSocket {
+            _close_on_fork,
+            inner,
+            address,
+            receive_buffer_size,
+            traffic_class,
+            receives_traffic_class,
+        }
     }
 
     /// Creates a receive-only socket that joins a multicast group on the interface of a local

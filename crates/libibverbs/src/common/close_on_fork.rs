@@ -1,72 +1,101 @@
-//! Descriptors that a child process closes on `fork`, as with `O_CLOFORK`, which Linux lacks.
-//!
-//! If a child kept its parent's sockets open, the peers of the parent would not detect the parent's
-//! death. A handler therefore closes the descriptors in the child before `fork` returns there. The
-//! table of descriptors has no lock, because another thread of the parent may hold the lock at the
-//! `fork`.
+//! The handler by which a child process gives up descriptors of its parent on `fork`: sockets of
+//! this library and of its NICs.
 
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
+pub(crate) use mitra_softnic::CloseOnFork;
+use mitra_softnic::descriptors_to_close_on_fork;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
 use super::fork_generation;
+use super::high_descriptor::moved_up;
 
-/// Descriptors with this number or a greater one cannot be registered.
-const MAX_DESCRIPTORS: usize = 1 << 16;
+/// The null device, once the handler is installed.
+static NULL: AtomicI32 = AtomicI32::new(-1);
 
-/// One bit for each descriptor, set while the descriptor is registered.
-static REGISTERED: [AtomicU64; MAX_DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
-
-/// The registration of one descriptor. The owner drops the registration before the descriptor is
-/// closed, because another descriptor may then get the same number.
-#[derive(Debug)]
-pub(crate) struct CloseOnFork(usize);
-
-impl CloseOnFork {
-    /// # Errors
-    /// `EMFILE` if the descriptor is beyond the table.
-    pub(crate) fn new(fd: RawFd) -> Result<Self, Errno> {
-        let index = usize::try_from(fd).ok().filter(|fd| *fd < MAX_DESCRIPTORS).ok_or(Errno::EMFILE)?;
-        register_fork_handler();
-        REGISTERED[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
-        Ok(Self(index))
-    }
+/// Registers a descriptor, and installs the handler in the first call.
+///
+/// # Errors
+/// `EMFILE` if the descriptor is beyond the table, or the errors of [`install_handler`].
+pub(crate) fn close_on_fork(fd: RawFd) -> Result<CloseOnFork, Errno> {
+    install_handler()?;
+    CloseOnFork::new(fd).ok_or(Errno::EMFILE)
 }
 
-impl Drop for CloseOnFork {
-    fn drop(&mut self) {
-        REGISTERED[self.0 / 64].fetch_and(!(1 << (self.0 % 64)), Ordering::Relaxed);
+/// Installs the handler in the first call.
+///
+/// # Errors
+/// The error of opening the null device.
+pub(crate) fn install_handler() -> Result<(), Errno> {
+    if NULL.load(Ordering::Acquire) >= 0 {
+        return Ok(());
     }
+    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    let null = moved_up(null).into_raw_fd();
+    if NULL.compare_exchange(-1, null, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // Another thread was faster. A thread that waited for another one would wait forever in the
+        // child of a fork.
+        return nix::unistd::close(null);
+    }
+    // A failure, which only a lack of memory causes, is ignored: children then share the parent's
+    // sockets and identifiers, and a peer detects the parent's death only when the children have
+    // ended, too.
+    // SAFETY: the handler has the required signature and is async-signal-safe.
+    let _ = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    Ok(())
 }
 
-/// Registers [`after_fork_in_child`] in the first call.
-fn register_fork_handler() {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Two threads may register the handler twice, which has no effect. A thread that waited for
-    // another thread would wait forever in the child of a fork.
-    if !REGISTERED.load(Ordering::Acquire) {
-        // A failure, which only a lack of memory causes, is ignored: children then share the
-        // parent's sockets and identifiers, and a peer detects the parent's death only when the
-        // children have ended, too.
-        // SAFETY: the handler has the required signature and is async-signal-safe.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
-        REGISTERED.store(true, Ordering::Release);
-    }
-}
-
-/// Gives the child state of its own ([`PerProcess`](super::per_process::PerProcess)), and closes
-/// all registered descriptors. Async-signal-safe: atomics and `close` only.
+/// Gives the child state of its own ([`PerProcess`](super::per_process::PerProcess)), and replaces
+/// all registered descriptors by the null device. The numbers stay in use, because objects that the
+/// child inherits own them. Async-signal-safe: atomics and `dup3` only.
 extern "C" fn after_fork_in_child() {
     fork_generation::after_fork_in_child();
-    for (index, word) in REGISTERED.iter().enumerate() {
-        let mut bits = word.swap(0, Ordering::Relaxed);
-        while bits != 0 {
-            let fd = index * 64 + bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            // SAFETY: the descriptor is the child's copy, and the child does not use the objects
-            // that own the descriptor in the parent.
-            unsafe { libc::close(fd as RawFd) };
-        }
+    let null = NULL.load(Ordering::Relaxed);
+    for fd in descriptors_to_close_on_fork() {
+        // SAFETY: `dup3` accesses no memory of the process. The descriptor is the child's copy of a
+        // socket that the child does not use.
+        unsafe { libc::dup3(null, fd, libc::O_CLOEXEC) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use nix::sys::wait::waitpid;
+    use nix::unistd::{ForkResult, fork};
+
+    use super::*;
+
+    /// The other end of a registered socket sees its end although a child lives, and that of another
+    /// socket does not.
+    #[test]
+    fn child_keeps_no_registered_socket() {
+        let pair = || UnixStream::pair().expect("a pair can be created");
+        let ((own, mut peer), (kept, kept_peer), (gate, mut child_gate)) = (pair(), pair(), pair());
+        let registration = close_on_fork(own.as_raw_fd()).expect("the number is small");
+        drop(close_on_fork(kept.as_raw_fd()).expect("the number is small"));
+        // SAFETY: the child makes only system calls that are async-signal-safe.
+        let child = match unsafe { fork() }.expect("fork succeeds") {
+            ForkResult::Parent { child } => child,
+            ForkResult::Child => {
+                // Until the parent closes the gate.
+                drop(gate);
+                let _ = child_gate.read(&mut [0]);
+                // SAFETY: `_exit` has no preconditions.
+                unsafe { libc::_exit(0) }
+            }
+        };
+        drop((registration, own, kept, child_gate));
+        assert_eq!(peer.read(&mut [0]).expect("the socket is readable"), 0, "the child has no copy");
+        kept_peer.set_nonblocking(true).expect("the flag can be set");
+        assert!((&kept_peer).read(&mut [0]).is_err(), "the child keeps what is not registered");
+        drop(gate);
+        waitpid(child, None).expect("the child ends");
     }
 }

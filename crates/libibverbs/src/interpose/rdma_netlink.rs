@@ -18,7 +18,7 @@ use mitra_os_util::{random, thread};
 use nix::errno::Errno;
 
 use crate::common::cancellation;
-use crate::common::close_on_fork::CloseOnFork;
+use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 use crate::common::errno::{minus_one, set_errno};
 use crate::common::high_descriptor::moved_up;
 
@@ -87,7 +87,7 @@ fn open(kind: c_int) -> io::Result<OwnedFd> {
     let own = moved_up(own);
     // The child of a fork has no thread that answers. The child gets no copy of the thread's
     // socket, so the program's socket ends when the parent ends.
-    let own = Answering { _close_on_fork: CloseOnFork::new(own.as_raw_fd())?, socket: own.into() };
+    let own = Answering { _close_on_fork: close_on_fork(own.as_raw_fd())?, socket: own.into() };
     thread::spawn("mitra-netlink", move || answer(own))?;
     Ok(programs)
 }

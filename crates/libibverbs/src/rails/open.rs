@@ -17,7 +17,7 @@ use super::{async_event_thread, progress_thread};
 use crate::common::lock::lock;
 use crate::common::logging;
 use crate::common::per_process::PerProcess;
-use crate::common::{cancellation, fork_generation};
+use crate::common::{cancellation, close_on_fork, fork_generation};
 
 /// The open device, with the id of the process that opened it. The id identifies a child process
 /// that was created without the fork handlers (`_Fork(3)`).
@@ -185,6 +185,8 @@ fn install_fork_handler() {
         // counters, which is allowed after a fork. If the C library cannot register the handler, a
         // child that uses an inherited object may hang.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        // Without the null device, a child keeps its parent's sockets.
+        let _ = close_on_fork::install_handler();
         FORK_HANDLER_INSTALLED.store(true, Ordering::Release);
     }
 }

@@ -18,7 +18,7 @@ use super::return_code::check_pointer;
 use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::calls::context::Context;
 use crate::calls::xrcd::open_xrcd;
-use crate::common::close_on_fork::CloseOnFork;
+use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
 
@@ -66,7 +66,7 @@ impl Manager {
         let waker = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
-        let close_on_fork = [CloseOnFork::new(waker.as_raw_fd())?, CloseOnFork::new(epoll.0.as_raw_fd())?];
+        let close_on_fork = [close_on_fork(waker.as_raw_fd())?, close_on_fork(epoll.0.as_raw_fd())?];
         let state = Mutex::new(ManagerState::new(epoll.clone()));
         Ok(Self {
             state,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::common::close_on_fork::CloseOnFork;
+use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortSpace {
@@ -43,7 +43,7 @@ impl Deref for Port {
 impl Port {
     pub fn new(socket: Socket) -> Result<Self, Errno> {
         socket.set_nonblocking(true).map_err(errno_of)?;
-        Ok(Self { _close_on_fork: CloseOnFork::new(std::os::fd::AsRawFd::as_raw_fd(&socket))?, socket })
+        Ok(Self { _close_on_fork: close_on_fork(std::os::fd::AsRawFd::as_raw_fd(&socket))?, socket })
     }
 
     /// Creates a socket bound to `address`. For port 0 the kernel chooses a free port.

@@ -12,7 +12,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use mitra_verbs::Gid;
@@ -23,6 +23,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
+
+use crate::close_on_fork::CloseOnFork;
 
 /// The first bytes of a hello. The last is the version of the ring's format.
 const MAGIC: [u8; 4] = *b"MSR\x02";
@@ -82,6 +84,8 @@ pub(crate) enum Accepted {
 
 /// One end of a connection.
 pub(crate) struct Connection {
+    /// A child of `fork` would hide from the other end that this process has ended.
+    _close_on_fork: Option<CloseOnFork>,
     socket: Arc<OwnedFd>,
     pub(crate) peer: Process,
 }
@@ -126,7 +130,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Accepted> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listener, flags) {
         Ok(socket) => Ok(match process_of_same_user(&socket) {
-            Ok(peer) => Accepted::Connection(Connection { socket: Arc::new(socket), peer }),
+            Ok(peer) => Accepted::Connection(Connection::new(socket, peer)),
             Err(_) => Accepted::OfOtherUser(socket),
         }),
         // The listener stays readable if further connections wait.
@@ -168,7 +172,12 @@ impl Connection {
         let socket = socket()?;
         rustix::net::connect(&socket, &name(address)?)?;
         let peer = process_of_same_user(&socket)?;
-        Ok(Connection { socket: Arc::new(socket), peer })
+        Ok(Connection::new(socket, peer))
+    }
+
+    fn new(socket: OwnedFd, peer: Process) -> Connection {
+        let _close_on_fork = CloseOnFork::new(socket.as_raw_fd());
+        Connection { _close_on_fork, socket: Arc::new(socket), peer }
     }
 
     /// Returns the descriptor, which is readable when the other end has sent a hello or a wake-up,
