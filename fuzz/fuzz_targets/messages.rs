@@ -2,7 +2,7 @@
 
 #[path = "../properties/messages.rs"]
 mod body;
-#[path = "../../crates/libibverbs/src/rdmacm/protocol/message.rs"]
+#[path = "../connection_manager.rs"]
 mod connection_manager;
 #[path = "../rails.rs"]
 mod rails;
@@ -11,6 +11,6 @@ mod round_trip;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| match data {
     [8, bytes @ ..] => rails::rendezvous::run(bytes),
-    [9, bytes @ ..] => round_trip::round_trip::<connection_manager::Message>(bytes),
+    [9, bytes @ ..] => connection_manager::run(bytes),
     data => body::run(data),
 });

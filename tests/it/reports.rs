@@ -68,12 +68,13 @@ fn docs_consensus() {
     run_script(&format!(
         r#"
         cat >pasted.sh <<'END'
-sleep() {{ until [ "$(grep -c 'p[0-2]' out.log)" -ge 3 ]; do command sleep 0.05; done; }}
+sleep() {{ until [ "$(grep -c '^process [0-2]: process' out.log)" -ge 3 ]; do command sleep 0.05; done; }}
 redis-cli() {{ until command redis-cli "$@" | grep -x blue; do command sleep 0.05; done; }}
 {pasted}
 END
         bash pasted.sh >out.log 2>err.log
-        [ "$(grep -cx blue out.log)" = 2 ] || wrong "propose and redis-cli do not print blue"
+        grep -qx "process 1: decided blue" out.log || wrong "propose does not decide blue"
+        grep -qx blue out.log || wrong "redis-cli does not print blue"
         "#
     ));
 }

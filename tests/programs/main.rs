@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         return libtest_mimic::run(&args, downloaded.into_iter().map(trial).collect()).exit_code();
     }
     trials.extend(installed.into_iter().map(trial));
-    let tests: [(&str, Test); 17] = [
+    let tests: [(&str, Test); 18] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
         ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
         ("loaded_by_path", loaded_at_run_time::by_path),
@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         ("asan", sanitizers::asan),
         ("pod_shm", reported_pairs::pod_shm),
         ("fi_pingpong_udp_flush", reported_pairs::fi_pingpong_udp_flush),
+        ("cmtime_1500", reported_pairs::cmtime_1500),
         ("rdma_core_suite_on_one_rail", rdma_core_suite::on_one_rail),
         ("rdma_core_suite_on_two_rails", rdma_core_suite::on_two_rails),
     ];

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use mitra_test_process::{OwnPort, TestProcess, command, command_in_shared_network, output};
+use mitra_test_process::{OwnPort, TestProcess, command, command_in_shared_network, output, variants};
+use nix::sys::signal::Signal;
 
 use super::row_runner::is_listening;
 
@@ -54,6 +55,43 @@ pub(crate) fn pod_shm() -> Result<(), String> {
         let mut client = command_in_shared_network();
         under_mitra(&mut client, dir.path(), options, &program).arg("127.0.0.1");
         run_pair(server, &mut client, own_port.number()).map_err(|error| format!("{options}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// 1,500 connections at once in processes that may have 1,024 descriptors. A connection took two.
+pub(crate) fn cmtime_1500() -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    for options in variants("cmtime_1500", &["--rails 1", "--rails 2"]) {
+        let own_port = OwnPort::new();
+        // The TCP port that stands for the port of rdma_cm.
+        let port = (own_port.number() ^ 1 << 13).to_string();
+        let start = |arguments: &[&str]| {
+            let mut limited = command("sh");
+            limited.args(["-c", "ulimit -n 1024 && exec \"$@\"", "sh"]);
+            let program = [&["cmtime", "-c", "1500", "-p", &port], arguments].concat();
+            under_mitra(&mut limited, dir.path(), options, &program);
+            limited
+        };
+        let mut server = TestProcess::start(start(&[]).stdout(Stdio::null()).stderr(Stdio::null()));
+        while !is_listening(own_port.number()) {
+            if let Some(status) = server.try_wait() {
+                return Err(format!("{options}: the server ended with {status}"));
+            }
+            sleep(Duration::from_millis(10));
+        }
+        let client = output(&mut start(&["-s", "127.0.0.1"]));
+        // The server serves its next client.
+        server.signal(Signal::SIGTERM);
+        server.wait();
+        let [printed, errors] = [&client.stdout, &client.stderr].map(|text| String::from_utf8_lossy(text));
+        let steps = ["connect", "disconnect", "destroy"];
+        let has_all = steps.iter().all(|step| printed.lines().any(|line| line.starts_with(step)));
+        let has_failed =
+            [&printed, &errors].iter().any(|text| text.contains("error") || text.contains("fail"));
+        if !client.status.success() || !has_all || has_failed {
+            return Err(format!("{options}: {}\n{printed}\n{errors}", client.status));
+        }
     }
     Ok(())
 }

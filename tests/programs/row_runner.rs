@@ -314,9 +314,9 @@ fn is_variable(word: &str) -> bool {
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
-/// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for
-/// it (crates/libibverbs/src/rdmacm).
-const RDMA_BIT: u16 = 1 << 13;
+/// The bits in which a port of RDMA_PS_TCP or RDMA_PS_UDP differs from the TCP port that Mitra's
+/// librdmacm uses for it (crates/libibverbs/src/rdmacm).
+const RDMA_BITS: [u16; 2] = [1 << 13, 1 << 14];
 
 /// Returns whether a process listens at this TCP, UDP or RDMA port. Reading /proc does not disturb
 /// the listener.
@@ -331,7 +331,8 @@ pub(crate) fn is_listening(port: u16) -> bool {
             let columns: Vec<&str> = line.split_whitespace().collect();
             let [_, local, _, st, ..] = columns[..] else { return false };
             let local = local.rsplit(':').next().and_then(|hex| u16::from_str_radix(hex, 16).ok());
-            st == state && local.is_some_and(|local| local & !RDMA_BIT == port & !RDMA_BIT)
+            let is_port = |local: u16| local == port || RDMA_BITS.contains(&(local ^ port));
+            st == state && local.is_some_and(is_port)
         })
     })
 }

@@ -34,12 +34,12 @@ impl Drop for CloseOnFork {
     }
 }
 
-/// Returns the registered descriptors. A program that forks replaces them in the child, by a
-/// handler of `pthread_atfork(3)`: objects that the child inherits own the numbers, so it must not
-/// close them. Async-signal-safe.
-pub fn descriptors_to_close_on_fork() -> impl Iterator<Item = RawFd> {
+/// Removes and returns the registered descriptors. A program that forks replaces them in the child,
+/// by a handler of `pthread_atfork(3)`: objects that the child inherits own the numbers, so it must
+/// not close them. Async-signal-safe.
+pub fn take_descriptors_to_close_on_fork() -> impl Iterator<Item = RawFd> {
     REGISTERED.iter().enumerate().flat_map(|(index, word)| {
-        let bits = word.load(Ordering::Relaxed);
+        let bits = word.swap(0, Ordering::Relaxed);
         (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| (index * 64 + bit) as RawFd)
     })
 }
@@ -49,13 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_listed_while_they_are_registered() {
+    fn descriptors_are_listed_once_while_they_are_registered() {
         let numbers = [MAX_DESCRIPTORS as RawFd - 1, 60_000, 60_063];
-        let listed = || descriptors_to_close_on_fork().filter(|fd| numbers.contains(fd)).count();
-        let registered = numbers.map(|fd| CloseOnFork::new(fd).expect("the number is in the table"));
-        assert_eq!(listed(), 3);
+        let taken = || take_descriptors_to_close_on_fork().filter(|fd| numbers.contains(fd)).count();
+        let register = || numbers.map(|fd| CloseOnFork::new(fd).expect("the number is in the table"));
+        let registered = register();
+        assert_eq!((taken(), taken()), (3, 0));
         drop(registered);
-        assert_eq!(listed(), 0);
+        drop(register());
+        assert_eq!(taken(), 0);
         assert!(CloseOnFork::new(MAX_DESCRIPTORS as RawFd).is_none() && CloseOnFork::new(-1).is_none());
     }
 }

@@ -32,7 +32,7 @@ mod thread_cpu_clock;
 mod thread_wakeup;
 mod udp_socket;
 
-pub use close_on_fork::{CloseOnFork, descriptors_to_close_on_fork};
+pub use close_on_fork::{CloseOnFork, take_descriptors_to_close_on_fork};
 pub use completion_channel::SoftCompletionChannel;
 pub use config::{Config, Links, Offload};
 pub use error::OpenError;

@@ -36,8 +36,8 @@ pub(crate) struct ClusterArgs {
     /// commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
-    /// Shared-secret file of mode 600: any bytes, the same at every process and memory node; required
-    /// for addresses other than loopback
+    /// Shared-secret file of mode 600: any bytes, the same at every process and memory node;
+    /// required for addresses other than loopback
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// Fault script, with times relative to the start; can be given several times. `mitra fault`

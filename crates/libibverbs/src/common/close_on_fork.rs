@@ -5,7 +5,7 @@ use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 pub(crate) use mitra_softnic::CloseOnFork;
-use mitra_softnic::descriptors_to_close_on_fork;
+use mitra_softnic::take_descriptors_to_close_on_fork;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -50,15 +50,27 @@ pub(crate) fn install_handler() -> Result<(), Errno> {
 
 /// Gives the child state of its own ([`PerProcess`](super::per_process::PerProcess)), and replaces
 /// all registered descriptors by the null device. The numbers stay in use, because objects that the
-/// child inherits own them. Async-signal-safe: atomics and `dup3` only.
+/// child inherits own them. Async-signal-safe: atomics, `fstat` and `dup3` only.
 extern "C" fn after_fork_in_child() {
     fork_generation::after_fork_in_child();
     let null = NULL.load(Ordering::Relaxed);
-    for fd in descriptors_to_close_on_fork() {
+    let is_null = is_null_device(null);
+    for fd in take_descriptors_to_close_on_fork().filter(|_| is_null) {
         // SAFETY: `dup3` accesses no memory of the process. The descriptor is the child's copy of a
         // socket that the child does not use.
         unsafe { libc::dup3(null, fd, libc::O_CLOEXEC) };
     }
+}
+
+/// Whether the descriptor still is the null device. A program may have closed it, as daemons close
+/// all descriptors, and then its number may be that of another file.
+fn is_null_device(fd: RawFd) -> bool {
+    // SAFETY: `stat` consists of integers, for which zeros are valid, and `fstat` writes one.
+    let (result, stat) = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &raw mut stat), stat)
+    };
+    result == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3)
 }
 
 #[cfg(test)]
@@ -72,8 +84,8 @@ mod tests {
 
     use super::*;
 
-    /// The other end of a registered socket sees its end although a child lives, and that of another
-    /// socket does not.
+    /// The other end of a registered socket sees its end although a child lives, and that of
+    /// another socket does not.
     #[test]
     fn child_keeps_no_registered_socket() {
         let pair = || UnixStream::pair().expect("a pair can be created");

@@ -24,7 +24,12 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
     // Without queue pair 1, a peer with several rails waits for an answer until its timeout.
     let one_rail = OneRail::new(rails.nic())
         .inspect_err(|error| tracing::debug!("queue pair 1 cannot be opened: {error}"))
-        .ok();
+        .ok()
+        .map(Arc::new);
+    if let Some(one_rail) = &one_rail {
+        // The cell is empty, because this function is called once for a device.
+        let _ = rails.one_rail.set(Arc::clone(one_rail));
+    }
     thread::spawn("mitra-events", move || {
         let nic = rails.nic();
         let mut is_alive = true;

@@ -12,6 +12,8 @@
 //! [`virtual_qps`] → [`multi_rail_qp`] and [`datagrams`] → everything else.
 
 mod async_event_thread;
+pub(crate) mod cm_datagrams;
+pub(crate) mod cm_receiver;
 pub(crate) mod datagrams;
 pub(crate) mod device_memory;
 mod drive_queue;

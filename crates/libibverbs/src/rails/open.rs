@@ -207,6 +207,9 @@ extern "C" fn at_exit() {
         && let Some((owner, rails)) = &*open
         && *owner == std::process::id()
     {
+        if let Some(receiver) = rails.cm_receiver.get() {
+            receiver.on_exit();
+        }
         if let Some(multi_rail) = &rails.multi_rail {
             multi_rail.shut_down_at_exit();
         }

@@ -7,11 +7,12 @@ use mitra_metrics::MetricsServer;
 use mitra_softnic::{SoftNic, interface_index};
 use mitra_verbs::{AsyncEvent, Error, Gid, Limits, Mtu, PortState, Provider, Result};
 
+use super::cm_receiver::SharedReceiver;
 use super::device_memory::DeviceMemory;
 use super::object_number;
 use super::object_table::ObjectTable;
 use super::on_demand_regions::OnDemandRegions;
-use super::rendezvous::limits_of_program;
+use super::rendezvous::{OneRail, limits_of_program};
 use super::virtual_qps::MultiRail;
 use super::xrc_domains::XrcDomains;
 use crate::common::limit::check_limit;
@@ -31,6 +32,9 @@ pub(crate) struct RailSet {
     interface_index: u32,
     /// The virtual queue pairs. Present if there are at least two NICs.
     pub(crate) multi_rail: Option<Arc<MultiRail>>,
+    /// Queue pair 1 of a device with one rail.
+    pub(super) one_rail: OnceLock<Arc<OneRail>>,
+    pub(super) cm_receiver: SharedReceiver,
     objects: Mutex<ObjectTable>,
     /// Tells the connection manager that the last NIC has died.
     on_death: OnceLock<fn()>,
@@ -57,6 +61,8 @@ impl RailSet {
             max_mtu,
             interface_index,
             multi_rail,
+            one_rail: OnceLock::new(),
+            cm_receiver: SharedReceiver::new(),
             objects: Mutex::default(),
             on_death: OnceLock::new(),
             on_demand: Mutex::default(),
@@ -176,7 +182,7 @@ impl RailSet {
     }
 
     /// Returns the present GID of rail 0, even if its NIC is dead.
-    pub(super) fn gid_of_rail_0(&self) -> Gid {
+    pub(crate) fn gid_of_rail_0(&self) -> Gid {
         self.nic().address().into()
     }
 

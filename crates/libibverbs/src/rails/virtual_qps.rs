@@ -16,7 +16,7 @@ use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
 use super::multi_rail_domain::MultiRailDomain;
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
-use super::rendezvous::{ConnectionData, QUERY_TIMEOUT, Rendezvous, Subject};
+use super::rendezvous::{ConnectionData, QUERY_TIMEOUT, Rendezvous, Subject, explain_refusal};
 use crate::common::lock::lock;
 
 /// The maximum time for which an exiting process waits until the progress thread has told all peers
@@ -203,7 +203,7 @@ impl MultiRail {
                     let info = qp.as_ref().map(|qp| qp.local_info());
                     if let (Some(qp), Some(info)) = (&qp, &info) {
                         qp.note_peer_terms(query.from, &query.device, terms);
-                        qp.terms().explain_refusal_to(&terms);
+                        explain_refusal(&qp.terms(), &terms);
                         if qp.has_ended() {
                             rendezvous.answer_ended(&query, info);
                             continue;

@@ -33,7 +33,8 @@ pub enum CmEvent {
     },
     Connection(ConnectionEvent),
     /// The lookup of a datagram service was answered.
-    ServiceReplied(SidrReply),
+    /// Contains the GID of the service's device.
+    ServiceReplied(SidrReply, [u8; 16]),
     /// The identifier joined a multicast group. The value is the
     /// [number](super::membership::Membership::number) of the membership.
     Joined(u64),

@@ -6,9 +6,9 @@ use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
 use super::cm_event::{CmEventQueue, IdHandle};
-use super::identifier::{Addresses, Identifier};
+use super::identifier::{Addresses, Identifier, ServiceRequest};
 use super::manager::Manager;
-use super::protocol::message::{ConnectionParams, SidrRequest};
+use super::protocol::message::ConnectionParams;
 use super::qp_attributes::path_record;
 use super::rdma_port::errno_of;
 use super::sockaddr::to_sockaddr_storage;
@@ -70,7 +70,7 @@ pub unsafe fn free_id(id: *mut rdma_cm_id) {
 
 pub enum RequestParams {
     Connection(ConnectionParams),
-    Service(SidrRequest),
+    Service(ServiceRequest),
 }
 
 /// Allocates the memory of a request's identifier. The request to a synchronous listener gets a

@@ -1,19 +1,20 @@
 //! The manager's state of one identifier (`rdma_cm_id`).
 
 use std::ffi::c_void;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nix::errno::Errno;
+use mitra_verbs::Gid;
 
 use super::caller_ptr::CallerPtr;
 use super::cm_event::IdHandle;
 use super::membership::Membership;
-use super::protocol::connection::Connection;
-use super::protocol::message::{ConnectionParams, SidrRequest};
-use super::protocol::service_lookup::{RequestKey, ServiceLookup, ServiceRequests};
+use super::network::PeerPath;
+use super::protocol::message::{ConnectionParams, Service, SidrRequest};
+use super::protocol::service_lookup::{RequestKey, ServiceLookup};
 use super::rdma_port::{Port, PortSpace};
+use super::refusals::Refusals;
 use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 
@@ -22,44 +23,73 @@ pub type Addresses = (Option<SocketAddr>, Option<SocketAddr>);
 
 #[derive(Debug, Default)]
 pub enum NetworkState {
+    /// Nothing was requested, and the identifier does not listen.
     #[default]
-    Unbound,
-    Bound(Port),
+    Idle,
+    /// The next hop to the destination is asked for its address.
+    Resolving(Resolution),
     Listening(Listener),
-    /// A connection until its `RDMA_CM_EVENT_TIMEWAIT_EXIT`.
-    Connected(ConnectionStream),
-    LookingUp(Port, ServiceLookup),
+    /// The communication id of a connection, until its `RDMA_CM_EVENT_TIMEWAIT_EXIT`.
+    Connected(u32),
+    LookingUp(Box<Lookup>),
     /// A request that a listener received and the program has not answered.
-    ServiceRequested(RequestKey),
+    ServiceRequested(ServiceOrigin),
     /// After the end of the connection or lookup, or the answer to the request.
     Closed,
 }
 
 #[derive(Debug)]
 pub struct Listener {
-    pub port: Port,
     /// The number of requests that may wait in the channel for the program.
     pub backlog: usize,
-    /// The requests for the datagram service at the port.
-    pub requests: ServiceRequests,
     /// When the listener accepts streams again.
     pub paused_until: Option<Instant>,
 }
 
-/// A TCP stream and the connection whose messages it carries.
+/// The resolution of an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolution {
+    /// When the neighbour table is read again.
+    pub due: Instant,
+    /// When the resolution fails.
+    pub deadline: Instant,
+}
+
+/// A lookup of a datagram service.
 #[derive(Debug)]
-pub struct ConnectionStream {
-    /// The stream's socket, until the connection needs none.
-    pub port: Option<Port>,
-    /// Whether the TCP connection is established.
-    pub is_open: bool,
-    pub connection: Connection,
+pub struct Lookup {
+    pub lookup: ServiceLookup,
+    /// What is sent once the destination is known.
+    pub request: SidrRequest,
+    /// `None` until the destination is known.
+    pub path: Option<PeerPath>,
+    /// The requests that the host of the service has refused.
+    pub refusals: Refusals,
+}
+
+/// Where a request for a datagram service came from.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceOrigin {
+    pub key: RequestKey,
+    pub rail: usize,
+    pub from: Gid,
+    pub transaction: u64,
+}
+
+/// The request for a datagram service, as the program sees it.
+#[derive(Clone, Debug)]
+pub struct ServiceRequest {
+    /// The GID of the requester's device.
+    pub gid: [u8; 16],
+    pub private_data: Vec<u8>,
 }
 
 /// The parameters of this side's queue pair, from which the attributes for `ibv_modify_qp` are
 /// taken.
 #[derive(Clone, Debug, Default)]
 pub struct NegotiatedParams {
+    /// The first PSN that the queue pair receives. The peer's parameters have the first one that it
+    /// sends.
     pub starting_psn: u32,
     /// The parameters in the peer's REQ or REP.
     pub peer: Option<ConnectionParams>,
@@ -116,13 +146,15 @@ pub struct Identifier {
     pub program_space: rdma_port_space,
     pub qp_type: ibv_qp_type,
     pub network: NetworkState,
+    /// The port of a bound identifier. A request has none.
+    pub port: Option<Port>,
     /// The listener that received the request of this identifier.
     pub listener: Option<IdHandle>,
     pub addresses: Addresses,
     /// Whether `rdma_resolve_route` succeeded.
     pub is_route_resolved: bool,
     /// The request for a datagram service that this identifier represents.
-    pub service_request: Option<SidrRequest>,
+    pub service_request: Option<ServiceRequest>,
     pub params: NegotiatedParams,
     pub options: Options,
     /// The queue pair that `rdma_get_request` creates for each connection of this listener.
@@ -155,76 +187,26 @@ impl Identifier {
         }
     }
 
-    /// Whether the identifier is a stream of `listener` on which no REQ has arrived.
-    pub fn is_pending_stream_of(&self, listener: IdHandle) -> bool {
-        self.listener == Some(listener)
-            && self.params.peer.is_none()
-            && matches!(self.network, NetworkState::Connected(_))
-    }
-
-    /// Whether the identifier is a request for a connection that the program has not answered.
-    pub fn awaits_answer(&self) -> bool {
-        matches!(&self.network, NetworkState::Connected(stream) if stream.connection.awaits_answer())
-    }
-
-    /// Returns when the identifier's next timer expires.
+    /// Returns when the identifier's next timer expires, without that of its connection.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.network {
-            NetworkState::Connected(stream) => stream.connection.deadline(),
-            NetworkState::LookingUp(_, lookup) => Some(lookup.deadline()),
+            NetworkState::LookingUp(lookup) => Some(lookup.lookup.deadline()),
             NetworkState::Listening(listener) => listener.paused_until,
+            NetworkState::Resolving(resolution) => Some(resolution.due.min(resolution.deadline)),
             _ => None,
         }
     }
 
-    /// Returns the bound address. For port 0 the kernel chooses the port.
-    ///
-    /// # Errors
-    /// `EINVAL` if the identifier is bound, or the error of [`Port::bind`].
-    pub fn bind(&mut self, address: SocketAddr) -> Result<SocketAddr, Errno> {
-        let NetworkState::Unbound = self.network else { return Err(Errno::EINVAL) };
-        let port = Port::bind(self.space, address, self.options.reuse_address, self.options.v6_only)?;
-        let bound = port.address()?;
-        self.network = NetworkState::Bound(port);
-        self.addresses.0 = Some(bound);
-        Ok(bound)
-    }
-
-    /// Sets the addresses of the route to `destination` and returns the source address. An unbound
-    /// identifier is bound to `source`, or to `route_source` if `source` is `None`. An unspecified
-    /// source address is replaced by `route_source`.
-    ///
-    /// # Errors
-    /// The error of [`bind`](Self::bind).
-    pub fn set_route(
-        &mut self,
-        source: Option<SocketAddr>,
-        destination: SocketAddr,
-        route_source: IpAddr,
-    ) -> Result<SocketAddr, Errno> {
-        let source = match (self.addresses.0, source) {
-            (Some(bound), _) => bound,
-            (None, Some(source)) => self.bind(source)?,
-            (None, None) => self.bind(SocketAddr::new(route_source, 0))?,
+    /// Whether the identifier listens at the destination of a request.
+    pub fn serves(&self, service: &Service) -> bool {
+        let Some(port) = self.port.as_ref().filter(|_| matches!(self.network, NetworkState::Listening(_)))
+        else {
+            return false;
         };
-        let ip = if source.ip().is_unspecified() { route_source } else { source.ip() };
-        let source = SocketAddr::new(ip, source.port());
-        self.addresses = (Some(source), Some(destination));
-        Ok(source)
-    }
-
-    /// Removes the port from a bound identifier. The caller puts the port into the next state.
-    ///
-    /// # Errors
-    /// `EINVAL` unless the state is [`NetworkState::Bound`]; the state is then unchanged.
-    pub fn take_port(&mut self) -> Result<Port, Errno> {
-        match std::mem::take(&mut self.network) {
-            NetworkState::Bound(port) => Ok(port),
-            other => {
-                self.network = other;
-                Err(Errno::EINVAL)
-            }
-        }
+        let (own, ip) = (port.address.ip().to_canonical(), service.destination.ip().to_canonical());
+        port.space == service.space
+            && port.address.port() == service.destination.port()
+            && (own == ip || own.is_unspecified() && port.accepts_family_of(service.destination))
     }
 
     /// Returns `None` if the program has left the group.

@@ -2,10 +2,12 @@
 //! sockets.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mitra_os_util::thread;
+use mitra_verbs::Gid;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -13,7 +15,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::caller_ptr::CallerPtr;
 use super::device::Device;
 use super::manager_state::ManagerState;
+use super::network::Network;
+use super::protocol::encoding::decode;
 use super::rdma_port::errno_of;
+use super::received::{Content, Received, ReceivedQueue};
 use super::return_code::check_pointer;
 use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::calls::context::Context;
@@ -21,13 +26,18 @@ use crate::calls::xrcd::open_xrcd;
 use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
+use crate::rails::cm_receiver::{CmConnection, CmReceiver};
 
 /// The manager of this process, from the first call of librdmacm on. The child of a `fork` does not
 /// know its parent's identifiers.
 static CURRENT: PerProcess<OnceLock<Manager>> = PerProcess::new();
 
-/// The epoll data of the waker. The epoll data of a socket is its identifier's handle, never 0.
+/// The epoll data of the waker. The epoll data of a socket is its listener's handle or the number
+/// of a question, never 0.
 const WAKER: u64 = 0;
+
+/// The maximum time for which an exiting process waits until the thread has ended its connections.
+const EXIT_WAIT: Duration = Duration::from_millis(100);
 
 pub struct Manager {
     /// Dropped before the descriptors, because the number of a closed descriptor can be reused at
@@ -36,10 +46,17 @@ pub struct Manager {
     state: Mutex<ManagerState>,
     epoll: Arc<Epoll>,
     /// Wakes the thread from `epoll_wait`.
-    waker: EventFd,
+    waker: Arc<EventFd>,
     device: Mutex<Option<Device>>,
     /// The XRC domain of queue pairs and queues for which the program provides none.
     xrc_domain: Mutex<Option<CallerPtr<ibv_xrcd>>>,
+    /// What the device has received for the manager's thread.
+    pub(super) received: ReceivedQueue,
+    has_thread: AtomicBool,
+    /// Whether the process exits. If it does, the thread ends all connections.
+    exiting: AtomicBool,
+    /// Whether the thread has ended the connections of the exiting process.
+    closed: AtomicBool,
 }
 
 /// Returns the manager, and creates the manager in the first call of a process.
@@ -63,17 +80,21 @@ fn on_device_removed() {
 
 impl Manager {
     fn new() -> Result<Self, Errno> {
-        let waker = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
-        epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
+        epoll.add(&*waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
         let close_on_fork = [close_on_fork(waker.as_raw_fd())?, close_on_fork(epoll.0.as_raw_fd())?];
-        let state = Mutex::new(ManagerState::new(epoll.clone()));
+        let state = Mutex::new(ManagerState::new(epoll.clone(), waker.clone()));
         Ok(Self {
             state,
             epoll,
             waker,
             device: Mutex::default(),
             xrc_domain: Mutex::default(),
+            received: ReceivedQueue::default(),
+            has_thread: AtomicBool::new(false),
+            exiting: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             _close_on_fork: close_on_fork,
         })
     }
@@ -93,9 +114,11 @@ impl Manager {
             None => {
                 let opened = Device::open()?;
                 // SAFETY: the context of `Device::open` stays open.
-                if let Ok(context) = unsafe { Context::find_raw(opened.context) } {
-                    context.rails.set_on_death(on_device_removed);
-                }
+                let context = unsafe { Context::find_raw(opened.context) }.map_err(|_| Errno::ENODEV)?;
+                context.rails.set_on_death(on_device_removed);
+                context.rails.set_cm_receiver(&ManagerReceiver);
+                let network = Network::new(context.rails.clone(), opened.path_mtu);
+                self.lock().network = Some(network);
                 Ok(*device.insert(opened))
             }
         }
@@ -125,13 +148,38 @@ impl Manager {
     /// # Errors
     /// The error of creating the thread or of writing to the waker.
     pub fn wake_thread(&'static self) -> Result<(), Errno> {
-        let mut state = self.lock();
-        if !state.has_thread {
+        let state = self.lock();
+        if !self.has_thread() {
             thread::spawn("mitra-rdmacm", || self.run()).map_err(errno_of)?;
-            state.has_thread = true;
+            self.has_thread.store(true, Ordering::Release);
         }
         drop(state);
         self.waker.write(1).map(drop)
+    }
+
+    pub fn has_thread(&self) -> bool {
+        self.has_thread.load(Ordering::Acquire)
+    }
+
+    /// Wakes the thread if it runs. Does not wait.
+    pub fn wake(&self) {
+        // Fails only if the counter is full, and the thread is awake then.
+        let _ = self.waker.write(1);
+    }
+
+    /// Lets the thread end all connections, because the process exits, and waits for that, but at
+    /// most for [`EXIT_WAIT`]. The exiting thread cannot do it itself, because it may hold a lock
+    /// of the state or of a NIC, for instance if a signal handler called `exit`.
+    pub fn close_at_exit(&self) {
+        if !self.has_thread() {
+            return;
+        }
+        self.exiting.store(true, Ordering::Release);
+        self.wake();
+        let started = Instant::now();
+        while !self.closed.load(Ordering::Acquire) && started.elapsed() < EXIT_WAIT {
+            std::thread::sleep(EXIT_WAIT / 100);
+        }
     }
 
     fn run(&self) {
@@ -151,10 +199,60 @@ impl Manager {
                 match event.data() {
                     // The read resets the eventfd.
                     WAKER => drop(self.waker.read()),
-                    handle => state.on_ready(handle, now),
+                    data => state.on_ready(data, now),
                 }
             }
+            for received in self.received.take() {
+                state.on_received(received, now);
+            }
+            if self.exiting.load(Ordering::Acquire) && !self.closed.load(Ordering::Relaxed) {
+                state.close_all();
+                self.closed.store(true, Ordering::Release);
+            }
             deadline = state.on_timer(now);
+        }
+    }
+}
+
+/// The manager as the device's threads know it. Passes what arrives to the manager's thread.
+struct ManagerReceiver;
+
+impl ManagerReceiver {
+    fn receive(&self, rail: usize, from: Gid, content: Content) {
+        // Without the thread, nothing listens and nothing is connected.
+        if let Ok(manager) = manager()
+            && manager.has_thread()
+            && manager.received.push(Received { rail, from, content })
+        {
+            manager.wake();
+        }
+    }
+}
+
+impl CmReceiver for ManagerReceiver {
+    fn on_datagram(&self, rail: usize, from: Gid, bytes: &[u8]) {
+        // A datagram of another kind is dropped, as by a NIC.
+        if let Ok((transaction, device)) = decode(bytes) {
+            let device = device.unwrap_or(from);
+            self.receive(rail, from, Content::Message { transaction, device });
+        }
+    }
+
+    fn on_owner(&self, search: u64, rail: usize, from: Gid, current: Gid) {
+        self.receive(rail, from, Content::Owner(search, current));
+    }
+
+    fn on_connections(&self, rail: usize, from: Gid, connections: Vec<CmConnection>) {
+        self.receive(rail, from, Content::Connections(connections));
+    }
+
+    fn on_unknown_connections(&self, rail: usize, from: Gid, connections: Vec<CmConnection>) {
+        self.receive(rail, from, Content::UnknownConnections(connections));
+    }
+
+    fn on_exit(&self) {
+        if let Ok(manager) = manager() {
+            manager.close_at_exit();
         }
     }
 }

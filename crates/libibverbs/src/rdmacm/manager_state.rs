@@ -6,15 +6,25 @@
 //! parent process, therefore fails with `EINVAL`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
+use mitra_os_util::random::random_u64;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::eventfd::EventFd;
 
 use super::caller_ptr::CallerPtr;
 use super::cm_event::{CmChannel, CmEvent, CmEventQueue, IdHandle};
+use super::connection_table::ConnectionTable;
 use super::identifier::{Identifier, Listener, NetworkState};
+use super::network::Network;
+use super::peer_watch::PeerWatches;
+use super::protocol::message::Service;
+use super::protocol::service_lookup::ServiceRequests;
+use super::rdma_port::{EPHEMERAL, Port, check_local, errno_of};
+use super::service_directory::ServiceDirectory;
 use crate::abi::{RDMA_CM_EVENT_DEVICE_REMOVAL, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 
@@ -27,10 +37,19 @@ pub struct DeliveredEvent {
 }
 
 pub struct ManagerState {
-    pub has_thread: bool,
-    epoll: Arc<Epoll>,
+    pub(super) epoll: Arc<Epoll>,
+    /// Wakes the thread from `epoll_wait`.
+    waker: Arc<EventFd>,
+    /// The device's rails, once the device is open.
+    pub network: Option<Network>,
     last_handle: IdHandle,
-    identifiers: HashMap<IdHandle, Identifier>,
+    pub(super) identifiers: HashMap<IdHandle, Identifier>,
+    pub(super) connections: ConnectionTable,
+    /// The identifiers that look up a service, by their request ids.
+    pub(super) lookups: HashMap<u32, IdHandle>,
+    pub(super) service_requests: ServiceRequests,
+    pub(super) directory: ServiceDirectory,
+    pub(super) watches: PeerWatches,
     handles: HashMap<CallerPtr<rdma_cm_id>, IdHandle>,
     last_channel: u64,
     /// Threads sleep on a futex in a channel. The box keeps the futex in place when the map grows.
@@ -42,18 +61,30 @@ pub struct ManagerState {
 }
 
 impl ManagerState {
-    pub fn new(epoll: Arc<Epoll>) -> Self {
+    pub fn new(epoll: Arc<Epoll>, waker: Arc<EventFd>) -> Self {
         Self {
-            has_thread: false,
             epoll,
+            waker,
+            network: None,
             last_handle: 0,
             identifiers: HashMap::new(),
+            connections: ConnectionTable::default(),
+            lookups: HashMap::new(),
+            service_requests: ServiceRequests::default(),
+            directory: ServiceDirectory::default(),
+            watches: PeerWatches::default(),
             handles: HashMap::new(),
             last_channel: 0,
             channels: HashMap::new(),
             destroyed_channels: HashSet::new(),
             delivered: HashMap::new(),
         }
+    }
+
+    /// Wakes the thread if it runs, so that it takes new deadlines into account.
+    pub fn wake_thread(&self) {
+        // Fails only if the counter is full, and the thread is awake then.
+        let _ = self.waker.write(1);
     }
 
     /// Adds a channel. `memory` may be an address in `destroyed_channels`, because the C library
@@ -145,6 +176,11 @@ impl ManagerState {
         }
     }
 
+    /// Returns the GUID of the device, or 0 before it is open.
+    pub fn guid(&self) -> u64 {
+        self.network.as_ref().map_or(0, Network::guid)
+    }
+
     fn channel_of(&self, handle: IdHandle) -> Option<&CmChannel> {
         self.channels.get(&self.identifiers.get(&handle)?.channel).map(Box::as_ref)
     }
@@ -180,21 +216,110 @@ impl ManagerState {
         taken.into_iter().flatten().map(|(_, event)| event).collect()
     }
 
-    /// Registers an identifier's socket with epoll. Streams are edge-triggered, because a stream is
-    /// writable most of the time. Listeners and lookups are level-triggered, because a handler
-    /// leaves what exceeds [`MAX_PER_RUN`](super::network_events) for its next run.
+    /// Registers a listener's socket with epoll. Level-triggered, because the handler leaves what
+    /// exceeds [`MAX_PER_RUN`](super::network_events) for its next run.
     ///
     /// # Errors
-    /// `EINVAL` if the identifier has no socket to wait for, or the error of `epoll_ctl`.
+    /// `EINVAL` if the identifier has no socket, or the error of `epoll_ctl`.
     pub fn watch(&self, handle: IdHandle) -> Result<(), Errno> {
-        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
-        let (port, flags) = match self.identifiers.get(&handle).map(|identifier| &identifier.network) {
-            Some(NetworkState::Connected(stream)) => (stream.port.as_ref().ok_or(Errno::EINVAL)?, edges),
-            Some(NetworkState::Listening(listener)) => (&listener.port, EpollFlags::EPOLLIN),
-            Some(NetworkState::LookingUp(port, _)) => (port, EpollFlags::EPOLLIN),
-            _ => return Err(Errno::EINVAL),
+        let port = self.identifiers.get(&handle).and_then(|identifier| identifier.port.as_ref());
+        let socket = port.and_then(Port::socket).ok_or(Errno::EINVAL)?;
+        self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, handle))
+    }
+
+    /// Binds an identifier to an address. Returns the bound address. For port 0 the kernel chooses
+    /// the port.
+    ///
+    /// # Errors
+    /// `EINVAL` if the identifier is bound or in use, or the errors of [`Port::check_conflict`] and
+    /// [`Port::reserve`].
+    pub fn bind(&mut self, handle: IdHandle, address: SocketAddr) -> Result<SocketAddr, Errno> {
+        let identifier = self.get(handle)?;
+        if !matches!(identifier.network, NetworkState::Idle) || identifier.port.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let (space, options) = (identifier.space, identifier.options);
+        let (reuse, v6_only) = (options.reuse_address, options.v6_only);
+        if address.port() != 0 {
+            self.ports().try_for_each(|port| port.check_conflict(space, address, reuse, v6_only))?;
+        }
+        let port = Port::reserve(space, address, reuse, v6_only)?;
+        Ok(self.set_port(handle, port))
+    }
+
+    /// Binds an identifier that will connect. A port that the program does not choose takes no
+    /// socket.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind), `EADDRNOTAVAIL` if the address is not one of this machine or no
+    /// port is free, or the error of the system's random source.
+    pub fn bind_requester(&mut self, handle: IdHandle, address: SocketAddr) -> Result<SocketAddr, Errno> {
+        if address.port() != 0 {
+            return self.bind(handle, address);
+        }
+        check_local(address.ip())?;
+        let space = self.get(handle)?.space;
+        let used: HashSet<u16> =
+            self.ports().filter(|port| port.space == space).map(|port| port.address.port()).collect();
+        let count = EPHEMERAL.len() as u64;
+        let first = random_u64().map_err(errno_of)? % count;
+        let number = (0..count)
+            .map(|offset| EPHEMERAL.start() + ((first + offset) % count) as u16)
+            .find(|number| !used.contains(number))
+            .ok_or(Errno::EADDRNOTAVAIL)?;
+        let address = SocketAddr::new(address.ip(), number);
+        Ok(self.set_port(handle, Port::of_requester(space, address)))
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.identifiers.values().filter_map(|identifier| identifier.port.as_ref())
+    }
+
+    fn set_port(&mut self, handle: IdHandle, port: Port) -> SocketAddr {
+        let address = port.address;
+        if let Ok(identifier) = self.get(handle) {
+            identifier.addresses.0 = Some(address);
+            identifier.port = Some(port);
+        }
+        address
+    }
+
+    /// Sets the addresses of the route to `destination` and returns the source address. An unbound
+    /// identifier is bound to `source`, or to `route_source` if `source` is `None`. An unspecified
+    /// source address is replaced by `route_source`.
+    ///
+    /// # Errors
+    /// The errors of [`bind_requester`](Self::bind_requester).
+    pub fn set_route(
+        &mut self,
+        handle: IdHandle,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        route_source: IpAddr,
+    ) -> Result<SocketAddr, Errno> {
+        let source = match (self.get(handle)?.addresses.0, source) {
+            (Some(bound), _) => bound,
+            (None, Some(source)) => self.bind_requester(handle, source)?,
+            (None, None) => self.bind_requester(handle, SocketAddr::new(route_source, 0))?,
         };
-        self.epoll.add(&**port, EpollEvent::new(flags, handle))
+        let ip = if source.ip().is_unspecified() { route_source } else { source.ip() };
+        let source = SocketAddr::new(ip, source.port());
+        self.get(handle)?.addresses = (Some(source), Some(destination));
+        Ok(source)
+    }
+
+    /// Returns the identifier that listens at the destination of a request. One that is bound to
+    /// the address precedes one that is bound to all, and then one of the same family.
+    pub fn listener_of(&self, service: &Service) -> Option<IdHandle> {
+        let serving = self.identifiers.iter().filter(|(_, identifier)| identifier.serves(service));
+        serving
+            .max_by_key(|(_, identifier)| {
+                identifier.port.as_ref().map(|port| {
+                    let is_same_family = port.address.is_ipv4() == service.destination.is_ipv4();
+                    (!port.address.ip().is_unspecified(), is_same_family)
+                })
+            })
+            .map(|(handle, _)| *handle)
     }
 
     /// Returns the listener of an identifier, or `None` if the identifier does not listen any more.
@@ -208,11 +333,13 @@ impl ManagerState {
     /// Keeps the manager's thread from waiting for streams of a listener until `until`. The thread
     /// would spin otherwise, because the listener's socket stays readable.
     pub fn pause_listener(&mut self, handle: IdHandle, until: Instant) {
-        if let Some(Identifier { network: NetworkState::Listening(listener), .. }) =
+        if let Some(Identifier { network: NetworkState::Listening(listener), port: Some(port), .. }) =
             self.identifiers.get_mut(&handle)
         {
-            // Fails only for a socket that is not registered.
-            let _ = self.epoll.delete(&*listener.port);
+            if let Some(socket) = port.socket() {
+                // Fails only for a socket that is not registered.
+                let _ = self.epoll.delete(socket);
+            }
             listener.paused_until = Some(until);
         }
     }

@@ -1,18 +1,19 @@
 //! The calls of librdmacm: connections between queue pairs, by IP address (`man 7 rdma_cm`).
 //!
-//! The connection managers of two programs exchange messages over ordinary sockets at the programs'
-//! addresses. A request, and a reply that accepts a request, carries the GID of the sender's NIC. A
-//! connection uses a TCP stream. The stream stays open as long as the connection, because the end
-//! of the stream shows that the peer died. The lookup of a datagram service uses UDP.
+//! The connection managers of two programs exchange the messages of the IBTA's connection manager,
+//! as those of the kernel do: datagrams between the queue pairs 1 of the NICs. Their faults and
+//! losses are those of the rails. A TCP socket at the port of a listener only tells which device
+//! listens there ([`service_directory`]).
 //!
 //! The modules form layers. A module uses only modules of its own layer and of earlier layers:
 //!
 //! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `return_code`,
 //!    `explanation`: the C boundary.
-//! 2. `rdma_port`, `cm_event`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of
-//!    the state.
-//! 3. `manager_state` (all identifiers), `network_events` (ready sockets and timers), `manager`
-//!    (the lock and the thread).
+//! 2. `rdma_port`, `neighbour`, `network`, `service_directory`, `cm_event`, `membership`, `device`,
+//!    `identifier`, `connection_table`, `refusals`, `peer_watch`, `qp_attributes`, `unreachable`:
+//!    the parts of the state.
+//! 3. `manager_state` (all identifiers), `network_events` (messages, ready sockets and timers),
+//!    `manager` (the lock and the thread), `received` (what the device has received).
 //! 4. `acknowledgement`, `id_memory`: the memory that the program holds.
 //! 5. `calls`: the exported functions.
 //!
@@ -24,6 +25,7 @@ mod acknowledgement;
 mod caller_ptr;
 mod calls;
 mod cm_event;
+mod connection_table;
 mod device;
 mod explanation;
 mod id_memory;
@@ -31,11 +33,18 @@ mod identifier;
 mod manager;
 mod manager_state;
 mod membership;
+mod neighbour;
+mod network;
 mod network_events;
+mod peer_watch;
 mod protocol;
 mod qp_attributes;
 mod rdma_port;
+mod received;
+mod refusals;
 mod return_code;
+mod service_directory;
 mod sockaddr;
+mod unreachable;
 
 pub use self::calls::unsupported::REFUSED_FUNCTIONS;

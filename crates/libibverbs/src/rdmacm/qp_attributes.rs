@@ -12,7 +12,7 @@ use crate::abi::*;
 /// long for a processor.
 const PACKET_LIFETIME: u8 = 16;
 /// The local ACK timeout: twice the packet lifetime, for the request and its ACK.
-const ACK_TIMEOUT: u8 = PACKET_LIFETIME + 1;
+pub const ACK_TIMEOUT: u8 = PACKET_LIFETIME + 1;
 const HOP_LIMIT: u8 = 64;
 
 /// Returns the attributes that bring an identifier's queue pair to `state`, and their mask.
@@ -51,7 +51,7 @@ pub fn qp_attributes(
             let peer = params.peer.as_ref().ok_or(Errno::EINVAL)?;
             attr.path_mtu = ibv_mtu::from(peer.path_mtu.min(device.path_mtu));
             attr.dest_qp_num = peer.qpn;
-            attr.rq_psn = peer.starting_psn;
+            attr.rq_psn = params.starting_psn;
             attr.ah_attr = path_to(peer.gid, identifier.options.traffic_class);
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if identifier.qp_type != IBV_QPT_UC {
@@ -60,8 +60,7 @@ pub fn qp_attributes(
             }
         }
         (PortSpace::Tcp, IBV_QPS_RTS) => {
-            params.peer.as_ref().ok_or(Errno::EINVAL)?;
-            attr.sq_psn = params.starting_psn;
+            attr.sq_psn = params.peer.as_ref().ok_or(Errno::EINVAL)?.starting_psn;
             mask |= IBV_QP_SQ_PSN;
             if identifier.qp_type != IBV_QPT_UC {
                 attr.timeout = identifier.options.ack_timeout.unwrap_or(ACK_TIMEOUT);

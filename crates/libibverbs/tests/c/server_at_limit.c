@@ -1,7 +1,7 @@
 /* A server whose descriptor limit is reached must still read its events, and serve the other clients when some leave.
  * The program forks a server with RLIMIT_NOFILE 64 before it uses verbs.
- * Expected: rdma_get_cm_event never fails, the server does not use a processor while it waits, and each of the 100 clients is established as soon as
- * others have left. (With the kernel's connection manager, identifiers need no descriptors, and all are established at once.) Exit code 0.
+ * Expected: rdma_get_cm_event never fails, the server does not use a processor while it waits, and all of the 100 clients are established at once:
+ * as with the kernel, identifiers of connections need no descriptors. Exit code 0.
  */
 #include "report.h"
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ static int server(int out) {
         if (t == RDMA_CM_EVENT_DISCONNECTED) { gone++; rdma_destroy_id(id); }
     }
     verdict(failures == 0 && gone == CLIENTS, "server: rdma_get_cm_event failed %d times; %d established, %d gone", failures, established, gone);
-    verdict(cpu() - c0 < 0.3 * (now() - t0), "server used %.2f s of processor time in %.1f s", cpu() - c0, now() - t0);
+    verdict(cpu() - c0 < 0.3 * (now() - t0) + 0.2, "server used %.2f s of processor time in %.1f s", cpu() - c0, now() - t0);
     fflush(stdout);
     _exit(faults > 0);
 }

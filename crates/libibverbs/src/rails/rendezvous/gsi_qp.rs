@@ -14,7 +14,7 @@ use mitra_verbs::{
 /// The maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 512;
 /// The number of receives that are posted. It is also the maximum number of sends in flight.
-pub(super) const SLOTS: u64 = 32;
+pub(super) const SLOTS: u64 = 256;
 /// The size of a receive buffer or a send buffer, in bytes.
 const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
 const MAX_HANDLES: usize = 256;

@@ -50,6 +50,12 @@ pub(super) enum Message {
     Owner(Gid),
     /// Where UD queue pairs can be reached.
     Reach(Reach),
+    /// The communication ids of connections of `rdma_cm` between the two devices, the sender's
+    /// first.
+    CmConnections(Vec<(u32, u32)>),
+    /// Answers [`Message::CmConnections`] with those connections that the receiver does not have,
+    /// as it has received them.
+    UnknownCmConnections(Vec<(u32, u32)>),
 }
 
 const MAGIC: [u8; 4] = *b"MMT4";
@@ -60,6 +66,8 @@ const WHO_HAS: u8 = 5;
 const OWNER: u8 = 6;
 const ENDED: u8 = 7;
 const REACH: u8 = 8;
+const CM_CONNECTIONS: u8 = 11;
+const UNKNOWN_CM_CONNECTIONS: u8 = 12;
 
 // A message of any other kind is a query. Its kind names the subject.
 codec! {
@@ -101,6 +109,10 @@ impl Codec<'_> for Message {
                 REACH.put(out);
                 reach.put(out);
             }
+            Message::CmConnections(connections) => put_connections(CM_CONNECTIONS, connections, out),
+            Message::UnknownCmConnections(connections) => {
+                put_connections(UNKNOWN_CM_CONNECTIONS, connections, out);
+            }
         }
     }
 
@@ -112,12 +124,25 @@ impl Codec<'_> for Message {
             WHO_HAS => Message::WhoHas(Codec::take(reader)?),
             OWNER => Message::Owner(Codec::take(reader)?),
             REACH => Message::Reach(Codec::take(reader)?),
+            CM_CONNECTIONS => Message::CmConnections(take_connections(reader)?),
+            UNKNOWN_CM_CONNECTIONS => Message::UnknownCmConnections(take_connections(reader)?),
             query => {
                 let device = Codec::take(reader)?;
                 Message::Query(Subject::take_fields(query, reader)?, device)
             }
         })
     }
+}
+
+fn put_connections(kind: u8, connections: &[(u32, u32)], out: &mut impl Extend<u8>) {
+    kind.put(out);
+    (connections.len() as u8).put(out);
+    connections.iter().for_each(|ids| ids.put(out));
+}
+
+fn take_connections(reader: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, Malformed> {
+    let count = u8::take(reader)?;
+    reader.list(count.into())
 }
 
 /// Encodes a message as [`MAGIC`], the query's id, and the message. An `Answer` has the id of the
@@ -168,6 +193,8 @@ mod tests {
             Message::Ended(vec![4, 5]),
             Message::WhoHas(Gid([7; 16])),
             Message::Owner(Gid([6; 16])),
+            Message::CmConnections(vec![(1, 2), (0xa0b0_c0d0, 4)]),
+            Message::UnknownCmConnections(vec![(1, 2)]),
         ]
     }
 
@@ -192,7 +219,7 @@ mod tests {
 
     #[test]
     fn messages_of_unknown_kinds_are_rejected() {
-        for kind in [0, 11, u8::MAX] {
+        for kind in [0, 13, u8::MAX] {
             let mut bytes = encode(1, &Message::Answer(Some(vec![0; 256])));
             bytes[4 + 8] = kind;
             assert_eq!(decode(&bytes), None, "kind {kind}");

@@ -28,7 +28,7 @@ mod terms;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,10 +41,12 @@ use self::gsi_qp::GsiQp;
 use self::message::{Answer, Message, decode, encode, is_of_other_version};
 pub(super) use self::message::{ConnectionData, Subject};
 pub(super) use self::one_rail::{OneRail, limits_of_nic, limits_of_program};
-use self::owner_search::OwnerSearch;
+pub(crate) use self::owner_search::{OwnerSearch, is_due as is_search_due};
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 pub(super) use self::terms::Terms;
 use crate::common::lock::lock;
+use crate::common::refusal;
+use crate::rails::cm_receiver::{CmConnection, CmReceiver, SharedReceiver};
 
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,6 +66,7 @@ pub(super) struct Rendezvous {
     /// The messages about UD queue pairs that were not yet taken, each with the rail and the
     /// address from which it came.
     reach: Mutex<VecDeque<(usize, Gid, Reach)>>,
+    cm_receiver: SharedReceiver,
     timeout: Duration,
 }
 
@@ -129,6 +132,7 @@ impl Rendezvous {
             received: Mutex::default(),
             outstanding: Mutex::default(),
             reach: Mutex::default(),
+            cm_receiver: OnceLock::new(),
             timeout,
         }))
     }
@@ -216,6 +220,23 @@ impl Rendezvous {
         }
     }
 
+    pub(super) fn set_cm_receiver(&self, receiver: &'static dyn CmReceiver) {
+        let _ = self.cm_receiver.set(receiver);
+    }
+
+    /// Sends a datagram to queue pair 1 at `to`.
+    pub(super) fn send(&self, rail: usize, to: Gid, bytes: &[u8]) {
+        if let Some(gsi_qp) = self.gsi_qps.get(rail) {
+            lock(gsi_qp).send(to, bytes);
+        }
+    }
+
+    /// Asks the group on all rails but the first which device has the GID of the search.
+    pub(super) fn ask_group(&self, search: &OwnerSearch) {
+        let question = encode(search.id, &Message::WhoHas(search.gid));
+        self.gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
+    }
+
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -224,7 +245,7 @@ impl Rendezvous {
     /// answers searches for this device. Never waits for a datagram.
     pub(super) fn poll(&self) {
         for (rail, gsi_qp) in self.gsi_qps.iter().enumerate() {
-            let mut searchers = Vec::new();
+            let (mut searchers, mut unknown) = (Vec::new(), Vec::new());
             let mut gsi_qp = lock(gsi_qp);
             gsi_qp.poll(|from, bytes| match decode(bytes) {
                 Some((id, Message::Query(subject, device))) => {
@@ -247,8 +268,10 @@ impl Rendezvous {
                 Some((id, Message::Owner(current))) => {
                     let mut outstanding = lock(&self.outstanding);
                     let mut searches = outstanding.values_mut().filter_map(|query| query.search.as_mut());
-                    if let Some(search) = searches.find(|search| search.id == id) {
-                        search.add_owner(rail, from, current);
+                    match (searches.find(|search| search.id == id), self.cm_receiver.get()) {
+                        (Some(search), _) => search.add_owner(rail, from, current),
+                        (None, Some(receiver)) => receiver.on_owner(id, rail, from, current),
+                        (None, None) => {}
                     }
                 }
                 Some((_, Message::Reach(message))) => {
@@ -257,16 +280,33 @@ impl Rendezvous {
                         reach.push_back((rail, from, message));
                     }
                 }
+                Some((_, Message::CmConnections(connections))) => match self.cm_receiver.get() {
+                    Some(receiver) => receiver.on_connections(rail, from, connections),
+                    // Without a connection manager, this device has none of them.
+                    None => unknown.push((from, connections)),
+                },
+                Some((_, Message::UnknownCmConnections(connections))) => {
+                    if let Some(receiver) = self.cm_receiver.get() {
+                        receiver.on_unknown_connections(rail, from, connections);
+                    }
+                }
                 Some((_, Message::WhoHas(_))) => {}
                 None if is_of_other_version(bytes) => {
                     let mut outstanding = lock(&self.outstanding);
                     let queries = outstanding.values_mut().filter(|query| query.peer.contains(&from));
                     queries.for_each(|query| query.other_version = true);
                 }
-                None => {}
+                None => {
+                    if let Some(receiver) = self.cm_receiver.get() {
+                        receiver.on_datagram(rail, from, bytes);
+                    }
+                }
             });
             for (from, id) in searchers {
                 gsi_qp.send(from, &encode(id, &Message::Owner(lock(&self.device).current)));
+            }
+            for (from, connections) in unknown {
+                gsi_qp.send(from, &encode_unknown_cm_connections(connections));
             }
         }
     }
@@ -279,6 +319,24 @@ impl Rendezvous {
             query.answer.get_or_insert(answer);
         }
     }
+}
+
+/// If the terms of the peer are others, explains that the peer does not connect. The program at
+/// this end may wait for its peer without an error.
+pub(super) fn explain_refusal(own: &Terms, peer: &Terms) {
+    if let Err(mismatch) = own.check(peer) {
+        refusal::explain("the peer's ibv_modify_qp", &mismatch);
+    }
+}
+
+/// Returns the datagram that states connections of `rdma_cm`.
+pub(super) fn encode_cm_connections(connections: Vec<CmConnection>) -> Vec<u8> {
+    encode(0, &Message::CmConnections(connections))
+}
+
+/// Returns the datagram that answers such a datagram.
+pub(super) fn encode_unknown_cm_connections(connections: Vec<CmConnection>) -> Vec<u8> {
+    encode(0, &Message::UnknownCmConnections(connections))
 }
 
 /// Returns the encoded [`ConnectInfo`] in an encoded [`ConnectionData`].
@@ -377,8 +435,7 @@ impl Query {
             to.extend(search.owners());
             if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up())
             {
-                let question = encode(search.id, &Message::WhoHas(search.gid));
-                gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
+                self.rendezvous.ask_group(&search);
             }
         }
         for (rail, gid) in to {

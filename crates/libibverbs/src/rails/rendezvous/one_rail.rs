@@ -5,7 +5,7 @@
 //! because the program at this end may wait for its peer without an error. UD queue pairs need no
 //! such data: the device answers that they can be reached on its rail.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_failover::LocalNic;
 use mitra_softnic::SoftNic;
@@ -14,13 +14,16 @@ use mitra_verbs::{AsyncEvent, Codec, Gid, Limits, Provider, Qpn, Result, SrqId};
 use super::gsi_qp::{GsiQp, SLOTS};
 use super::message::{ConnectionData, Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
+use super::{encode_unknown_cm_connections, explain_refusal};
 use crate::common::lock::lock;
+use crate::rails::cm_receiver::{CmReceiver, SharedReceiver};
 
 /// Queue pair 1 of a device with one rail.
 pub(in crate::rails) struct OneRail {
     gsi_qp: Mutex<GsiQp>,
     srq: SrqId,
     device: Mutex<DeviceAddress>,
+    cm_receiver: SharedReceiver,
 }
 
 /// Returns the limits of a NIC on which the program can create as many objects as `limits` permits,
@@ -48,7 +51,20 @@ impl OneRail {
         let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
         let gsi_qp = GsiQp::new(&nic, Some(srq))?;
         gsi_qp.arm()?;
-        Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
+        Ok(OneRail {
+            gsi_qp: Mutex::new(gsi_qp),
+            srq,
+            device: Mutex::new(device),
+            cm_receiver: OnceLock::new(),
+        })
+    }
+
+    pub(in crate::rails) fn set_cm_receiver(&self, receiver: &'static dyn CmReceiver) {
+        let _ = self.cm_receiver.set(receiver);
+    }
+
+    pub(in crate::rails) fn send(&self, to: Gid, bytes: &[u8]) {
+        lock(&self.gsi_qp).send(to, bytes);
     }
 
     /// Changes the address of the device. Former GIDs are not kept, because the device is not in
@@ -71,7 +87,7 @@ impl OneRail {
                 Some((id, Message::Query(Subject::Connection { qpn, terms: peer }, _))) => {
                     let terms = peer.on_one_rail();
                     if is_open(qpn) {
-                        terms.explain_refusal_to(&peer);
+                        explain_refusal(&terms, &peer);
                     }
                     let data = ConnectionData { terms, info: Vec::new() };
                     encode(id, &Message::Answer(Some(data.to_bytes())))
@@ -82,6 +98,23 @@ impl OneRail {
                     let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
                     let kind = ReachKind::Answer { qpn };
                     encode(id, &Message::Reach(Reach { kind, device: own.clone(), qp }))
+                }
+                Some((_, Message::CmConnections(connections))) => match self.cm_receiver.get() {
+                    Some(receiver) => return receiver.on_connections(0, from, connections),
+                    // Without a connection manager, this device has none of them.
+                    None => encode_unknown_cm_connections(connections),
+                },
+                Some((_, Message::UnknownCmConnections(connections))) => {
+                    if let Some(receiver) = self.cm_receiver.get() {
+                        receiver.on_unknown_connections(0, from, connections);
+                    }
+                    return;
+                }
+                None => {
+                    if let Some(receiver) = self.cm_receiver.get() {
+                        receiver.on_datagram(0, from, bytes);
+                    }
+                    return;
                 }
                 _ => return,
             };

@@ -23,30 +23,30 @@ const FIRST_QUESTION: u32 = 3;
 const QUESTION_INTERVAL: u32 = 4;
 
 /// A search of this end.
-#[derive(Clone)]
-pub(in crate::rails) struct OwnerSearch {
+#[derive(Clone, Debug)]
+pub(crate) struct OwnerSearch {
     /// The id of the questions. It must be unpredictable. It differs from the id of the query,
     /// because all members of the multicast group see the id of a question.
-    pub(super) id: u64,
-    pub(super) gid: Gid,
+    pub(crate) id: u64,
+    pub(crate) gid: Gid,
     /// The answers: the rail and the address from which each came, and the present GID of the
     /// device.
     owners: Vec<(usize, Gid, Gid)>,
 }
 
 impl OwnerSearch {
-    pub(super) fn new(id: u64, gid: Gid) -> OwnerSearch {
+    pub(crate) fn new(id: u64, gid: Gid) -> OwnerSearch {
         OwnerSearch { id, gid, owners: Vec::new() }
     }
 
     /// Returns the rails and addresses of the devices that claim to have the GID.
-    pub(super) fn owners(&self) -> impl Iterator<Item = (usize, Gid)> {
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (usize, Gid)> {
         self.owners.iter().map(|&(rail, from, _)| (rail, from))
     }
 
     /// Records a device that claims to have the GID, or to have had it. `current` is the GID that
     /// it has now.
-    pub(super) fn add_owner(&mut self, rail: usize, from: Gid, current: Gid) {
+    pub(crate) fn add_owner(&mut self, rail: usize, from: Gid, current: Gid) {
         if self.owners.len() < MAX_OWNERS && rail > 0 && !self.owners.contains(&(rail, from, current)) {
             self.owners.push((rail, from, current));
         }
@@ -66,7 +66,7 @@ impl OwnerSearch {
 }
 
 /// Returns whether the group is asked with this transmission of a query, counted from 0.
-pub(super) fn is_due(transmission: u32, rail_0_is_up: impl FnOnce() -> bool) -> bool {
+pub(crate) fn is_due(transmission: u32, rail_0_is_up: impl FnOnce() -> bool) -> bool {
     match transmission.checked_sub(FIRST_QUESTION) {
         Some(since_first) => since_first.is_multiple_of(QUESTION_INTERVAL),
         None => transmission == 0 && !rail_0_is_up(),

@@ -7,8 +7,6 @@
 use mitra_failover::{Config, MAX_RAILS, Policy};
 use mitra_verbs::{Codec, Error, Malformed, Reader, Result, codec};
 
-use crate::common::refusal;
-
 /// The terms of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::rails) struct Terms {
@@ -68,14 +66,6 @@ impl Terms {
         }
         let (local, peer): (Vec<_>, Vec<_>) = differ.into_iter().unzip();
         Err(Error::Mismatch { local: local.join(", "), peer: peer.join(", ") })
-    }
-
-    /// If the terms of the peer are others, explains that the peer does not connect. The program at
-    /// this end may wait for its peer without an error.
-    pub(in crate::rails) fn explain_refusal_to(&self, peer: &Terms) {
-        if let Err(mismatch) = self.check(peer) {
-            refusal::explain("the peer's ibv_modify_qp", &mismatch);
-        }
     }
 
     /// The options of `mitra run` that select these terms.

@@ -16,12 +16,12 @@ use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::device::Device;
 use crate::rdmacm::id_memory::set_addresses;
-use crate::rdmacm::identifier::{ConnectionStream, Listener, NegotiatedParams, NetworkState};
+use crate::rdmacm::identifier::{Listener, NegotiatedParams, NetworkState};
 use crate::rdmacm::manager::Manager;
 use crate::rdmacm::protocol::connection::Connection;
 use crate::rdmacm::protocol::message::*;
-use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
-use crate::rdmacm::rdma_port::{PortSpace, errno_of};
+use crate::rdmacm::qp_attributes::ACK_TIMEOUT;
+use crate::rdmacm::rdma_port::errno_of;
 
 /// The maximum backlog of a listener, in requests. A backlog that is not positive or exceeds the
 /// maximum stands for the maximum.
@@ -36,21 +36,18 @@ fn listen(manager: &'static Manager, id: *mut rdma_cm_id, backlog: c_int) -> Res
     let backlog = usize::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
-    if let NetworkState::Unbound = identifier.network {
-        let bound = identifier.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+    if !matches!(identifier.network, NetworkState::Idle) {
+        return Err(Errno::EINVAL);
+    }
+    if identifier.port.is_none() {
+        let bound = state.bind(handle, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         // SAFETY: `find` found the memory under the lock that is still held.
         unsafe { set_addresses(id, (Some(bound), None)) };
     }
-    let port = identifier.take_port()?;
-    if identifier.space == PortSpace::Tcp {
-        port.share();
-        if let Err(error) = port.listen(MAX_BACKLOG as c_int) {
-            identifier.network = NetworkState::Bound(port);
-            return Err(errno_of(error));
-        }
-    }
-    let (backlog, requests) = (backlog.unwrap_or(MAX_BACKLOG), ServiceRequests::default());
-    identifier.network = NetworkState::Listening(Listener { port, backlog, requests, paused_until: None });
+    let identifier = state.get(handle)?;
+    identifier.port.as_mut().ok_or(Errno::EINVAL)?.listen(MAX_BACKLOG as c_int)?;
+    let backlog = backlog.unwrap_or(MAX_BACKLOG);
+    identifier.network = NetworkState::Listening(Listener { backlog, paused_until: None });
     state.watch(handle)?;
     drop(state);
     manager.wake_thread()
@@ -73,14 +70,17 @@ unsafe fn connect(
     let device = manager.device()?;
     let now = Instant::now();
     let mut state = manager.lock();
+    let guid = state.guid();
     let (handle, identifier) = state.find(id)?;
-    if !identifier.is_route_resolved {
+    if !identifier.is_route_resolved || !matches!(identifier.network, NetworkState::Idle) {
         return Err(Errno::EINVAL);
     }
     // SAFETY: `find` found the memory under the lock that is still held. The rest is by the
     // contract.
     let param = unsafe { CallerParams::read(id, param, &device)? };
     let private_data = [&*identifier.connect_data, &*param.private_data].concat();
+    let (Some(source), Some(destination)) = identifier.addresses else { return Err(Errno::EINVAL) };
+    let service = Service { space: identifier.space, source, destination };
     match identifier.space {
         PortSpace::Tcp => {
             check_len(&private_data, REQ_PRIVATE_DATA_LEN)?;
@@ -89,31 +89,23 @@ unsafe fn connect(
             params.responder_resources = param.responder_resources.unwrap_or(device.max_responder_resources);
             params.initiator_depth = param.initiator_depth.unwrap_or(device.max_initiator_depth);
             params.retry_count = param.retry_count;
-            let request = param.to_connection_params(params, &device, private_data)?;
-            let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
-            let port = identifier.take_port()?;
-            port.share();
-            port.keep_alive();
-            let connection = Connection::active(request, now);
-            let mut stream = ConnectionStream { port: Some(port), is_open: false, connection };
-            stream.open(peer, now);
-            identifier.network = NetworkState::Connected(stream);
+            let request = Request {
+                // Set when the request is sent.
+                sender: 0,
+                remote_gid: [0; 16],
+                service,
+                transport: transport_of(identifier.qp_type),
+                ack_timeout: identifier.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
+                traffic_class: identifier.options.traffic_class,
+                params: param.to_connection_params(&identifier.params, &device, guid, private_data)?,
+            };
+            state.connect(handle, request, now)?;
         }
         PortSpace::Udp => {
             check_len(&private_data, SIDR_REQ_PRIVATE_DATA_LEN)?;
-            let request_id = random_u64().map_err(errno_of)?;
-            let request = SidrRequest { request_id, gid: device.gid, private_data };
-            let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
-            let port = identifier.take_port()?;
-            if let Err(errno) = port.connect(peer) {
-                identifier.network = NetworkState::Bound(port);
-                return Err(errno);
-            }
-            identifier.network = NetworkState::LookingUp(port, ServiceLookup::new(request, now));
+            state.look_up(handle, service, private_data, now)?;
         }
     }
-    state.watch(handle)?;
-    state.flush(handle);
     drop((state, param));
     manager.wake_thread()?;
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
@@ -141,27 +133,28 @@ unsafe fn accept(
     // contract.
     let param = unsafe { CallerParams::read(id, param, &device)? };
     let private_data = param.private_data.clone();
-    if let NetworkState::ServiceRequested(key) = identifier.network {
+    if let NetworkState::ServiceRequested(origin) = identifier.network {
         check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
         let (status, qpn, qkey) = (sidr_status::VALID, param.qpn, RDMA_UDP_QKEY);
-        let reply = SidrReply { request_id: key.1, status, qpn, qkey, gid: device.gid, private_data };
-        state.answer_service_request(handle, key, reply);
+        let reply = SidrReply { request_id: origin.key.1, status, qpn, qkey, private_data };
+        state.answer_service_request(handle, origin, reply)?;
         drop(state);
         // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
         unsafe { acknowledge_held_event(manager, id) };
         return Ok(());
     }
     check_len(&private_data, REP_PRIVATE_DATA_LEN)?;
-    if !identifier.awaits_answer() {
+    let guid = state.guid();
+    if !state.awaits_answer(handle)? {
         return Err(Errno::EINVAL);
     }
-    let params = &mut identifier.params;
+    let params = &mut state.get(handle)?.params;
     // The default is the peer's value, limited to the device's maximum.
     let (resources, depth) = (params.responder_resources, params.initiator_depth);
     params.responder_resources =
         param.responder_resources.unwrap_or(resources.min(device.max_responder_resources));
     params.initiator_depth = param.initiator_depth.unwrap_or(depth.min(device.max_initiator_depth));
-    let reply = param.to_connection_params(params, &device, private_data)?;
+    let reply = param.to_connection_params(params, &device, guid, private_data)?;
     drop((state, param));
     // SAFETY: `find` found the memory, and a queue pair that is not null is live.
     let connected =
@@ -169,7 +162,7 @@ unsafe fn accept(
     let mut state = manager.lock();
     // If the peer has given up meanwhile, an error in `connected` only says that the peer's queue
     // pair is gone. The call of `accept` below then returns the error.
-    if state.get(handle)?.awaits_answer() {
+    if state.awaits_answer(handle)? {
         connected?;
     }
     let accepted = state.update_connection(handle, |connection| connection.accept(reply, Instant::now()));
@@ -216,13 +209,14 @@ unsafe fn reject(call: &str, id: *mut rdma_cm_id, reason: u16, data: *const c_vo
         let private_data = unsafe { copy_private_data(data, length) };
         let mut state = manager.lock();
         let (handle, identifier) = state.find(id)?;
-        if let NetworkState::ServiceRequested(key) = identifier.network {
+        if let NetworkState::ServiceRequested(origin) = identifier.network {
             check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
-            state.answer_service_request(handle, key, SidrReply::rejection(key.1, private_data));
-            return Ok(());
+            let reply = SidrReply::refusal(origin.key.1, sidr_status::REJECTED, private_data);
+            return state.answer_service_request(handle, origin, reply);
         }
         check_len(&private_data, REJ_PRIVATE_DATA_LEN)?;
-        state.update_connection(handle, |connection| connection.reject(Rejection { reason, private_data }))
+        let rejection = Rejection { private_data, ..Rejection::new(Answered::Req, reason) };
+        state.update_connection(handle, |connection| connection.reject(rejection, Instant::now()))
     })
 }
 
@@ -359,6 +353,7 @@ impl CallerParams {
         &self,
         params: &NegotiatedParams,
         device: &Device,
+        guid: u64,
         private_data: Vec<u8>,
     ) -> Result<ConnectionParams, Errno> {
         if self.qpn >= 1 << 24 {
@@ -368,6 +363,7 @@ impl CallerParams {
             qpn: self.qpn,
             starting_psn: params.starting_psn,
             gid: device.gid,
+            guid,
             path_mtu: device.path_mtu,
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
@@ -376,6 +372,14 @@ impl CallerParams {
             flags: self.flags,
             private_data,
         })
+    }
+}
+
+fn transport_of(qp_type: ibv_qp_type) -> Transport {
+    match qp_type {
+        IBV_QPT_UC => Transport::Unreliable,
+        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Transport::ExtendedReliable,
+        _ => Transport::Reliable,
     }
 }
 

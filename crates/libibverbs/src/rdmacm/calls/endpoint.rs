@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -14,6 +15,9 @@ use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::identifier::QpInitAttr;
 use crate::rdmacm::manager::{Manager, manager};
+
+/// The time for a resolution in `rdma_create_ep` (librdmacm, `rdma_create_ep`).
+const RESOLUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_create_ep(
@@ -68,7 +72,7 @@ unsafe fn prepare_passive(
 /// # Safety
 /// As for [`prepare_passive`].
 unsafe fn prepare_active(
-    manager: &Manager,
+    manager: &'static Manager,
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -76,7 +80,7 @@ unsafe fn prepare_active(
 ) -> Result<(), Errno> {
     // SAFETY: by the contract. An `ai_connect` that is not null points to `ai_connect_len` bytes.
     unsafe {
-        resolve::resolve_addr(manager, id, res.ai_src_addr, res.ai_dst_addr)?;
+        resolve::resolve_addr(manager, id, res.ai_src_addr, res.ai_dst_addr, RESOLUTION_TIMEOUT)?;
         resolve::resolve_route(manager, id)?;
         if let Some(attr) = attr.as_mut() {
             attr.qp_type = res.ai_qp_type as ibv_qp_type;

@@ -16,7 +16,7 @@ use crate::rdmacm::acknowledgement::{acknowledge, acknowledge_held_event};
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::cm_event::{CmEvent, CmEventQueue, IdHandle};
 use crate::rdmacm::id_memory::{RequestParams, allocate_request_id};
-use crate::rdmacm::identifier::Identifier;
+use crate::rdmacm::identifier::{Identifier, ServiceRequest};
 use crate::rdmacm::manager::Manager;
 use crate::rdmacm::manager_state::DeliveredEvent;
 use crate::rdmacm::membership::MULTICAST_QPN;
@@ -161,20 +161,18 @@ impl EventBuilder {
                     RequestParams::Connection(params) => {
                         event.with_connection_params(params, REQ_PRIVATE_DATA_LEN)
                     }
-                    RequestParams::Service(SidrRequest { gid, private_data, .. }) => {
+                    RequestParams::Service(ServiceRequest { gid, private_data }) => {
                         event.with_private_data(private_data, SIDR_REQ_PRIVATE_DATA_LEN).with_peer(gid, 0, 0)
                     }
                 }
             }
             CmEvent::Connection(event) => match event {
-                // The listener gets `CmEvent::Requested` instead.
-                ConnectionEvent::Requested(_) => return Err(Errno::EINVAL),
                 ConnectionEvent::Replied(reply) => {
                     let (kind, status) = apply_reply(manager, handle, memory.0, &reply);
                     new(kind, status).with_connection_params(reply, REP_PRIVATE_DATA_LEN)
                 }
                 ConnectionEvent::Established => new(RDMA_CM_EVENT_ESTABLISHED, 0),
-                ConnectionEvent::Rejected(Rejection { reason, private_data }) => {
+                ConnectionEvent::Rejected(Rejection { reason, private_data, .. }) => {
                     flush();
                     let event = new(RDMA_CM_EVENT_REJECTED, reason.into());
                     event.with_private_data(private_data, REJ_PRIVATE_DATA_LEN)
@@ -186,7 +184,7 @@ impl EventBuilder {
                 ConnectionEvent::Disconnected => new(RDMA_CM_EVENT_DISCONNECTED, 0),
                 ConnectionEvent::TimeWaitExit => new(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
             },
-            CmEvent::ServiceReplied(SidrReply { status, qpn, qkey, gid, private_data, .. }) => {
+            CmEvent::ServiceReplied(SidrReply { status, qpn, qkey, private_data, .. }, gid) => {
                 let is_valid = status == sidr_status::VALID;
                 let kind = if is_valid { RDMA_CM_EVENT_ESTABLISHED } else { RDMA_CM_EVENT_UNREACHABLE };
                 let event =

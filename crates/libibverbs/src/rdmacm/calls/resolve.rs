@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use libc::sockaddr;
 use mitra_verbs::Gid;
@@ -14,8 +15,10 @@ use crate::abi::{
 };
 use crate::rdmacm::cm_event::CmEvent;
 use crate::rdmacm::id_memory::{set_addresses, set_path};
-use crate::rdmacm::identifier::NetworkState;
+use crate::rdmacm::identifier::{NetworkState, Resolution};
 use crate::rdmacm::manager::Manager;
+use crate::rdmacm::neighbour;
+use crate::rdmacm::network_events::RESOLUTION_INTERVAL;
 use crate::rdmacm::qp_attributes::path_record;
 use crate::rdmacm::rdma_port::source_towards;
 use crate::rdmacm::sockaddr::read_sockaddr;
@@ -40,7 +43,10 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr
 pub unsafe fn bind(manager: &Manager, id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
     // SAFETY: by the contract.
     let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
-    let bound = manager.lock().find(id)?.1.bind(address)?;
+    let mut state = manager.lock();
+    let handle = state.handle(id)?;
+    let bound = state.bind(handle, address)?;
+    drop(state);
     // SAFETY: `find` found the memory, so the identifier is live, and by the contract no other
     // thread destroys it.
     unsafe {
@@ -52,17 +58,20 @@ pub unsafe fn bind(manager: &Manager, id: *mut rdma_cm_id, addr: *const sockaddr
     Ok(())
 }
 
-/// The resolution sends no packet, so `timeout_ms` has no effect.
+/// A destination on another machine must answer within `timeout_ms`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src_addr: *mut sockaddr,
     dst_addr: *mut sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> c_int {
+    let timeout = Duration::from_millis(timeout_ms.max(0) as u64);
     // SAFETY: `rdma_resolve_addr` requires a valid destination and a source that is null or valid,
     // and that no other thread uses the identifier.
-    with_manager("rdma_resolve_addr", |manager| unsafe { resolve_addr(manager, id, src_addr, dst_addr) })
+    with_manager("rdma_resolve_addr", |manager| unsafe {
+        resolve_addr(manager, id, src_addr, dst_addr, timeout)
+    })
 }
 
 /// Binds the identifier to the source address of the route to `dst_addr`, and to the device.
@@ -78,10 +87,11 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 /// Each address is null or points to an address of the length that its family requires. No other
 /// thread uses the identifier.
 pub unsafe fn resolve_addr(
-    manager: &Manager,
+    manager: &'static Manager,
     id: *mut rdma_cm_id,
     src_addr: *const sockaddr,
     dst_addr: *const sockaddr,
+    timeout: Duration,
 ) -> Result<(), Errno> {
     // SAFETY: by the contract.
     let (source, destination) =
@@ -89,7 +99,7 @@ pub unsafe fn resolve_addr(
     let device = manager.device()?;
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
-    if !matches!(identifier.network, NetworkState::Unbound | NetworkState::Bound(_)) {
+    if !matches!(identifier.network, NetworkState::Idle) {
         return Err(Errno::EINVAL);
     }
     let destination = unspecified_to_loopback(destination);
@@ -99,7 +109,7 @@ pub unsafe fn resolve_addr(
         true => Ok(Ipv6Addr::from(device.gid).to_canonical()),
         false => source_towards(destination),
     };
-    match route_source.and_then(|route_source| identifier.set_route(source, destination, route_source)) {
+    match route_source.and_then(|route_source| state.set_route(handle, source, destination, route_source)) {
         Ok(source) => {
             // SAFETY: `find` found the memory under the lock that is still held.
             unsafe {
@@ -108,7 +118,14 @@ pub unsafe fn resolve_addr(
                 // A guess, until a message of the peer brings the GID of the peer's NIC.
                 (*id).route.addr.addr.ibaddr.dgid.raw = Gid::from(destination.ip()).0;
             }
-            state.push_event(handle, CmEvent::Plain(RDMA_CM_EVENT_ADDR_RESOLVED));
+            if destination.ip().is_multicast() || neighbour::is_resolved(destination.ip()) {
+                state.push_event(handle, CmEvent::Plain(RDMA_CM_EVENT_ADDR_RESOLVED));
+            } else {
+                neighbour::ask_for(destination.ip());
+                let now = Instant::now();
+                let (due, deadline) = (now + RESOLUTION_INTERVAL, now + timeout);
+                state.get(handle)?.network = NetworkState::Resolving(Resolution { due, deadline });
+            }
         }
         // The program causes these errors, by its source address and its descriptors. All other
         // errors come from the network and are reported by an event.
@@ -118,6 +135,7 @@ pub unsafe fn resolve_addr(
         Err(errno) => state.push_event(handle, CmEvent::Failed(RDMA_CM_EVENT_ADDR_ERROR, errno)),
     }
     drop(state);
+    manager.wake_thread()?;
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe { wait_if_synchronous(manager, id) }
 }
@@ -151,7 +169,7 @@ pub unsafe fn resolve_route(manager: &Manager, id: *mut rdma_cm_id) -> Result<()
     let device = manager.device()?;
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
-    let (Some(destination), NetworkState::Bound(_)) = (identifier.addresses.1, &identifier.network) else {
+    let (Some(destination), NetworkState::Idle) = (identifier.addresses.1, &identifier.network) else {
         return Err(Errno::EINVAL);
     };
     identifier.is_route_resolved = true;

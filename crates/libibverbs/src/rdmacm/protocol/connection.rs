@@ -1,21 +1,23 @@
-//! The state machine of one end of a reliable connection. The caller owns the stream, the clock and
-//! the queue pair.
+//! The state machine of one end of a reliable connection. The caller owns the network, the clock
+//! and the queue pair.
 //!
 //! ```text
 //! active   ── REQ ──▶ ReqSent ◀─ REP ─ RepReceived ── RTU ──▶ Established
-//! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
+//! passive  ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ leads to `Closed`. Before `Established`, a timeout or the end of the stream also leads to
-//! `Closed`. A connection that is closed in `ReqReceived` gives the program no event: the
-//! identifier still has the listener's context, so a program would take the event for an event of
-//! the listener. As with the kernel (`ucma_event_handler`), the program's `rdma_accept` fails
-//! later.
+//! Datagrams may be lost, repeated and reordered. REQ, REP and DREQ are repeated until their answer
+//! arrives. A repeated message gets the same answer again. The manager of a program that has not
+//! yet answered sends an MRA, after which the peer repeats its message less often.
 //!
-//! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's
-//! disconnect then leads to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the
-//! sender of the DREQ to `TimeWait`. `TimeWait` ends with an event. The stream stays open while the
-//! connection is established, because the end of the stream reports a peer that was killed.
+//! A REJ or a timeout before `Established` leads to `Closed`. A connection that is closed in
+//! `ReqReceived` gives the program no event: the identifier still has the listener's context, so a
+//! program would take the event for an event of the listener. As with the kernel
+//! (`ucma_event_handler`), the program's `rdma_accept` fails later.
+//!
+//! From `Established`, a DREQ or the end of the peer's process leads to `PeerEnded`, and the
+//! program's disconnect then leads to `TimeWait`. The receiver of a DREQ answers with a DREP, which
+//! leads the sender of the DREQ to `TimeWait`. `TimeWait` ends with an event.
 
 #[cfg(test)]
 mod tests;
@@ -25,22 +27,21 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::message::{ConnectionParams, Message, Rejection, reject_reason};
-use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
+use super::message::{
+    Answered, ConnectionParams, Ids, Message, Rejection, Request, Transaction, reject_reason,
+};
+use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT, Repetition};
 
-/// How long an accepted stream may be open without a REQ.
-const REQ_TIMEOUT: Duration = Duration::from_secs(10);
-const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The time between two repetitions of a REQ. A listener with a full backlog drops a REQ.
-const REQ_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long packets may arrive after the end of their connection: about twice the packet lifetime,
 /// as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
 const TIME_WAIT: Duration = Duration::from_millis(540);
+/// How long an end that has rejected a request answers repetitions of the request. The kernel's
+/// connection manager repeats a request every 4.3 s.
+const REJECTION_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    Requested(ConnectionParams),
     Replied(ConnectionParams),
     /// Passive side: an RTU arrived, or the program reported data before the RTU.
     Established,
@@ -54,12 +55,10 @@ pub enum ConnectionEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Active: the REQ is sent or in the outbox.
+    /// Active: the REQ is sent, or its destination is not yet known.
     ReqSent,
     /// Active: the REP is received; the program has not confirmed it.
     RepReceived,
-    /// Passive: the stream is open and no REQ has arrived.
-    AwaitingReq,
     /// Passive: the REQ is received; the program has not accepted it.
     ReqReceived,
     /// Passive: the REP is sent.
@@ -70,77 +69,87 @@ enum State {
     PeerEnded,
     /// Both ended the connection; packets of the connection may still arrive.
     TimeWait,
+    /// Passive: the request is rejected or withdrawn, and its repetitions are answered or ignored.
+    Rejecting,
     Closed,
 }
 
-/// While no program listens at the peer's port, the stream is connected again: at `next`, and no
-/// later than `until`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ConnectRetry {
-    until: Instant,
-    next: Option<Instant>,
+/// A message to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    pub transaction: Transaction,
+    /// How often the message was sent before.
+    pub repetition: u32,
 }
 
 #[derive(Debug)]
 pub struct Connection {
     state: State,
+    ids: Ids,
+    transaction: u64,
+    /// The GUID of this end's device, once a REQ or a REP was sent.
+    guid: u64,
+    /// The number of the peer's queue pair.
+    remote_qpn: u32,
+    /// Active: the REQ, without which the destination is not known.
+    request: Option<Request>,
+    started: Instant,
     deadline: Option<Instant>,
-    connect_retry: ConnectRetry,
-    /// The REQ and the time of its next repetition. `None` after the peer's answer.
-    repetition: Option<(Message, Instant)>,
-    /// [`notify`](Self::notify) established the connection, and the RTU has not arrived.
-    rtu_outstanding: bool,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
+    /// The last message that awaits an answer, or that answers a message which may be repeated.
+    last: Option<Message>,
+    /// The repetitions of `last`.
+    repetition: Option<Repetition>,
+    outbox: VecDeque<Outgoing>,
     events: VecDeque<ConnectionEvent>,
 }
 
 impl Connection {
-    /// Creates the active end with its REQ in the outbox, before the stream is connected.
-    pub fn active(request: ConnectionParams, now: Instant) -> Self {
-        let mut connection = Self::new(State::ReqSent, now, RESPONSE_TIMEOUT);
-        let request = Message::Req(request);
-        connection.send(&request);
-        connection.repetition = Some((request, now + REQ_REPEAT_INTERVAL));
+    /// Creates the active end. [`request`](Self::request) sends the REQ.
+    pub fn active(sender: u32, transaction: u64, now: Instant) -> Self {
+        let ids = Ids { sender, receiver: 0 };
+        Self::new(State::ReqSent, ids, transaction, now, Some(RESPONSE_TIMEOUT))
+    }
+
+    /// Creates the passive end of a received REQ. `sender` is the communication id of this end.
+    pub fn passive(sender: u32, transaction: u64, request: &Request, now: Instant) -> Self {
+        let ids = Ids { sender, receiver: request.sender };
+        let mut connection = Self::new(State::ReqReceived, ids, transaction, now, None);
+        connection.remote_qpn = request.params.qpn;
         connection
     }
 
-    pub fn passive(now: Instant) -> Self {
-        Self::new(State::AwaitingReq, now, REQ_TIMEOUT)
-    }
-
-    fn new(state: State, now: Instant, timeout: Duration) -> Self {
+    fn new(state: State, ids: Ids, transaction: u64, now: Instant, timeout: Option<Duration>) -> Self {
         Self {
             state,
-            deadline: Some(now + timeout),
-            connect_retry: ConnectRetry { until: now + REFUSED_RETRY_PERIOD, next: None },
+            ids,
+            transaction,
+            guid: 0,
+            remote_qpn: 0,
+            request: None,
+            started: now,
+            deadline: timeout.map(|timeout| now + timeout),
+            last: None,
             repetition: None,
-            rtu_outstanding: false,
-            inbox: Vec::new(),
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
             events: VecDeque::new(),
         }
+    }
+
+    pub fn ids(&self) -> Ids {
+        self.ids
     }
 
     pub fn next_event(&mut self) -> Option<ConnectionEvent> {
         self.events.pop_front()
     }
 
-    /// Returns the bytes to send. The caller removes the bytes that it has sent.
-    pub fn outbox(&mut self) -> &mut Vec<u8> {
-        &mut self.outbox
+    pub fn next_message(&mut self) -> Option<Outgoing> {
+        self.outbox.pop_front()
     }
 
-    /// Returns when [`on_timeout`](Self::on_timeout) or
-    /// [`take_connect_retry`](Self::take_connect_retry) is due.
+    /// Returns when [`on_timeout`](Self::on_timeout) is due.
     pub fn deadline(&self) -> Option<Instant> {
-        let repetition = self.repetition.as_ref().map(|(_, due)| *due);
-        self.deadline.into_iter().chain(self.connect_retry.next).chain(repetition).min()
-    }
-
-    /// Whether the stream may be closed once the outbox is sent.
-    pub fn is_closed(&self) -> bool {
-        matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
+        self.deadline.into_iter().chain(self.repetition.map(|repetition| repetition.due())).min()
     }
 
     /// Whether no message, timer or call changes the connection any more.
@@ -153,101 +162,151 @@ impl Connection {
         self.state == State::DreqSent
     }
 
-    pub fn receive(&mut self, bytes: &[u8], now: Instant) {
-        self.inbox.extend(bytes);
-        while !self.is_closed() {
-            match Message::decode(&self.inbox) {
-                Ok(Some((message, length))) => {
-                    self.inbox.drain(..length);
-                    self.handle_message(message, now);
-                }
-                Ok(None) => return,
-                Err(_) => self.on_stream_end(Errno::EPROTO, now),
-            }
-        }
-        self.inbox.clear();
+    /// Whether the connection waits for a message that may never come.
+    pub fn awaits_message(&self) -> bool {
+        matches!(self.state, State::ReqSent | State::RepSent | State::DreqSent)
     }
 
-    fn handle_message(&mut self, message: Message, now: Instant) {
+    /// Whether the peer or both ends have ended the connection.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
+    }
+
+    /// Whether the end of the peer's process would go unnoticed.
+    pub fn depends_on_peer(&self) -> bool {
+        self.state == State::Established
+    }
+
+    /// Sends the REQ, and repeats it until the peer answers.
+    pub fn request(&mut self, request: Request, now: Instant) {
+        if self.state == State::ReqSent {
+            self.guid = request.params.guid;
+            self.last = Some(Message::Req(Box::new(request.clone())));
+            self.request = Some(request);
+            self.repetition = Some(Repetition::from(now));
+            self.transmit(now);
+        }
+    }
+
+    /// Handles a message that names this connection. `gid` is that of the sender's device.
+    pub fn receive(&mut self, Transaction { id, message }: Transaction, gid: [u8; 16], now: Instant) {
         match (self.state, message) {
-            (State::AwaitingReq, Message::Req(params)) => {
-                self.enter(State::ReqReceived, None);
-                self.events.push_back(ConnectionEvent::Requested(params));
+            // The peer repeats a message, so an answer was lost, or the program has not yet
+            // answered.
+            (State::ReqReceived, Message::Req(_)) => {
+                self.send(Message::Mra(self.ids, Answered::Req));
             }
-            // The peer repeated the REQ before the answer arrived.
-            (State::ReqReceived | State::RepSent, Message::Req(_)) => {}
-            (State::Established | State::DreqSent, Message::Req(_)) if self.rtu_outstanding => {}
-            (State::ReqSent, Message::Rep(params)) => {
-                self.enter(State::RepReceived, None);
-                self.events.push_back(ConnectionEvent::Replied(params));
+            (State::RepReceived, Message::Rep(..)) => self.send(Message::Mra(self.ids, Answered::Rep)),
+            (State::RepSent | State::Rejecting, Message::Req(_)) | (State::Established, Message::Rep(..)) => {
+                self.send_last()
             }
-            (State::ReqReceived, Message::Rej(_)) => self.enter(State::Closed, None),
-            (State::RepSent, Message::Rtu) => {
-                self.enter(State::Established, None);
-                self.events.push_back(ConnectionEvent::Established);
+            (State::ReqSent, Message::Rep(ids, params)) if self.request.is_some() => {
+                self.ids.receiver = ids.sender;
+                self.on_reply(ConnectionParams { gid, ..params });
             }
-            (State::Established | State::DreqSent, Message::Rtu) if self.rtu_outstanding => {
-                self.rtu_outstanding = false;
+            (State::ReqSent, Message::Mra(_, Answered::Req))
+            | (State::RepSent, Message::Mra(_, Answered::Rep)) => {
+                if let Some(repetition) = &mut self.repetition {
+                    repetition.set_received(now);
+                }
             }
-            (
-                State::ReqSent | State::RepReceived | State::RepSent | State::Established,
-                Message::Rej(rejection),
-            ) => self.close(ConnectionEvent::Rejected(rejection)),
-            (State::Established | State::DreqSent, Message::Dreq) => {
-                self.send(&Message::Drep);
+            (State::RepSent, Message::Rtu(_)) => self.establish_passive(),
+            // A late repetition of the REQ must not count as a new one.
+            (State::ReqReceived, Message::Rej(..)) => {
+                self.enter(State::Rejecting, Some(now + REJECTION_TIME));
+            }
+            (State::ReqSent, Message::Rej(_, rejection)) => self.on_rejected_request(rejection, now),
+            (State::RepReceived | State::RepSent | State::Established, Message::Rej(_, rejection)) => {
+                self.close(ConnectionEvent::Rejected(rejection));
+            }
+            (State::RepSent | State::Established | State::DreqSent, Message::Dreq(..)) => {
+                // The peer was established, so its RTU was lost.
+                if self.state == State::RepSent {
+                    self.establish_passive();
+                }
+                self.answer_dreq(id);
                 self.end(now);
             }
-            (State::DreqSent, Message::Drep) => self.end(now),
-            _ => self.on_stream_end(Errno::EPROTO, now),
+            (State::PeerEnded | State::TimeWait, Message::Dreq(..)) => self.answer_dreq(id),
+            (State::DreqSent, Message::Drep(_)) => self.end(now),
+            _ => {}
         }
     }
 
-    /// Closes the connection after the stream failed with `errno` or the peer closed it
-    /// (`ECONNRESET`).
-    pub fn on_stream_end(&mut self, errno: Errno, now: Instant) {
-        self.outbox.clear();
+    fn on_reply(&mut self, reply: ConnectionParams) {
+        self.remote_qpn = reply.qpn;
+        let path_mtu = self.request.as_ref().map_or(reply.path_mtu, |request| request.params.path_mtu);
+        self.enter(State::RepReceived, None);
+        self.events.push_back(ConnectionEvent::Replied(ConnectionParams { path_mtu, ..reply }));
+    }
+
+    fn on_rejected_request(&mut self, rejection: Rejection, now: Instant) {
+        match (&mut self.request, &rejection.info[..]) {
+            (Some(_), _) if rejection.reason == reject_reason::INVALID_SERVICE_ID => {
+                self.on_refused(now);
+            }
+            // The port of the peer has a smaller MTU, which the REJ contains.
+            (Some(request), [mtu, ..])
+                if rejection.reason == reject_reason::INVALID_PATH_MTU
+                    && (1..request.params.path_mtu).contains(mtu) =>
+            {
+                request.params.path_mtu = *mtu;
+                let request = request.clone();
+                self.request(request, now);
+            }
+            _ => self.close(ConnectionEvent::Rejected(rejection)),
+        }
+    }
+
+    /// No program listens at the destination. The request is repeated for a while.
+    pub fn on_refused(&mut self, now: Instant) {
+        if self.state == State::ReqSent && now >= self.started + REFUSED_RETRY_PERIOD {
+            self.close(ConnectionEvent::Rejected(Rejection::new(
+                Answered::Req,
+                reject_reason::INVALID_SERVICE_ID,
+            )));
+        }
+    }
+
+    /// The peer's host refuses the messages, because its process has ended.
+    pub fn on_peer_refuses(&mut self, now: Instant) {
         match self.state {
-            State::AwaitingReq | State::ReqReceived => self.enter(State::Closed, None),
-            State::ReqSent | State::RepReceived => self.close(ConnectionEvent::Unreachable(errno)),
-            State::RepSent => self.close(rejected(reject_reason::TIMEOUT)),
-            State::Established | State::DreqSent => self.end(now),
-            State::PeerEnded | State::TimeWait | State::Closed => {}
+            State::ReqSent => self.on_refused(now),
+            State::RepSent => {
+                self.close(ConnectionEvent::Rejected(Rejection::new(Answered::Rep, reject_reason::TIMEOUT)))
+            }
+            State::DreqSent => self.end(now),
+            _ => {}
         }
     }
 
-    pub fn on_connection_refused(&mut self, now: Instant) {
-        if now < self.connect_retry.until {
-            self.connect_retry.next = Some(now + REFUSED_RETRY_INTERVAL);
-        } else {
-            self.close(rejected(reject_reason::INVALID_SERVICE_ID));
+    /// No packet of this end reaches the destination.
+    pub fn on_unreachable(&mut self, errno: Errno) {
+        if self.state == State::ReqSent {
+            self.close(ConnectionEvent::Unreachable(errno));
         }
     }
 
-    /// Returns true once for each attempt to connect that is due.
-    pub fn take_connect_retry(&mut self, now: Instant) -> bool {
-        self.connect_retry.next.take_if(|next| *next <= now).is_some()
+    /// The peer's process has ended, or does not know the connection.
+    pub fn on_peer_lost(&mut self, now: Instant) {
+        if matches!(self.state, State::Established | State::DreqSent) {
+            self.end(now);
+        }
     }
 
     pub fn on_timeout(&mut self, now: Instant) {
-        if let Some((request, due)) = &mut self.repetition
-            && *due <= now
-        {
-            *due = now + REQ_REPEAT_INTERVAL;
-            if self.outbox.is_empty() {
-                request.encode(&mut self.outbox);
-            }
-        }
         if self.deadline.is_none_or(|deadline| now < deadline) {
-            return;
+            return self.transmit(now);
         }
         match self.state {
             State::DreqSent => self.end(now),
             State::TimeWait => self.close(ConnectionEvent::TimeWaitExit),
-            State::AwaitingReq => self.enter(State::Closed, None),
-            _ => {
-                self.send(&Message::Rej(Rejection::without_data(reject_reason::TIMEOUT)));
+            State::Rejecting => self.enter(State::Closed, None),
+            State::ReqSent | State::RepSent => {
+                self.send_timeout();
                 self.close(ConnectionEvent::Unreachable(Errno::ETIMEDOUT));
             }
+            _ => self.deadline = None,
         }
     }
 
@@ -261,19 +320,27 @@ impl Connection {
         if self.state != State::ReqReceived {
             return Err(Errno::EINVAL);
         }
-        self.send(&Message::Rep(reply));
+        self.guid = reply.guid;
         self.enter(State::RepSent, Some(now + RESPONSE_TIMEOUT));
+        self.start_repeating(Message::Rep(self.ids, reply), now);
         Ok(())
     }
 
     /// # Errors
     /// `EINVAL` unless a request or a reply waits for an answer.
-    pub fn reject(&mut self, rejection: Rejection) -> Result<(), Errno> {
-        if !matches!(self.state, State::ReqReceived | State::RepReceived) {
-            return Err(Errno::EINVAL);
+    pub fn reject(&mut self, rejection: Rejection, now: Instant) -> Result<(), Errno> {
+        match self.state {
+            State::ReqReceived => {
+                self.enter(State::Rejecting, Some(now + REJECTION_TIME));
+                self.last = Some(Message::Rej(self.ids, rejection));
+                self.send_last();
+            }
+            State::RepReceived => {
+                self.send_rejection(Rejection { answered: Answered::Rep, ..rejection });
+                self.enter(State::Closed, None);
+            }
+            _ => return Err(Errno::EINVAL),
         }
-        self.send(&Message::Rej(rejection));
-        self.enter(State::Closed, None);
         Ok(())
     }
 
@@ -285,8 +352,9 @@ impl Connection {
         if self.state != State::RepReceived {
             return Err(Errno::EINVAL);
         }
-        self.send(&Message::Rtu);
         self.enter(State::Established, None);
+        self.last = Some(Message::Rtu(self.ids));
+        self.send_last();
         Ok(())
     }
 
@@ -297,14 +365,17 @@ impl Connection {
     pub fn notify(&mut self) -> Result<(), Errno> {
         match self.state {
             State::RepSent => {
-                self.enter(State::Established, None);
-                self.rtu_outstanding = true;
-                self.events.push_back(ConnectionEvent::Established);
+                self.establish_passive();
                 Ok(())
             }
             State::Established => Err(Errno::EISCONN),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn establish_passive(&mut self) {
+        self.enter(State::Established, None);
+        self.events.push_back(ConnectionEvent::Established);
     }
 
     /// Ends the connection for the program. The call succeeds even if the peer or an earlier call
@@ -314,50 +385,112 @@ impl Connection {
     /// `EINVAL` before the connection was accepted.
     pub fn disconnect(&mut self, now: Instant) -> Result<(), Errno> {
         match self.state {
-            State::Established => {
-                self.send(&Message::Dreq);
-                self.enter(State::DreqSent, Some(now + DREP_TIMEOUT));
-            }
+            State::Established => self.send_dreq(now),
             State::RepSent => {
-                self.abandon();
+                self.send_rejection(Rejection::new(Answered::Other, reject_reason::CONSUMER_DEFINED));
+                self.events.clear();
                 self.events.push_back(ConnectionEvent::Disconnected);
                 self.enter(State::TimeWait, Some(now + TIME_WAIT));
             }
             State::PeerEnded => self.enter(State::TimeWait, Some(now + TIME_WAIT)),
-            State::DreqSent | State::TimeWait | State::Closed => {}
+            State::DreqSent | State::TimeWait | State::Rejecting | State::Closed => {}
             _ => return Err(Errno::EINVAL),
         }
         Ok(())
     }
 
-    /// Informs the peer that the program destroys the identifier, and drops all events.
-    pub fn abandon(&mut self) {
+    /// Informs the peer that the program destroys the identifier. The connection continues without
+    /// its program until [`is_over`](Self::is_over), because messages may be lost.
+    pub fn abandon(&mut self, now: Instant) {
         match self.state {
-            State::ReqSent | State::RepReceived | State::ReqReceived | State::RepSent => {
-                self.send(&Message::Rej(Rejection::without_data(reject_reason::CONSUMER_DEFINED)));
+            State::ReqReceived => {
+                // The state permits the call.
+                let _ = self.reject(Rejection::new(Answered::Req, reject_reason::CONSUMER_DEFINED), now);
             }
-            State::Established => self.send(&Message::Dreq),
-            State::AwaitingReq | State::DreqSent | State::PeerEnded | State::TimeWait | State::Closed => {}
+            State::ReqSent => {
+                self.send_timeout();
+                self.enter(State::Closed, None);
+            }
+            State::RepReceived => {
+                self.send_rejection(Rejection::new(Answered::Rep, reject_reason::CONSUMER_DEFINED));
+                self.enter(State::Closed, None);
+            }
+            State::RepSent => {
+                self.enter(State::Rejecting, Some(now + REJECTION_TIME));
+                let rejection = Rejection::new(Answered::Other, reject_reason::CONSUMER_DEFINED);
+                self.last = Some(Message::Rej(self.ids, rejection));
+                self.send_last();
+            }
+            State::Established => self.send_dreq(now),
+            State::PeerEnded => self.enter(State::TimeWait, Some(now + TIME_WAIT)),
+            State::DreqSent | State::TimeWait | State::Rejecting | State::Closed => {}
         }
+    }
+
+    /// Ends the connection without an answer of the peer. Messages that are not yet sent stay.
+    pub fn forget(&mut self) {
         self.enter(State::Closed, None);
-        self.events.clear();
     }
 
-    /// Drops the request because the listener's backlog is full. The peer repeats it.
-    pub fn drop_request(&mut self, now: Instant) {
-        if self.state == State::ReqReceived {
-            self.enter(State::AwaitingReq, Some(now + REQ_TIMEOUT));
+    fn send_dreq(&mut self, now: Instant) {
+        self.enter(State::DreqSent, Some(now + DREP_TIMEOUT));
+        // A DREQ begins a transaction of its own.
+        self.transaction = self.transaction.wrapping_add(1);
+        self.start_repeating(Message::Dreq(self.ids, self.remote_qpn), now);
+    }
+
+    fn answer_dreq(&mut self, transaction: u64) {
+        let transaction = Transaction { id: transaction, message: Message::Drep(self.ids) };
+        self.outbox.push_back(Outgoing { transaction, repetition: 0 });
+    }
+
+    /// Sends a REJ once. If it is lost, the peer learns from its own timeout, or from the answer to
+    /// a later message.
+    fn send_rejection(&mut self, rejection: Rejection) {
+        // Nobody knows a request that was not sent.
+        if self.state != State::ReqSent || self.request.is_some() {
+            self.send(Message::Rej(self.ids, rejection));
         }
     }
 
-    fn send(&mut self, message: &Message) {
-        message.encode(&mut self.outbox);
+    /// Tells the peer that this end has given up. A peer that does not know the id of this end
+    /// finds the connection by the GUID.
+    fn send_timeout(&mut self) {
+        let info = self.guid.to_be_bytes().to_vec();
+        self.send_rejection(Rejection { info, ..Rejection::new(Answered::Other, reject_reason::TIMEOUT) });
+    }
+
+    fn start_repeating(&mut self, message: Message, now: Instant) {
+        self.last = Some(message);
+        self.repetition = Some(Repetition::from(now));
+        self.transmit(now);
+    }
+
+    /// Sends the last message if a transmission is due.
+    fn transmit(&mut self, now: Instant) {
+        if let (Some(repetition), Some(message)) = (&mut self.repetition, &self.last)
+            && let Some(repetition) = repetition.take_due(now)
+        {
+            let transaction = Transaction { id: self.transaction, message: message.clone() };
+            self.outbox.push_back(Outgoing { transaction, repetition });
+        }
+    }
+
+    fn send_last(&mut self) {
+        if let Some(message) = self.last.clone() {
+            self.send(message);
+        }
+    }
+
+    fn send(&mut self, message: Message) {
+        let transaction = Transaction { id: self.transaction, message };
+        self.outbox.push_back(Outgoing { transaction, repetition: 0 });
     }
 
     fn enter(&mut self, state: State, deadline: Option<Instant>) {
         self.state = state;
         self.deadline = deadline;
-        (self.connect_retry.next, self.repetition) = (None, None);
+        (self.last, self.repetition) = (None, None);
     }
 
     /// Reports the end of an established connection, because the peer ended the connection or is
@@ -374,8 +507,4 @@ impl Connection {
         self.enter(State::Closed, None);
         self.events.push_back(event);
     }
-}
-
-fn rejected(reason: u16) -> ConnectionEvent {
-    ConnectionEvent::Rejected(Rejection::without_data(reason))
 }

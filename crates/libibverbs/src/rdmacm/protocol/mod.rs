@@ -2,6 +2,7 @@
 //! and service lookups.
 
 pub mod connection;
+pub mod encoding;
 pub mod message;
 pub mod service_lookup;
 mod timeouts;

@@ -7,120 +7,105 @@
 mod tests;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::message::{Message, SidrReply, SidrRequest};
-use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
+use mitra_verbs::Gid;
 
-const REPEAT_INTERVAL: Duration = Duration::from_millis(200);
+use super::connection::Outgoing;
+use super::message::{Message, SidrReply, SidrRequest, Transaction, sidr_status};
+use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT, Repetition};
+
 const STORE_PERIOD: Duration = Duration::from_secs(90);
 /// The maximum number of stored requests. A responder that stores this many ignores new requests
 /// until a stored request expires.
 const MAX_REQUESTS: usize = 4096;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookupAction {
-    Send,
-    TimedOut,
-    /// Wait for a reply until [`ServiceLookup::deadline`].
-    Wait,
-}
-
 #[derive(Debug)]
 pub struct ServiceLookup {
-    request_id: u64,
-    request: Vec<u8>,
-    repeat_at: Instant,
-    retry_refused_until: Instant,
-    timeout_at: Instant,
+    transaction: u64,
+    request_id: u32,
+    /// `None` until the destination is known.
+    request: Option<SidrRequest>,
+    repetition: Repetition,
+    started: Instant,
 }
 
 impl ServiceLookup {
-    /// The first [`on_timer`](Self::on_timer) returns [`LookupAction::Send`].
-    pub fn new(request: SidrRequest, now: Instant) -> Self {
-        let (request_id, mut datagram) = (request.request_id, Vec::new());
-        Message::SidrReq(request).encode(&mut datagram);
-        Self {
-            request_id,
-            request: datagram,
-            repeat_at: now,
-            retry_refused_until: now + REFUSED_RETRY_PERIOD,
-            timeout_at: now + RESPONSE_TIMEOUT,
-        }
+    /// [`request`](Self::request) begins to send the request.
+    pub fn new(request_id: u32, transaction: u64, now: Instant) -> Self {
+        Self { transaction, request_id, request: None, repetition: Repetition::from(now), started: now }
     }
 
-    pub fn request(&self) -> &[u8] {
-        &self.request
+    pub fn request_id(&self) -> u32 {
+        self.request_id
+    }
+
+    pub fn request(&mut self, request: SidrRequest, now: Instant) {
+        self.request = Some(request);
+        self.repetition = Repetition::from(now);
     }
 
     pub fn deadline(&self) -> Instant {
-        self.repeat_at.min(self.timeout_at)
+        let timeout = self.started + RESPONSE_TIMEOUT;
+        if self.request.is_some() { timeout.min(self.repetition.due()) } else { timeout }
     }
 
-    pub fn on_timer(&mut self, now: Instant) -> LookupAction {
-        if now >= self.timeout_at {
-            LookupAction::TimedOut
-        } else if now >= self.repeat_at {
-            self.repeat_at = now + REPEAT_INTERVAL;
-            LookupAction::Send
-        } else {
-            LookupAction::Wait
-        }
+    pub fn is_timed_out(&self, now: Instant) -> bool {
+        now >= self.started + RESPONSE_TIMEOUT
     }
 
-    /// Whether the retry period is over, so that an ICMP "port unreachable" ends the lookup.
+    /// Returns the request if a transmission is due.
+    pub fn next_message(&mut self, now: Instant) -> Option<Outgoing> {
+        let request = self.request.as_ref()?;
+        let repetition = self.repetition.take_due(now)?;
+        let message = Message::SidrReq(request.clone());
+        Some(Outgoing { transaction: Transaction { id: self.transaction, message }, repetition })
+    }
+
+    /// Whether no program listens, although the request was repeated for a while.
     pub fn is_refusal_final(&self, now: Instant) -> bool {
-        now >= self.retry_refused_until
+        now >= self.started + REFUSED_RETRY_PERIOD
     }
 
-    /// Returns the reply in `datagram`, if the datagram is a reply to this request.
-    pub fn receive(&self, datagram: &[u8]) -> Option<SidrReply> {
-        match decode_datagram(datagram)? {
-            Message::SidrRep(reply) if reply.request_id == self.request_id => Some(reply),
-            _ => None,
-        }
+    /// Returns whether the reply ends the lookup.
+    pub fn accepts(&self, reply: &SidrReply, now: Instant) -> bool {
+        self.request.is_some() && (reply.status != sidr_status::UNSUPPORTED || self.is_refusal_final(now))
     }
 }
 
-/// The requester's address and the request id.
-pub type RequestKey = (SocketAddr, u64);
+/// The GID of the requester's device, and the request id.
+pub type RequestKey = (Gid, u32);
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum ReceivedDatagram<'a> {
-    New(RequestKey, SidrRequest),
+pub enum ReceivedRequest {
+    New,
     /// A repetition of an answered request. The stored reply is sent again.
-    Duplicate(&'a [u8]),
-    /// No request, or a request that waits for the program or exceeds [`MAX_REQUESTS`].
+    Answered(SidrReply),
+    /// A request that waits for the program, or exceeds [`MAX_REQUESTS`].
     Ignored,
 }
 
 /// The requests of the last [`STORE_PERIOD`] at a responder.
 #[derive(Debug, Default)]
 pub struct ServiceRequests {
-    /// The encoded reply (`None` until the program answers), and the time at which the entry
-    /// expires.
-    replies: HashMap<RequestKey, (Option<Vec<u8>>, Instant)>,
+    /// The reply (`None` until the program answers), and the time at which the entry expires.
+    replies: HashMap<RequestKey, (Option<SidrReply>, Instant)>,
 }
 
 impl ServiceRequests {
-    /// Classifies a datagram, and stores a new request.
-    pub fn receive(&mut self, from: SocketAddr, datagram: &[u8], now: Instant) -> ReceivedDatagram<'_> {
-        let Some(Message::SidrReq(request)) = decode_datagram(datagram) else {
-            return ReceivedDatagram::Ignored;
-        };
-        let key = (from, request.request_id);
+    /// Classifies a request, and stores a new request.
+    pub fn receive(&mut self, key: RequestKey, now: Instant) -> ReceivedRequest {
         if !self.replies.contains_key(&key) {
             self.replies.retain(|_, (_, expiry)| now < *expiry);
             if self.replies.len() >= MAX_REQUESTS {
-                return ReceivedDatagram::Ignored;
+                return ReceivedRequest::Ignored;
             }
             self.replies.insert(key, (None, now + STORE_PERIOD));
-            return ReceivedDatagram::New(key, request);
+            return ReceivedRequest::New;
         }
         match &self.replies[&key].0 {
-            Some(reply) => ReceivedDatagram::Duplicate(reply),
-            None => ReceivedDatagram::Ignored,
+            Some(reply) => ReceivedRequest::Answered(reply.clone()),
+            None => ReceivedRequest::Ignored,
         }
     }
 
@@ -129,19 +114,8 @@ impl ServiceRequests {
         self.replies.remove(&key);
     }
 
-    /// Stores the reply to a request and returns the datagram to send.
-    pub fn reply(&mut self, key: RequestKey, reply: SidrReply, now: Instant) -> Vec<u8> {
-        let mut datagram = Vec::new();
-        Message::SidrRep(reply).encode(&mut datagram);
-        self.replies.insert(key, (Some(datagram.clone()), now + STORE_PERIOD));
-        datagram
-    }
-}
-
-/// Returns `None` unless the datagram is exactly one message.
-fn decode_datagram(datagram: &[u8]) -> Option<Message> {
-    match Message::decode(datagram) {
-        Ok(Some((message, length))) if length == datagram.len() => Some(message),
-        _ => None,
+    /// Stores the reply to a request.
+    pub fn reply(&mut self, key: RequestKey, reply: SidrReply, now: Instant) {
+        self.replies.insert(key, (Some(reply), now + STORE_PERIOD));
     }
 }

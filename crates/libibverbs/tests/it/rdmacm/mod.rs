@@ -2,9 +2,11 @@
 
 mod hostile_peers;
 mod multicast;
+mod raw_peer;
 mod recovery;
 mod reports;
 mod synchronous;
+mod wire_format;
 
 use std::ptr;
 use std::thread;

@@ -53,3 +53,13 @@ fn server_at_limit() {
 fn many_channels() {
     run("many_channels", &[]);
 }
+
+#[test]
+fn cm_fixed_source_port() {
+    run("cm_fixed_source_port", &[]);
+}
+
+#[test]
+fn cm_port_down() {
+    run("cm_port_down", &[]);
+}

@@ -1,0 +1,34 @@
+//! The connection manager (`rdma_cm`), as the threads of the device know it.
+
+use std::sync::OnceLock;
+
+use mitra_verbs::Gid;
+
+/// The communication ids of a connection: that of the sender of a message, and that of the
+/// receiver.
+pub(crate) type CmConnection = (u32, u32);
+
+/// The maximum number of connections that one [`RailSet::send_cm_connections`] names.
+pub(crate) const MAX_CM_CONNECTIONS: usize = 48;
+
+/// The connection manager. The calls come from the threads of the device, and must not wait.
+pub(crate) trait CmReceiver: Sync {
+    /// A datagram arrived at queue pair 1 that is not a message of the rails.
+    fn on_datagram(&self, rail: usize, from: Gid, bytes: &[u8]);
+
+    /// The device at `from` has the GID `current`, and answers a search.
+    fn on_owner(&self, search: u64, rail: usize, from: Gid, current: Gid);
+
+    /// The device at `from` states its connections with this device.
+    fn on_connections(&self, rail: usize, from: Gid, connections: Vec<CmConnection>);
+
+    /// The device at `from` answers a statement of this device with the connections that it does
+    /// not have.
+    fn on_unknown_connections(&self, rail: usize, from: Gid, connections: Vec<CmConnection>);
+
+    /// The process exits.
+    fn on_exit(&self);
+}
+
+/// Set by the first call of the connection manager.
+pub(super) type SharedReceiver = OnceLock<&'static dyn CmReceiver>;
