@@ -3,6 +3,7 @@
 //! A scenario that runs in both directions is named after the requester: `mitra` or `kernel`.
 
 mod atomics;
+mod connection_manager;
 mod error_state_fence;
 mod gather_and_inline;
 mod lengths;
@@ -40,6 +41,7 @@ pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         mixed_traffic::SCENARIOS,
         error_state_fence::SCENARIOS,
         uc_and_ud::SCENARIOS,
+        connection_manager::SCENARIOS,
     ]
     .into_iter()
     .flatten()

@@ -12,20 +12,21 @@ use mitra_test_process::setup_dir;
 
 /// The Debian packages that the machine needs. Packages that the host lacks are downloaded with
 /// their dependencies.
-const TOOLS: [&str; 7] = [
+const TOOLS: [&str; 8] = [
     "qemu-system-x86",
     "busybox-static",
     "iproute2",
     "ibverbs-providers",
     "ibverbs-utils",
     "perftest",
+    "rdmacm-utils",
     "tcpdump",
 ];
 /// The kernel package. The cloud kernels lack `rdma_rxe`.
 const KERNEL: &str = "linux-image-amd64";
 /// The kernel modules that the machine loads, in addition to their dependencies. rdma_rxe requests
 /// the two CRC modules by name at run time.
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 12] = [
     "virtio_pci",
     "virtio_console",
     "virtio_rng",
@@ -37,9 +38,10 @@ const MODULES: [&str; 11] = [
     "veth",
     "sch_netem",
     "rdma_rxe",
+    "rdma_ucm",
 ];
 /// The version of the cache layout. A cache with another version is filled again.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 
 /// The cache of unpacked packages: `root` (tools), `mods` and `order` (kernel modules), `vmlinux`.
 pub(super) struct Cache {
