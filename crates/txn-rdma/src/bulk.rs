@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mitra_txn::{
-    Inspection, Inspector, Layout, Life, LifeWord, Loader, Location, Op, Outcome, RecordKey, Request,
+    Inspection, Inspector, Layout, Life, LifeState, LifeWord, Loader, Location, NodeId, Op, Outcome,
+    RecordKey, Request, StoreError, StoreState, claim_store, read_store_state,
 };
 
 use crate::channels::LostNode;
@@ -24,15 +25,45 @@ pub enum LoadError {
     /// A record has no place in the store.
     #[error(transparent)]
     Record(#[from] mitra_txn::LoadError),
+    /// Another load has begun on this node. Nothing was written to it.
+    #[error(
+        "memory node {} is loaded by another process, or was by one that has ended; start new memory nodes, unless it runs",
+        .0.0
+    )]
+    Claimed(NodeId),
     /// A node was lost, so the life is over.
     #[error(transparent)]
     Lost(#[from] LostNode),
 }
 
-/// Writes the first content of a store, and keeps the links alive meanwhile. A part has all records
-/// of its partitions. Only one part at a time is in the memory of this process. The store's
-/// `number` is written last; the caller draws it at random. Calls `progress` with the number of
-/// written parts, and with the bytes written so far to all copies.
+/// Why the state of a store is unknown.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StateError {
+    /// The memory nodes do not have one store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A node was lost, so the life is over.
+    #[error(transparent)]
+    Lost(#[from] LostNode),
+}
+
+/// Returns how far the load of the store has come.
+///
+/// # Errors
+/// A [`StateError`].
+pub fn store_state(links: &mut Links, layout: &Layout) -> Result<StoreState, StateError> {
+    loop {
+        let outcomes = execute(links, read_store_state(layout))?;
+        if let Some(state) = mitra_txn::store_state(layout, &outcomes) {
+            return Ok(state?);
+        }
+    }
+}
+
+/// Claims the memory nodes, writes the first content of a store, and keeps the links alive
+/// meanwhile. A part has all records of its partitions. Only one part at a time is in the memory of
+/// this process. The store's `number` is written last; the caller draws it at random. Calls
+/// `progress` with the number of written parts, and with the bytes written so far to all copies.
 ///
 /// # Errors
 /// A [`LoadError`]. The store is then partly written.
@@ -43,6 +74,7 @@ pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
     parts: impl IntoIterator<Item = Records>,
     mut progress: impl FnMut(usize, u64),
 ) -> Result<(), LoadError> {
+    layout.nodes().try_for_each(|node| claim(links, layout, node, number))?;
     let (mut loader, mut bytes) = (Loader::new(layout), 0);
     for (written_parts, records) in parts.into_iter().enumerate() {
         for (count, (at, value)) in (1..).zip(records) {
@@ -59,6 +91,22 @@ pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
         progress(written_parts + 1, bytes);
     }
     Ok(write_all(links, loader.finish(number)?, |_| ())?)
+}
+
+/// Claims a node for a load.
+fn claim(links: &mut Links, layout: &Layout, node: NodeId, number: NonZeroU64) -> Result<(), LoadError> {
+    loop {
+        match execute(links, vec![claim_store(layout, node, number)])?.first() {
+            Some(Outcome::Executed(old))
+                if [[0; 8], number.get().to_le_bytes()].iter().any(|it| it == &old[..]) =>
+            {
+                return Ok(());
+            }
+            Some(Outcome::Executed(_)) => return Err(LoadError::Claimed(node)),
+            Some(Outcome::NodeDead) => return Ok(()),
+            _ => {}
+        }
+    }
 }
 
 /// Executes WRITEs in any order, and repeats each until it is executed. Calls `written` with the
@@ -94,7 +142,7 @@ fn write_all(
 }
 
 /// Reads all tables of a store at rest. Passes every record to `record`. The locks of lives that
-/// are recovered do not count as held.
+/// are recovered do not count as held, and those of lives that are not recovered count as such.
 ///
 /// # Errors
 /// [`LostNode`]: the life is over.
@@ -115,7 +163,12 @@ pub fn inspect(
         let word = LifeWord::from_bits(word.unwrap_or_default());
         let latest = Life { coordinator, incarnation: word.incarnation() };
         let earlier = Life { incarnation: latest.incarnation.saturating_sub(1), ..latest };
-        inspector.set_recovered(if word.is_recovered(latest) { latest } else { earlier });
+        if word.state() == LifeState::Recovered {
+            inspector.set_recovered(latest);
+        } else {
+            inspector.set_recovered(earlier);
+            inspector.set_unrecovered(latest);
+        }
     }
     while let Some(requests) = inspector.requests() {
         let outcomes = execute(links, requests)?;
@@ -142,7 +195,8 @@ fn post(links: &mut Links, ticket: u64, requests: Vec<Request>) {
     links.post(ticket, requests).expect("a request lies in the memory of its node");
 }
 
-fn execute(links: &mut Links, requests: Vec<Request>) -> Result<Vec<Outcome>, LostNode> {
+/// Executes requests, and waits for their outcomes.
+pub(crate) fn execute(links: &mut Links, requests: Vec<Request>) -> Result<Vec<Outcome>, LostNode> {
     post(links, 0, requests);
     let mut done = Vec::new();
     while done.is_empty() {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_failover::Domain;
-use mitra_txn::{Command, Ending, Layout, Outcome, Session, Ticket, Timing};
+use mitra_txn::{Command, Ending, Layout, Location, Outcome, Session, Ticket, Timing, Watch, Watched};
 
+use crate::bulk::execute;
+use crate::channels::LostNode;
 use crate::links::{ConnectError, Links, LinksConfig};
 
 /// The time for which a driver polls without a result before it sleeps, while transactions are in
@@ -36,23 +38,43 @@ impl Driver {
     pub fn connect(
         domain: &Arc<Domain>,
         layout: &Rc<Layout>,
-        mut config: LinksConfig,
+        config: LinksConfig,
         timing: Timing,
     ) -> Result<Driver, ConnectError> {
-        let coordinators = layout.schema().coordinators;
-        if !(1..=coordinators).contains(&config.coordinator) {
-            return Err(ConnectError::Coordinator(config.coordinator, coordinators));
+        let links = connect(domain, layout, &config)?;
+        Ok(Driver::new(layout, &config, links, timing))
+    }
+
+    /// As [`Driver::connect`], but takes over no life of the coordinator that runs. Blocks for
+    /// [`Timing::timeout`] in addition if the latest life is not recovered.
+    ///
+    /// A life that was silent for this time counts as ended. If its process has only paused, it
+    /// finds its rights gone when it goes on: the nodes fence it before its log is read.
+    ///
+    /// # Errors
+    /// A [`ConnectError`]; [`ConnectError::Runs`] if a process writes the coordinator's heartbeats.
+    pub fn connect_if_silent(
+        domain: &Arc<Domain>,
+        layout: &Rc<Layout>,
+        config: LinksConfig,
+        timing: Timing,
+    ) -> Result<Driver, ConnectError> {
+        let mut links = connect(domain, layout, &config)?;
+        let watched = watch(&mut links, layout, timing)?;
+        let mut driver = Driver::new(layout, &config, links, timing);
+        match watched {
+            Some(Watched::Runs(life)) => return Err(ConnectError::Runs(life)),
+            Some(Watched::Silent(word)) => driver.session.start_over(word),
+            // All nodes are declared dead, which the session reports.
+            None => {}
         }
-        let heartbeat = layout.life_line(config.coordinator) + 8;
-        config.repeatable = vec![heartbeat..heartbeat + 8, layout.log(config.coordinator)];
-        let needed = layout.longest_request();
-        if (config.staging_bytes as u64) < needed {
-            return Err(ConnectError::Staging { bytes: config.staging_bytes, needed });
-        }
-        let links = Links::connect(domain, &config)?;
+        Ok(driver)
+    }
+
+    fn new(layout: &Rc<Layout>, config: &LinksConfig, links: Links, timing: Timing) -> Driver {
         let session = Session::new(Rc::clone(layout), links.life(), timing, &config.dead);
         let now = Instant::now();
-        Ok(Driver { session, links, done: Vec::new(), begin: now, last_result: now })
+        Driver { session, links, done: Vec::new(), begin: now, last_result: now }
     }
 
     /// Returns the session, to add tasks and to read its state.
@@ -117,4 +139,40 @@ impl Driver {
         }
         ending
     }
+}
+
+/// Connects as the coordinator's next life, with the repeatable ranges of the coordinator.
+fn connect(domain: &Arc<Domain>, layout: &Layout, config: &LinksConfig) -> Result<Links, ConnectError> {
+    let coordinators = layout.schema().coordinators;
+    if !(1..=coordinators).contains(&config.coordinator) {
+        return Err(ConnectError::Coordinator(config.coordinator, coordinators));
+    }
+    let heartbeat = layout.life_line(config.coordinator) + 8;
+    let repeatable = vec![heartbeat..heartbeat + 8, layout.log(config.coordinator)];
+    let needed = layout.longest_request();
+    if (config.staging_bytes as u64) < needed {
+        return Err(ConnectError::Staging { bytes: config.staging_bytes, needed });
+    }
+    Links::connect(domain, &LinksConfig { repeatable, ..config.clone() })
+}
+
+/// Watches the line of the coordinator, until the state of its latest life is known; `None` if all
+/// nodes are declared dead.
+fn watch(links: &mut Links, layout: &Layout, timing: Timing) -> Result<Option<Watched>, LostNode> {
+    let at = layout.life_line(links.life().coordinator);
+    let line = layout.nodes().map(|node| Location { node, at }).collect();
+    let mut watch = Watch::new(links.life().coordinator, line, timing.timeout);
+    let begin = Instant::now();
+    while let Some(request) = watch.request() {
+        let outcomes = execute(links, vec![request])?;
+        let read = begin.elapsed();
+        let watched = outcomes.first().and_then(|outcome| watch.on_outcome(outcome, read));
+        if watched.is_some() {
+            return Ok(watched);
+        }
+        while begin.elapsed() < read + timing.interval {
+            links.wait(&mut Vec::new(), MAX_SLEEP)?;
+        }
+    }
+    Ok(None)
 }

@@ -10,7 +10,7 @@ mod links;
 mod memory_node;
 mod queue_pair;
 
-pub use bulk::{LoadError, inspect, load, round_trips};
+pub use bulk::{LoadError, StateError, inspect, load, round_trips, store_state};
 pub use call::CallError;
 pub use channels::{Channels, Counters, Link, LostNode, PostError};
 pub use driver::Driver;

@@ -90,13 +90,28 @@ pub enum IndexError {
     },
 }
 
+/// The judgement of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing is wrong.
+    Clean,
+    /// Coordinators have ended in the middle of transactions, and nobody has recovered them. The
+    /// rest of the store can be judged after the recovery.
+    Unrecovered,
+    /// The store has errors that no recovery mends.
+    Damaged,
+}
+
 /// The findings of an [`Inspector`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inspection {
     /// The number of records of each table, by the number of the table.
     pub records: Vec<u64>,
-    /// Locks that are not free, except locks of recovered lives.
+    /// Locks that are not free, except locks of recovered lives and `unrecovered_locks`.
     pub held_locks: Findings<HeldLock>,
+    /// Locks at primaries of lives that were not recovered. The copies of their places are not
+    /// compared, because a recovery completes or undoes what these lives have written.
+    pub unrecovered_locks: Findings<HeldLock>,
     /// The number of locks of recovered lives. They block no transaction: the first transaction
     /// that meets such a lock frees it.
     pub recovered_locks: u64,
@@ -128,6 +143,7 @@ pub struct Inspector {
     reads_store: bool,
     scan: Scan,
     recovered: BTreeMap<u16, u16>,
+    unrecovered: BTreeSet<Life>,
     /// The buckets of the partition that is read; `None` for an unreadable bucket.
     buckets: Vec<Option<Bucket>>,
     found: Inspection,
@@ -158,13 +174,19 @@ impl Inspector {
         });
         let scan = Scan::new(Rc::clone(&layout), areas.collect(), layout.log_copies());
         let found = Inspection { records: vec![0; layout.schema().tables.len()], ..Inspection::default() };
-        Inspector { layout, reads_store: true, scan, recovered: BTreeMap::new(), buckets: Vec::new(), found }
+        let (recovered, unrecovered, buckets) = Default::default();
+        Inspector { layout, reads_store: true, scan, recovered, unrecovered, buckets, found }
     }
 
     /// Reports that a life and all earlier lives of its coordinator are recovered.
     pub fn set_recovered(&mut self, life: Life) {
         let last = self.recovered.entry(life.coordinator).or_default();
         *last = life.incarnation.max(*last);
+    }
+
+    /// Reports that a life has begun and is not recovered.
+    pub fn set_unrecovered(&mut self, life: Life) {
+        self.unrecovered.insert(life);
     }
 
     /// The requests to execute; `None` when all is read.
@@ -228,6 +250,12 @@ impl Inspector {
                     let is_record = place.kind == PlaceKind::Record;
                     let record = copy.as_ref().filter(|copy| is_record && copy.version.is_present());
                     let key = record.map(|record| record.key);
+                    let is_primary =
+                        self.layout.copies_of(place).is_some_and(|copies| copies.primary.node == node);
+                    if is_primary && self.unrecovered.contains(&life) {
+                        self.found.unrecovered_locks.add(HeldLock { at, key, lock });
+                        return copy;
+                    }
                     self.found.held_locks.add(HeldLock { at, key, lock });
                 }
             }
@@ -312,9 +340,19 @@ impl Inspector {
 impl Inspection {
     /// Returns whether nothing was found. Locks of recovered lives and dead nodes do not count.
     pub fn is_clean(&self) -> bool {
+        self.verdict() == Verdict::Clean
+    }
+
+    /// Judges the store. A transaction that is not recovered may have written a record and not its
+    /// bucket, so errors of the index count only if nothing is unrecovered.
+    pub fn verdict(&self) -> Verdict {
         let Inspection { held_locks, torn, differing, index_errors, store_errors, lost, .. } = self;
-        let damage = held_locks.count + torn.count + differing.count + index_errors.count;
-        damage + store_errors.count + lost.count == 0
+        let damage = held_locks.count + torn.count + differing.count + store_errors.count + lost.count;
+        match (damage, self.unrecovered_locks.count, index_errors.count) {
+            (0, 0, 0) => Verdict::Clean,
+            (0, 1.., _) => Verdict::Unrecovered,
+            _ => Verdict::Damaged,
+        }
     }
 }
 
@@ -359,6 +397,14 @@ impl Display for Inspection {
             writeln!(f, "table {table}: {records} records")?;
         }
         list(f, "held locks", &self.held_locks, HeldLock::to_string)?;
+        if self.unrecovered_locks.count > 0 {
+            list(
+                f,
+                "locks of coordinators that are not recovered",
+                &self.unrecovered_locks,
+                HeldLock::to_string,
+            )?;
+        }
         if self.recovered_locks > 0 {
             let count = self.recovered_locks;
             writeln!(f, "locks of recovered coordinators, which transactions free: {count}")?;
@@ -377,6 +423,10 @@ impl Display for Inspection {
                 format!("partition {partition} of table {}", table.0)
             })?;
         }
-        write!(f, "{}", if self.is_clean() { "nothing is wrong" } else { "the store is damaged" })
+        f.write_str(match self.verdict() {
+            Verdict::Clean => "nothing is wrong",
+            Verdict::Unrecovered => "the store is not recovered",
+            Verdict::Damaged => "the store is damaged",
+        })
     }
 }

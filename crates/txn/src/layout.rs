@@ -5,7 +5,7 @@
 //!
 //! | offset | content |
 //! |---|---|
-//! | 0 | the line of the store: its number, nonzero, which the loader writes last |
+//! | 0 | the line of the store: its number, nonzero, which the loader writes last; at byte 8, the number of the load that has begun |
 //! | 64 c | the line of coordinator c, from 1: its life word, and its heartbeat |
 //! | then | the log: the slots of coordinator 1, of coordinator 2, … |
 //! | then | for each table, and each copy i from 0 to f: the partitions p for which (p + i) mod M is the number of the node |

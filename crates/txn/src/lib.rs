@@ -26,12 +26,13 @@ mod session;
 mod store_number;
 mod takeover;
 mod transaction;
+mod watch;
 
 pub use attempt::{Attempt, Conflict, Step, Write};
 pub use coordinator::{Coordinator, Ticket};
 pub use detector::{Detector, LIFE_LINE_BYTES};
 pub use execution::Footprint;
-pub use inspection::{Findings, HeldLock, IndexError, Inspection, Inspector, PlaceCopy};
+pub use inspection::{Findings, HeldLock, IndexError, Inspection, Inspector, PlaceCopy, Verdict};
 pub use layout::{InvalidSchema, Layout, Schema, TableSchema};
 pub use life_word::{LifeState, LifeWord, NoIncarnation};
 pub use load::{LoadError, Loader};
@@ -44,6 +45,7 @@ pub use remote_transaction::{Client, Committed, NotCommitted, RemoteTransaction}
 pub use request::{NodeId, Op, Outcome, Request};
 pub use serial_order::{Event, Violation, serial_order};
 pub use session::{Command, Ending, Session, Timing};
-pub use store_number::StoreError;
+pub use store_number::{StoreError, StoreState, claim_store, read_store_state, store_state};
 pub use takeover::{Log, Takeover, TakeoverStep};
 pub use transaction::{Abort, Access, RecordKey, TableId, Transaction};
+pub use watch::{Watch, Watched};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::coordinator::{Coordinator, Ticket};
 use crate::detector::Detector;
 use crate::layout::Layout;
+use crate::life_word::LifeWord;
 use crate::lock_word::Life;
 use crate::place::{Location, Place};
 use crate::request::{NodeId, Outcome, Request};
@@ -104,6 +105,8 @@ enum Waits {
 pub struct Session {
     layout: Rc<Layout>,
     life: Life,
+    /// The only life word that the start may take over, if the driver has named one.
+    over: Option<LifeWord>,
     coordinator: Coordinator,
     detector: Detector,
     timing: Timing,
@@ -133,6 +136,7 @@ impl Session {
             coordinator,
             layout,
             life,
+            over: None,
             timing,
             takeovers: BTreeMap::new(),
             commands: Vec::new(),
@@ -145,6 +149,12 @@ impl Session {
         };
         session.read_store();
         session
+    }
+
+    /// Restricts the start to the life word that a [`Watch`](crate::Watch) has found silent
+    /// ([`Takeover::over`]). The driver calls it before the first poll.
+    pub fn start_over(&mut self, word: LifeWord) {
+        self.over = Some(word);
     }
 
     /// Returns the coordinator, to add tasks. They run when the session is live.
@@ -263,7 +273,12 @@ impl Session {
             Some([]) => {
                 self.next_beat = Some(self.now);
                 let (line, log) = self.line_and_log(self.life.coordinator);
-                self.take_over(self.life.coordinator, Takeover::start(self.life, line, log));
+                let start = Takeover::start(self.life, line, log);
+                let start = match self.over {
+                    Some(word) => start.over(word),
+                    None => start,
+                };
+                self.take_over(self.life.coordinator, start);
             }
         }
     }

@@ -115,6 +115,8 @@ pub struct Takeover {
     by: Life,
     line: Vec<Location>,
     log: Log,
+    /// In a start, the only word that it may take over, if the caller has named one.
+    over: Option<LifeWord>,
     /// The latest recoverer that was fenced.
     fenced: Option<Life>,
     stage: Stage,
@@ -126,13 +128,20 @@ impl Takeover {
     /// same coordinator.
     pub fn new(of: Life, by: Life, line: Vec<Location>, log: Log) -> Takeover {
         let stage = Stage::Changing(Change::new(Kind::Claim, &line));
-        Takeover { of, by, line, log, fenced: None, stage }
+        Takeover { of, by, line, log, over: None, fenced: None, stage }
     }
 
     /// Creates the start of a coordinator as `life`, with its line and log. The start fences and
     /// recovers the coordinator's earlier life, unless that life is already recovered.
     pub fn start(life: Life, line: Vec<Location>, log: Log) -> Takeover {
         Takeover::new(Life { incarnation: 0, ..life }, life, line, log)
+    }
+
+    /// Restricts a start to the word that a [`Watch`](crate::Watch) has found silent. If the first
+    /// node has another word, another process has started as the coordinator since, and the start
+    /// ends as [`TakeoverStep::Lost`].
+    pub fn over(self, word: LifeWord) -> Takeover {
+        Takeover { over: Some(word), ..self }
     }
 
     /// Returns the life that is taken over. In a start, the incarnation is known when the start
@@ -276,6 +285,9 @@ impl Takeover {
     /// be outdated, because the life or an earlier recoverer ended before its change reached all
     /// nodes.
     fn claim(&mut self, word: LifeWord, is_first: bool) -> Verdict {
+        if is_first && self.over.is_some_and(|over| word != over && word != self.target(Kind::Claim)) {
+            return Verdict::End(TakeoverStep::Lost);
+        }
         let state = word.state();
         if let LifeState::Claimed(recoverer) = state
             && self.fenced != Some(recoverer)

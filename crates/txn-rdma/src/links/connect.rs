@@ -61,6 +61,12 @@ pub enum ConnectError {
         /// The reason.
         error: CallError,
     },
+    /// A process runs as the coordinator.
+    #[error(
+        "coordinator {} runs, as incarnation {}: a process writes its heartbeats; end that process first",
+        .0.coordinator, .0.incarnation
+    )]
+    Runs(Life),
     /// The coordinator has used up its incarnations.
     #[error("coordinator {0} has used up its 65535 incarnations; run as another coordinator")]
     Incarnations(u16),

@@ -3,11 +3,16 @@
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_failover::Domain;
-use mitra_txn::{Ending, Layout, Life, LifeState, LifeWord, NodeId, Schema, StoreError, TableSchema, Timing};
-use mitra_txn_rdma::{ConnectError, Driver, LinksConfig, QpKind};
+use mitra_txn::{
+    Ending, Layout, Life, LifeState, LifeWord, NodeId, RecordKey, Schema, StoreError, StoreState, TableId,
+    TableSchema, Timing,
+};
+use mitra_txn_rdma::{ConnectError, Driver, LinksConfig, LoadError, QpKind, StateError, store_state};
 
 use crate::common::{BYTES, COORDINATORS, ServedNode, TIMEOUT, connect, links_config, nics, start_nodes};
 
@@ -110,4 +115,86 @@ fn staging_memory_that_is_too_short_is_refused_by_name() {
     assert!(matches!(refused, Some(ConnectError::Staging { bytes: 4095, needed: 4096 })), "{refused:?}");
     config.staging_bytes = 4096;
     drive(&domain, &layout, &config).expect("the nodes admit the coordinator");
+}
+
+/// The claim of the loader tells new memory from a store whose loading was interrupted.
+#[test]
+fn txn_crash_of_a_loader_is_named() {
+    let layout = layout(1024, u16::from(COORDINATORS));
+    let mut nodes = start_nodes(3, 1, QpKind::Virtual);
+    let connect =
+        |coordinator, nodes: &[ServedNode]| connect(&links_config(coordinator, nodes, QpKind::Virtual), 1);
+    let load = |coordinator, nodes: &[ServedNode], number, table| {
+        let (mut links, _nics) = connect(coordinator, nodes);
+        let at = RecordKey { table: TableId(table), key: 1 };
+        let number = NonZeroU64::new(number).expect("a number of a store");
+        let loaded = mitra_txn_rdma::load(&mut links, &layout, number, [vec![(at, vec![1])]], |_, _| ());
+        (loaded, store_state(&mut links, &layout))
+    };
+    let (mut links, _nics) = connect(3, &nodes);
+    assert_eq!(store_state(&mut links, &layout), Ok(StoreState::Empty));
+    // The layout does not have the table of the record, so the load ends early.
+    let unknown = mitra_txn::LoadError::UnknownTable(TableId(7)).into();
+    let loading = Ok(StoreState::Loading(NodeId(0)));
+    assert_eq!(load(1, &nodes, 5, 7), (Err(unknown), loading.clone()));
+    assert_eq!(load(2, &nodes, 6, 0), (Err(LoadError::Claimed(NodeId(0))), loading));
+
+    for (number, node) in (0..).zip(&mut nodes) {
+        *node = ServedNode::start(number, 1, QpKind::Virtual);
+    }
+    assert_eq!(load(1, &nodes, 6, 0), (Ok(()), Ok(StoreState::Loaded)));
+    let claimed = Err(LoadError::Claimed(NodeId(0)));
+    assert_eq!(load(2, &nodes, 7, 0), (claimed, Ok(StoreState::Loaded)));
+    nodes[1] = ServedNode::start(1, 1, QpKind::Virtual);
+    let (mut links, _nics) = connect(3, &nodes);
+    let missing = StateError::Store(StoreError::Missing(NodeId(1)));
+    assert_eq!(store_state(&mut links, &layout), Err(missing));
+}
+
+/// A start beside a life that runs is refused. A life that has only paused is fenced and recovered,
+/// and finds its rights gone when it goes on.
+#[test]
+fn txn_crash_takes_over_no_life_that_runs() {
+    let nodes = start_nodes(3, 1, QpKind::Virtual);
+    let config = links_config(1, &nodes, QpKind::Virtual);
+    load(&layout(1024, u16::from(COORDINATORS)), &config);
+    let (told, tells) = channel();
+    let (pause, paused) = channel();
+    let (resume, resumed) = channel();
+    let first_config = config.clone();
+    let first = thread::spawn(move || {
+        let layout = layout(1024, u16::from(COORDINATORS));
+        let (domain, _nics) = nics(1);
+        let mut driver = drive(&domain, &layout, &first_config).expect("the nodes admit the coordinator");
+        assert_eq!(begin(&mut driver), None);
+        told.send(driver.links().life()).expect("the test waits");
+        while paused.try_recv().is_err() {
+            assert_eq!(driver.poll(), None);
+        }
+        told.send(driver.links().life()).expect("the test waits");
+        resumed.recv().expect("the test goes on");
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            assert!(Instant::now() < end, "the life does not end");
+            if let Some(ending) = driver.poll() {
+                return ending;
+            }
+        }
+    });
+    let life = tells.recv().expect("the life begins");
+    let layout = layout(1024, u16::from(COORDINATORS));
+    let (domain, _nics) = nics(1);
+    let start = || Driver::connect_if_silent(&domain, &layout, config.clone(), TIMING);
+    match start() {
+        Err(ConnectError::Runs(runs)) => assert_eq!(runs, life),
+        other => panic!("{other:?}"),
+    }
+    pause.send(()).expect("the thread runs");
+    tells.recv().expect("the life pauses");
+    let mut next = start().expect("the life is silent");
+    assert_eq!(begin(&mut next), None);
+    assert_eq!(next.session().take_recovered(), [life]);
+    resume.send(()).expect("the thread waits");
+    let ending = first.join().expect("the life ends with an error");
+    assert!(matches!(ending, Ending::Disconnected | Ending::TakenOver), "{ending}");
 }

@@ -10,7 +10,7 @@ use mitra_prng::Prng;
 use mitra_txn::{
     Abort, Access, Client, Coordinator, HeldLock, IndexError, Inspection, Inspector, Layout, Life, LoadError,
     Loader, Location, LockWord, Model, NodeId, NotCommitted, Op, Outcome, Place, PlaceCopy, PlaceKind,
-    RecordKey, RemoteTransaction, Request, Schema, StoreError, TableId, TableSchema, Transaction,
+    RecordKey, RemoteTransaction, Request, Schema, StoreError, TableId, TableSchema, Transaction, Verdict,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -122,8 +122,15 @@ impl Store {
 
     /// Inspects the store after the recovery of a life. Returns the records, too.
     fn inspect_after(&mut self, recovered: Option<Life>) -> (Inspection, BTreeMap<RecordKey, Vec<u8>>) {
+        self.inspect_with(|inspector| recovered.into_iter().for_each(|life| inspector.set_recovered(life)))
+    }
+
+    fn inspect_with(
+        &mut self,
+        prepare: impl FnOnce(&mut Inspector),
+    ) -> (Inspection, BTreeMap<RecordKey, Vec<u8>>) {
         let mut inspector = Inspector::new(Rc::clone(&self.layout));
-        recovered.into_iter().for_each(|life| inspector.set_recovered(life));
+        prepare(&mut inspector);
         let mut records = BTreeMap::new();
         while let Some(requests) = inspector.requests() {
             assert!(
@@ -464,6 +471,30 @@ fn held_locks_are_found() {
     let after = store.inspect_after(Some(Life { coordinator: 2, incarnation: 3 })).0;
     assert_eq!((after.held_locks.count, after.recovered_locks), (0, 3));
     assert!(after.is_clean());
+}
+
+/// A life has ended while it wrote a record: the primary has its lock, and the backup the new
+/// value.
+#[test]
+fn txn_crash_leaves_locks_that_are_no_damage() {
+    let (mut store, [(at, place), (_, other)]) = small_store();
+    let life = Life { coordinator: 2, incarnation: 3 };
+    let lock = LockWord::new(life, 4);
+    let word = lock.bits().to_le_bytes().to_vec();
+    let [primary, backup] = store.copies(place)[..] else { panic!("a record has two copies") };
+    store.damage(primary, 0, word.clone());
+    store.damage(backup, 8, content(9, at.key, b"new"));
+    assert_eq!(store.inspect().verdict(), Verdict::Damaged, "the life is unknown");
+
+    let (inspection, _) = store.inspect_with(|inspector| inspector.set_unrecovered(life));
+    assert_eq!(inspection.verdict(), Verdict::Unrecovered, "{inspection}");
+    let held = HeldLock { at: store.copy(place, 0), key: Some(at.key), lock };
+    assert_eq!((inspection.unrecovered_locks.first, inspection.held_locks.count), (vec![held], 0));
+
+    // No life locks a backup.
+    store.damage(store.copies(other)[1], 0, word);
+    let (inspection, _) = store.inspect_with(|inspector| inspector.set_unrecovered(life));
+    assert_eq!((inspection.verdict(), inspection.held_locks.count), (Verdict::Damaged, 1), "{inspection}");
 }
 
 #[test]

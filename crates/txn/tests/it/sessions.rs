@@ -1,5 +1,6 @@
 //! Processes that run transactions by key, sleep, and die at any step. Other processes or their own
-//! next lives take their lives over. No committed transaction is lost.
+//! next lives take their lives over. No committed transaction is lost, even if all processes stop
+//! at once and a single one starts on what they have left.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,8 +10,9 @@ use std::time::Duration;
 
 use mitra_prng::Prng;
 use mitra_txn::{
-    Access, Client, Command, Ending, Inspector, Layout, Life, Loader, NodeId, NotCommitted, Op, Outcome,
-    RecordKey, Schema, Session, TableId, TableSchema, Ticket, Timing, Transaction as _,
+    Access, Client, Command, Ending, Inspector, Layout, Life, LifeState, LifeWord, Loader, Location, NodeId,
+    NotCommitted, Op, Outcome, RecordKey, Schema, Session, TableId, TableSchema, Ticket, Timing,
+    Transaction as _, Verdict, Watch, Watched,
 };
 
 use crate::cluster::{Cluster, DOUBT_PPM};
@@ -98,6 +100,8 @@ async fn run_transactions(client: Client, history: Rc<History>, mut prng: Prng) 
 struct Process {
     session: Session,
     life: Life,
+    /// The watch that precedes the start of the session, and whether its READ is in flight.
+    watch: Option<(Watch, bool)>,
     wakes: u64,
     /// The outcomes that arrived while the process slept.
     inbox: Vec<(Ticket, Vec<Outcome>)>,
@@ -128,10 +132,28 @@ struct World {
     fences: Vec<Fence>,
     /// Whether the processes die and sleep.
     is_wild: bool,
+    /// Whether a process that has ended starts again.
+    restarts: bool,
     recovered: u32,
+    /// The lives whose start a watch has ended, because a process runs as the coordinator.
+    refused: Vec<Life>,
 }
 
+/// The ticket of the READ of a watch.
+const WATCH: Ticket = Ticket(u64::MAX);
+
 impl World {
+    /// Starts a process that takes over no life that runs.
+    fn start_if_silent(&mut self, coordinator: u16) -> usize {
+        self.start(coordinator);
+        let number = self.processes.len() - 1;
+        let at = self.layout.life_line(coordinator);
+        let line = self.layout.nodes().map(|node| Location { node, at }).collect();
+        let watch = Watch::new(coordinator, line, TIMING.timeout);
+        self.processes[number].as_mut().expect("it has just started").watch = Some((watch, false));
+        number
+    }
+
     fn start(&mut self, coordinator: u16) {
         let incarnation = self.highest.entry(coordinator).or_default();
         *incarnation += 1;
@@ -144,12 +166,51 @@ impl World {
         }
         let (inbox, fenced) = (Vec::new(), BTreeSet::new());
         self.lives.push(life);
-        self.processes.push(Some(Process { session, life, wakes: 0, inbox, fenced }));
+        self.processes.push(Some(Process { session, life, watch: None, wakes: 0, inbox, fenced }));
     }
 
     fn end(&mut self, number: usize) {
         let Some(process) = self.processes[number].take() else { return };
-        self.starts.insert(process.life.coordinator, self.history.now.get() + self.prng.below(6_000));
+        if self.restarts {
+            self.starts.insert(process.life.coordinator, self.history.now.get() + self.prng.below(6_000));
+        }
+    }
+
+    /// Continues the watch of a process. Returns whether the session may go on.
+    fn watch(&mut self, number: usize) -> bool {
+        let now = self.history.now.get();
+        let Some(Process { watch: watching, inbox, session, fenced, .. }) = &mut self.processes[number]
+        else {
+            return false;
+        };
+        let Some((watch, is_posted)) = watching else { return true };
+        // The READ of a process without rights has no outcome.
+        if !fenced.is_empty() && self.prng.chance(100_000) {
+            self.end(number);
+            return false;
+        }
+        if let Some((_, outcomes)) = inbox.pop() {
+            *is_posted = false;
+            match watch.on_outcome(&outcomes[0], Duration::from_micros(now)) {
+                Some(Watched::Silent(word)) => {
+                    session.start_over(word);
+                    *watching = None;
+                    return true;
+                }
+                Some(Watched::Runs(_)) => {
+                    self.refused.push(self.lives[number]);
+                    self.end(number);
+                    return false;
+                }
+                None => {}
+            }
+        }
+        let is_due = now.is_multiple_of(TIMING.interval.as_micros() as u64);
+        if is_due && !core::mem::replace(is_posted, *is_posted || is_due) {
+            let request = watch.request().expect("the nodes live");
+            self.post(number, WATCH, vec![request]);
+        }
+        false
     }
 
     fn post(&mut self, number: usize, ticket: Ticket, requests: Vec<mitra_txn::Request>) {
@@ -163,9 +224,10 @@ impl World {
     fn poll(&mut self, number: usize) {
         let now = self.history.now.get();
         let Some(process) = &mut self.processes[number] else { return };
-        if process.wakes > now {
+        if process.wakes > now || !self.watch(number) {
             return;
         }
+        let Some(process) = &mut self.processes[number] else { return };
         for (ticket, outcomes) in process.inbox.drain(..) {
             process.session.on_outcomes(ticket, &outcomes);
         }
@@ -226,7 +288,11 @@ impl World {
     }
 
     fn run(&mut self) {
-        while !self.is_over() {
+        self.run_while(|world| !world.is_over());
+    }
+
+    fn run_while(&mut self, mut goes_on: impl FnMut(&mut World) -> bool) {
+        while goes_on(self) {
             let now = self.history.now.get() + 1;
             self.history.now.set(now);
             assert!(now < 2_000_000, "no end");
@@ -263,11 +329,36 @@ impl World {
         }
     }
 
-    /// Returns the lists, if the memory is clean.
-    fn lists(&self) -> Result<BTreeMap<u32, Vec<u32>>, String> {
+    fn word(&self, coordinator: u16) -> LifeWord {
+        let at = self.layout.life_line(coordinator) as usize;
+        let word = self.cluster.memory(NodeId(0))[at..at + 8].try_into().expect("8 bytes");
+        LifeWord::from_bits(u64::from_le_bytes(word))
+    }
+
+    /// Whether the latest life of a coordinator is recovered, or its process runs.
+    fn is_recovered(&self, coordinator: u16) -> bool {
+        let word = self.word(coordinator);
+        let life = Life { coordinator, incarnation: word.incarnation() };
+        let runs = |process: &Process| process.life == life && process.wakes <= self.history.now.get();
+        match word.state() {
+            LifeState::Recovered => true,
+            LifeState::Live => self.processes.iter().flatten().any(runs),
+            LifeState::Claimed(_) => false,
+        }
+    }
+
+    /// Inspects the memory as `mitra txn check` does. Returns the lists, if the memory is clean.
+    fn lists(&self) -> Result<BTreeMap<u32, Vec<u32>>, (Verdict, String)> {
         let mut inspector = Inspector::new(Rc::clone(&self.layout));
-        for (&coordinator, &highest) in &self.highest {
-            inspector.set_recovered(Life { coordinator, incarnation: highest - 1 });
+        for coordinator in 1..=PROCESSES {
+            let word = self.word(coordinator);
+            let incarnation = word.incarnation();
+            if word.state() == LifeState::Recovered {
+                inspector.set_recovered(Life { coordinator, incarnation });
+            } else {
+                inspector.set_recovered(Life { coordinator, incarnation: incarnation - 1 });
+                inspector.set_unrecovered(Life { coordinator, incarnation });
+            }
         }
         let mut lists: BTreeMap<u32, Vec<u32>> = (0..KEYS).map(|key| (key, Vec::new())).collect();
         while let Some(requests) = inspector.requests() {
@@ -281,12 +372,26 @@ impl World {
             inspector.on_outcomes(&outcomes, |at, value| _ = lists.insert(at.key as u32, list_of(value)));
         }
         let inspection = inspector.into_inspection();
-        if inspection.is_clean() { Ok(lists) } else { Err(inspection.to_string()) }
+        match inspection.verdict() {
+            Verdict::Clean => Ok(lists),
+            verdict => Err((verdict, inspection.to_string())),
+        }
+    }
+
+    /// Checks the memory and the history.
+    fn check(&self) -> Result<(), String> {
+        let lists = self.lists().map_err(|(_, text)| text)?;
+        let mut transactions = self.history.committed.borrow().clone();
+        for (number, transaction) in self.history.unknown.borrow().iter() {
+            if lists.values().any(|list| list.contains(number)) {
+                transactions.insert(*number, transaction.clone());
+            }
+        }
+        history::check(&transactions, &lists)
     }
 }
 
-/// Runs a world. Returns the number of committed transactions and the number of recovered lives.
-fn run(seed: u64) -> Result<(usize, u32), String> {
+fn world(seed: u64) -> World {
     let table = TableSchema { max_value_bytes: 800, partitions: 2, records: 8, group_bits: 0 };
     let schema = Schema {
         tables: vec![table],
@@ -307,7 +412,7 @@ fn run(seed: u64) -> Result<(usize, u32), String> {
         committed: RefCell::default(),
         unknown: RefCell::default(),
     });
-    let mut world = World {
+    World {
         layout,
         cluster,
         prng: Prng::stream(seed, "world"),
@@ -320,19 +425,19 @@ fn run(seed: u64) -> Result<(usize, u32), String> {
         next_post: 0,
         fences: Vec::new(),
         is_wild: true,
+        restarts: true,
         recovered: 0,
-    };
-    world.run();
-    let lists = world.lists()?;
-    let committed = world.history.committed.borrow();
-    let mut transactions = committed.clone();
-    for (number, transaction) in world.history.unknown.borrow().iter() {
-        if lists.values().any(|list| list.contains(number)) {
-            transactions.insert(*number, transaction.clone());
-        }
+        refused: Vec::new(),
     }
-    history::check(&transactions, &lists)?;
-    Ok((committed.len(), world.recovered))
+}
+
+/// Runs a world. Returns the number of committed transactions and the number of recovered lives.
+fn run(seed: u64) -> Result<(usize, u32), String> {
+    let mut world = world(seed);
+    world.run();
+    world.check()?;
+    let committed = world.history.committed.borrow().len();
+    Ok((committed, world.recovered))
 }
 
 #[test]
@@ -343,4 +448,83 @@ fn processes_that_die_and_sleep_lose_and_repeat_nothing() {
         (committed, recovered) = (committed + some, recovered + lives);
     }
     assert!(committed > 30 * 60 && recovered > 30, "{committed} committed, {recovered} lives recovered");
+}
+
+/// What the worlds of `run_crash` have met.
+#[derive(Default, Debug)]
+struct Crashes {
+    committed: usize,
+    recovered: u32,
+    /// The number of worlds with locks that were not recovered, directly after the end of all
+    /// processes.
+    unrecovered: u32,
+    /// The number of processes that were stopped, and went on after the recovery.
+    woken: u32,
+}
+
+/// All processes stop at a random step: they end, or pause until others have recovered their lives.
+/// Then processes start, two at a time, and stop in the middle of the recovery, until the last two
+/// are left alone. One of them runs the other transactions.
+fn run_crash(seed: u64, all: &mut Crashes) -> Result<(), String> {
+    let mut world = world(seed);
+    world.is_wild = seed % 4 < 2;
+    let stops_at = 300 + world.prng.below(6_000);
+    world.run_while(|world| world.history.now.get() < stops_at);
+    (world.is_wild, world.restarts) = (false, false);
+    world.starts.clear();
+    let mut paused = Vec::new();
+    let mut stop = |world: &mut World, number: usize| {
+        if world.prng.chance(300_000) {
+            paused.push(number);
+            world.processes[number].iter_mut().for_each(|process| process.wakes = u64::MAX);
+        } else {
+            world.end(number);
+        }
+    };
+    (0..world.processes.len()).for_each(|number| stop(&mut world, number));
+    // The nodes execute what was posted.
+    world.run_while(|world| !world.cluster.is_idle());
+    match world.lists() {
+        Err((Verdict::Unrecovered, _)) => all.unrecovered += 1,
+        Err((_, text)) => return Err(text),
+        Ok(_) => {}
+    }
+    for is_last in [false, false, true] {
+        let both = [(); 2].map(|()| world.start_if_silent(1));
+        let ends_at = world.history.now.get() + 2_500 + world.prng.below(6_000);
+        if !is_last {
+            world.run_while(|world| world.history.now.get() < ends_at);
+            both.into_iter().for_each(|number| stop(&mut world, number));
+        }
+    }
+    world.run_while(|world| !(1..=PROCESSES).all(|coordinator| world.is_recovered(coordinator)));
+    for number in paused {
+        if let Some(process) = &mut world.processes[number] {
+            process.wakes = 0;
+            all.woken += 1;
+        }
+    }
+    // A start beside a process that runs is refused.
+    let started = world.start_if_silent(1);
+    let life = world.lives[started];
+    world.run_while(|world| world.processes[started].is_some());
+    if !world.refused.contains(&life) {
+        return Err(format!("{life:?} was not refused"));
+    }
+    world.run();
+    world.check()?;
+    all.committed += world.history.committed.borrow().len();
+    all.recovered += world.recovered;
+    Ok(())
+}
+
+#[test]
+fn txn_crash_of_all_processes_loses_and_repeats_nothing() {
+    let (seeds, mut all) = (40, Crashes::default());
+    for seed in 0..u64::from(seeds) {
+        run_crash(seed, &mut all).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    let Crashes { committed, recovered, unrecovered, woken } = all;
+    assert!(committed > seeds as usize * 80 && recovered > seeds * 3, "{all:?}");
+    assert!(unrecovered > seeds / 2 && woken > seeds / 2, "{all:?}");
 }
