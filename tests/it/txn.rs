@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use mitra_test_process::{TestProcess, command, output};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 fn txn(arguments: &[&str]) -> Command {
@@ -20,7 +22,9 @@ fn run(arguments: &[&str]) -> (Option<i32>, Value) {
 
 /// Starts a memory node. Returns its address too.
 fn memory(id: &str, options: &[&str]) -> (TestProcess, String) {
-    let mut program = TestProcess::start(txn(&["memory", "--id", id, "--json"]).args(options));
+    let mut command = txn(&["memory", "--id", id, "--json"]);
+    // It lives as long as the test, which loads TPC-C and recovers it several times.
+    let mut program = TestProcess::start_within(command.args(options), Duration::from_secs(300));
     let mut line = String::new();
     BufReader::new(program.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     let told: Value = serde_json::from_str(&line).expect("an object");
@@ -32,7 +36,7 @@ fn memory(id: &str, options: &[&str]) -> (TestProcess, String) {
 /// Checks that a check has found nothing, by the field names that stay stable.
 fn assert_clean(check: &Value) {
     assert_eq!(check["is_clean"], true, "{check}");
-    for kind in ["held_locks", "torn", "differing", "index_errors"] {
+    for kind in ["held_locks", "unrecovered_locks", "torn", "differing", "index_errors"] {
         assert_eq!(check[kind]["count"], 0, "{check}");
         assert_eq!(check[kind]["first"], serde_json::json!([]), "{check}");
     }
@@ -64,11 +68,176 @@ fn store_in_memory_processes_is_clean_after_a_rail_has_failed() {
     assert_eq!(check["records"], serde_json::json!({"savings": 500, "checking": 500}));
     assert_eq!(check["consistency"], Value::Null, "the conditions are those of TPC-C");
 
-    // `local` refuses memory nodes that a coordinator has used. `check` refuses a store with other
-    // options.
-    assert_eq!(with(&["local"]).0, Some(2));
-    let other = run(&["check", "--workload", "smallbank", "--accounts", "5000", "--nodes", &nodes]);
-    assert_eq!(other.0, Some(2));
+    // The store is opened again. Nothing is lost that was committed.
+    let (code, again) = with(&["local", "--seconds", "1"]);
+    assert_eq!(code, Some(0), "{again}");
+    assert_eq!((&ran["is_opened"], &again["is_opened"]), (&false.into(), &true.into()));
+    let sum = |total: &Value| total.as_i64().expect("a sum");
+    assert_eq!(again["total"]["found"], again["total"]["expected"], "{again}");
+    assert_eq!(sum(&again["total"]["before"]), sum(&ran["total"]["found"]), "{again}");
+
+    // A store is refused with other options, also with a number of accounts that has the same
+    // layout.
+    for accounts in ["5000", "501"] {
+        for command in ["check", "local"] {
+            let other = [command, "--workload", "smallbank", "--accounts", accounts, "--nodes", &nodes];
+            let other = output(&mut txn(&other));
+            let said = String::from_utf8_lossy(&other.stderr);
+            assert_eq!(other.status.code(), Some(2), "{said}");
+            assert!(said.contains("was started with another --workload, --warehouses, --accounts"), "{said}");
+        }
+    }
+}
+
+/// The memory nodes of a store, and the options of its other processes.
+struct Store {
+    options: Vec<String>,
+    _memories: [TestProcess; 3],
+}
+
+impl Store {
+    fn start(options: &[&str]) -> Store {
+        let memories = ["0", "1", "2"].map(|id| memory(id, options));
+        let nodes = memories.iter().map(|(_, address)| address.as_str()).collect::<Vec<_>>().join(",");
+        let options = [options, &["--nodes", &nodes]].concat().into_iter().map(str::to_owned).collect();
+        Store { options, _memories: memories.map(|(process, _)| process) }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = txn(words);
+        command.args(&self.options).arg("--json").stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a command to its end. Returns its exit code and the printed object.
+    fn run(&self, words: &[&str]) -> (Option<i32>, Value) {
+        ended(output(&mut self.command(words)))
+    }
+
+    /// Starts to run transactions, and waits until some hold locks.
+    fn start_transactions(&self) -> TestProcess {
+        // The latest lock at the start belongs to an earlier process that was not recovered.
+        let latest = |check: &Value| check["unrecovered_locks"]["first"].to_string();
+        let before = latest(&self.run(&["check"]).1);
+        let process = TestProcess::start(&mut self.command(&["local", "--seconds", "3600"]));
+        loop {
+            let (_, check) = self.run(&["check"]);
+            let is_held = check["unrecovered_locks"]["count"].as_u64() > Some(0);
+            if is_held && latest(&check) != before {
+                return process;
+            }
+        }
+    }
+
+    /// Checks that the store has the locks of a process that has ended, and then that the next
+    /// process completes or undoes what it has left.
+    fn assert_recoverable(&self) -> Value {
+        let (code, check) = self.run(&["check"]);
+        assert_eq!(code, Some(3), "{check}");
+        assert_eq!((&check["is_clean"], &check["is_recovered"]), (&false.into(), &false.into()), "{check}");
+        assert_eq!(check["held_locks"]["count"], 0, "{check}");
+        let (code, ran) = self.run(&["local", "--seconds", "1"]);
+        assert_eq!(code, Some(0), "{ran}");
+        assert_eq!(ran["is_opened"], true, "{ran}");
+        assert_clean(&ran["check"]);
+        self.assert_clean();
+        ran
+    }
+
+    fn assert_clean(&self) {
+        let (code, check) = self.run(&["check"]);
+        assert_eq!(code, Some(0), "{check}");
+        assert_clean(&check);
+    }
+}
+
+fn ended(Output { status, stdout, stderr }: Output) -> (Option<i32>, Value) {
+    eprint!("{}", String::from_utf8_lossy(&stderr));
+    (status.code(), serde_json::from_slice(&stdout).unwrap_or_default())
+}
+
+/// Waits for a process that a signal has ended. Returns the printed object.
+fn ended_by_request(process: TestProcess) -> Value {
+    let (code, ran) = ended(process.output().expect("the process ends"));
+    assert_eq!(code, Some(0), "{ran}");
+    assert!(ran["committed"].as_u64() > Some(0), "{ran}");
+    assert_clean(&ran["check"]);
+    ran
+}
+
+/// The only program with coordinators is killed, paused or asked to end while transactions run.
+#[test]
+fn txn_crash() {
+    let store = Store::start(&["--workload", "smallbank", "--accounts", "500"]);
+    let mut killed = store.start_transactions();
+    // A program that runs is not disturbed.
+    let refused = output(&mut store.command(&["local"]));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("coordinator 1 runs, as incarnation"), "{said}");
+    assert!(killed.try_wait().is_none(), "the program still runs");
+    killed.signal(Signal::SIGKILL);
+    killed.wait();
+    let ran = store.assert_recoverable();
+    assert_eq!(ran["total"]["found"], ran["total"]["expected"], "{ran}");
+
+    // A program that has only paused has lost its rights when it goes on.
+    let paused = store.start_transactions();
+    paused.signal(Signal::SIGSTOP);
+    let next = store.start_transactions();
+    paused.signal(Signal::SIGCONT);
+    let paused = paused.output().expect("the process ends");
+    let said = String::from_utf8_lossy(&paused.stderr);
+    assert_eq!(paused.status.code(), Some(1), "{said}");
+    assert!(said.contains("the store cannot be used"), "{said}");
+
+    next.signal(Signal::SIGINT);
+    let ran = ended_by_request(next);
+    assert_eq!(ran["total"]["found"], ran["total"]["expected"], "{ran}");
+    store.assert_clean();
+
+    let asked = store.start_transactions();
+    asked.signal(Signal::SIGTERM);
+    let asked = ended_by_request(asked);
+    // What was told as committed is there.
+    let (code, ran) = store.run(&["local", "--seconds", "1"]);
+    assert_eq!(code, Some(0), "{ran}");
+    assert_eq!(ran["total"]["before"], asked["total"]["found"], "{ran}");
+
+    let mut twice = store.start_transactions();
+    twice.signal(Signal::SIGINT);
+    twice.signal(Signal::SIGTERM);
+    assert_eq!(twice.wait().code(), Some(143), "the second signal ends the program at once");
+    store.assert_recoverable();
+}
+
+#[test]
+fn txn_crash_of_tpcc() {
+    let store = Store::start(&[]);
+    let mut killed = store.start_transactions();
+    killed.signal(Signal::SIGKILL);
+    killed.wait();
+    let ran = store.assert_recoverable();
+    for number in 1..=12 {
+        assert_eq!(ran["check"]["consistency"][format!("c{number}")], true, "{ran}");
+    }
+}
+
+/// Ctrl-C goes to the memory nodes, too.
+#[test]
+fn txn_crash_by_ctrl_c_with_own_memory_nodes() {
+    let options = ["local", "--workload", "smallbank", "--accounts", "500", "--seconds", "3600", "--json"];
+    for seconds in (0..).map(|attempt| 1 << attempt) {
+        let process = TestProcess::start(txn(&options).stderr(Stdio::piped()));
+        std::thread::sleep(Duration::from_secs(seconds));
+        process.signal(Signal::SIGINT);
+        let (code, ran) = ended(process.output().expect("the process ends"));
+        // The signal ends the program at once while the store is loaded.
+        if code != Some(130) {
+            assert_eq!(code, Some(0), "{ran}");
+            return assert_clean(&ran["check"]);
+        }
+    }
 }
 
 #[test]

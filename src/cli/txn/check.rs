@@ -7,31 +7,39 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use mitra_txn::{Findings, Inspection, Layout, RecordKey};
+use mitra_txn::{Findings, Inspection, Layout, RecordKey, Verdict};
 use mitra_txn_rdma::{Links, inspect};
 use mitra_txn_workloads::tpcc::{self, Report};
 use serde_json::{Map, Value, json};
 
-use super::store::{StoreArgs, Workload};
+use super::store::{StoreArgs, Workload, connect};
 use crate::cli::cluster::ClusterArgs;
 use crate::cli::write_json;
 
 /// The most violations of TPC-C's conditions that are printed.
 const FIRST: usize = 20;
+/// The exit code for a store with locks of coordinators that were not recovered.
+const NOT_RECOVERED: u8 = 3;
 
 /// Read all tables of a store, and report held locks, torn records, copies that differ, and a wrong
 /// index
 ///
 /// No transaction may run meanwhile, because what it changes may be found torn or different. For
 /// tpcc, the twelve consistency conditions of the specification are checked too.
+///
+/// If the program that ran transactions was killed, the store has its locks, and is not recovered.
+/// `mitra txn local` with the same options completes or undoes what the program has left. The index
+/// and the consistency conditions can be judged after that.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
   mitra txn check --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
---json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`,
-`store_errors` (memory nodes that do not have the store), each with `count` and `first` (up to 20,
-in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
-Exit codes: 0 nothing is wrong, 1 something is, 2 bad arguments or input.")]
+--json: `is_clean`; `is_recovered` (false: exit code 3); `records` (number by table); `held_locks`,
+`unrecovered_locks` (of coordinators that have ended in the middle of transactions and are not recovered, or still run),
+`torn`, `differing`, `index_errors`, `store_errors` (memory nodes that do not have the store), each with `count` and
+`first` (up to 20, in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction
+frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
+Exit codes: 0 nothing is wrong, 1 the store is damaged, 2 bad arguments or input, 3 the store is not recovered.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
@@ -48,7 +56,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.store.links(args.store.checker(), &args.nodes, &args.cluster)?;
     let (domain, _faults) = args.cluster.open()?;
-    let mut links = Links::connect(&domain, &config)?;
+    let mut links = connect(|| Links::connect(&domain, &config))?;
     let found = Found::read(&args.store, &mut links, &args.store.layout()?)?;
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -57,7 +65,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         found.print(&mut out)?
     }
     out.flush()?;
-    Ok(if found.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match found.verdict() {
+        Verdict::Clean => ExitCode::SUCCESS,
+        Verdict::Unrecovered => ExitCode::from(NOT_RECOVERED),
+        Verdict::Damaged => ExitCode::FAILURE,
+    })
 }
 
 /// The result of a check.
@@ -86,18 +98,37 @@ impl Found {
     }
 
     pub(super) fn is_clean(&self) -> bool {
-        self.inspection.is_clean() && self.report.as_ref().is_none_or(Report::is_consistent)
+        self.verdict() == Verdict::Clean
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self.inspection.verdict() {
+            // A transaction that is not recovered may be half applied, so that conditions are
+            // violated.
+            Verdict::Clean if !self.report.as_ref().is_none_or(Report::is_consistent) => Verdict::Damaged,
+            verdict => verdict,
+        }
     }
 
     pub(super) fn json(&self) -> Value {
-        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, store_errors, .. } =
-            &self.inspection;
+        let Inspection {
+            held_locks,
+            unrecovered_locks,
+            recovered_locks,
+            torn,
+            differing,
+            index_errors,
+            store_errors,
+            ..
+        } = &self.inspection;
         let tables: Map<_, _> =
             self.tables.iter().map(|(name, records)| (name.clone(), json!(records))).collect();
         let mut object = json!({
             "is_clean": self.is_clean(),
             "records": tables,
+            "is_recovered": self.verdict() != Verdict::Unrecovered,
             "held_locks": findings(held_locks),
+            "unrecovered_locks": findings(unrecovered_locks),
             "recovered_locks": recovered_locks,
             "torn": findings(torn),
             "differing": findings(differing),
@@ -119,9 +150,18 @@ impl Found {
         for (name, records) in &self.tables {
             writeln!(out, "{name}: {records} records")?;
         }
-        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, store_errors, .. } =
-            &self.inspection;
+        let Inspection {
+            held_locks,
+            unrecovered_locks,
+            recovered_locks,
+            torn,
+            differing,
+            index_errors,
+            store_errors,
+            ..
+        } = &self.inspection;
         list(out, "held locks", held_locks)?;
+        list(out, "locks of coordinators that are not recovered", unrecovered_locks)?;
         writeln!(out, "locks of recovered coordinators, which transactions free: {recovered_locks}")?;
         list(out, "torn records", torn)?;
         list(out, "copies that differ from the primary", differing)?;
@@ -137,7 +177,14 @@ impl Found {
                 writeln!(out, "  and {} more", more + 1)?;
             }
         }
-        writeln!(out, "{}", if self.is_clean() { "nothing is wrong" } else { "the store is damaged" })
+        match self.verdict() {
+            Verdict::Clean => writeln!(out, "nothing is wrong"),
+            Verdict::Unrecovered => writeln!(
+                out,
+                "the store is not recovered: a coordinator has ended in the middle of transactions, or still runs; if it has ended, `mitra txn local` with the same options recovers the store"
+            ),
+            Verdict::Damaged => writeln!(out, "the store is damaged"),
+        }
     }
 }
 

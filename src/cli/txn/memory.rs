@@ -9,6 +9,7 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_txn_rdma::MemoryNode;
 use serde::{Deserialize, Serialize};
 
+use super::signals::unblock_sigterm;
 use super::store::StoreArgs;
 use crate::cli::cluster::ClusterArgs;
 use crate::cli::write_json;
@@ -102,6 +103,7 @@ pub(super) fn start_all(
 
 /// Runs a memory node that `mitra txn local` has started.
 pub(crate) fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
+    unblock_sigterm()?;
     let Start { store, id, rails } = connection.receive()?;
     let cluster = ClusterArgs::on_loopback(rails);
     let listener = cluster.listen(([127, 0, 0, 1], 0).into())?;

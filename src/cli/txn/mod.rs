@@ -3,6 +3,7 @@
 mod check;
 mod local;
 mod memory;
+mod signals;
 mod store;
 
 use std::process::ExitCode;
@@ -23,7 +24,9 @@ Examples:
   mitra txn check --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
 All processes of a store need the same --workload, --warehouses or --accounts, --memories, --coordinators, --backups and
 number of rails. `mitra bench tpcc` measures.
-Exit codes: 0 success, 1 the store is damaged or was lost, 2 bad arguments or input.")]
+`mitra txn local --nodes` loads new memory nodes, and opens a store that they already have. If the program that ran on it
+was killed, it first completes or undoes what that program has left in the middle.
+Exit codes: 0 success, 1 the store is damaged or was lost, 2 bad arguments or input, 3 (check) the store is not recovered.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,

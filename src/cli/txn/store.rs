@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use mitra_txn::{Layout, RecordKey, Schema, TableId, TableSchema, Timing};
-use mitra_txn_rdma::{LinksConfig, NodeConfig, QpKind};
+use mitra_txn_rdma::{CallError, ConnectError, LinksConfig, NodeConfig, QpKind, Refusal};
 use mitra_txn_workloads::smallbank;
 use mitra_txn_workloads::tpcc::{self, Scale, Table};
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,16 @@ impl StoreArgs {
         self.coordinators.into()
     }
 
+    /// A number that only processes with the same tables, transactions and records have. The layout
+    /// alone is the same for some numbers of accounts.
+    fn fingerprint(&self, layout: &Layout) -> u64 {
+        layout.fingerprint()
+            ^ match self.workload {
+                Workload::Tpcc => u64::from(self.warehouses),
+                Workload::Smallbank => self.accounts(),
+            }
+    }
+
     pub(super) fn layout(&self) -> anyhow::Result<Rc<Layout>> {
         let backups = self.backups;
         ensure!(
@@ -136,7 +147,7 @@ impl StoreArgs {
         Ok(NodeConfig {
             node: mitra_txn::NodeId(id),
             bytes: usize::try_from(layout.bytes())?,
-            fingerprint: layout.fingerprint(),
+            fingerprint: self.fingerprint(&layout),
             tokens: cluster.tokens(self.coordinators)?,
             kind: QpKind::Virtual,
             failover: mitra_failover::Config::default(),
@@ -169,6 +180,36 @@ impl StoreArgs {
             staging_bytes: STAGING_BYTES,
             timeout: CONNECT_TIMEOUT,
         })
+    }
+}
+
+/// Connects to the memory nodes. Repeats the attempt while another process connects as the same
+/// coordinator, or while the nodes still hold connections of processes that were killed.
+pub(super) fn connect<T>(mut connect: impl FnMut() -> Result<T, ConnectError>) -> anyhow::Result<T> {
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    loop {
+        let error = match connect() {
+            Ok(connected) => return Ok(connected),
+            Err(error) => error,
+        };
+        let ConnectError::Node { error: CallError::Refused(refusal), node } = &error else {
+            return Err(error.into());
+        };
+        match refusal {
+            Refusal::Layout => {
+                let node = node.0;
+                return Err(error).with_context(|| {
+                    format!(
+                        "memory node {node} was started with another --workload, --warehouses, --accounts, --memories, --coordinators or --backups, or by another version of Mitra"
+                    )
+                });
+            }
+            Refusal::Incarnation(_) | Refusal::Lives(_) if Instant::now() < deadline => {
+                // A random time, so that two processes do not meet again.
+                thread::sleep(Duration::from_millis(20 + getrandom::u64()? % 200));
+            }
+            _ => return Err(error.into()),
+        }
     }
 }
 
