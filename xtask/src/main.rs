@@ -8,6 +8,7 @@ mod figures;
 mod full_run;
 mod lint;
 mod nextest;
+mod package;
 mod rust_programs;
 mod rxe_vm;
 mod setup;
@@ -51,6 +52,7 @@ enum Task {
     /// Check for words that docs/glossary.md retires, for broken links and long sentences in
     /// documents, for circles of imports and for unused dependencies
     Lint(lint::Args),
+    Package(package::Args),
     RxeVm(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
     /// ~/.cache/mitra/setup scapy, Rust programs and a virtual machine with soft-RoCE
@@ -74,6 +76,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::Figures(args) => figures::run(&args)?,
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint(args) => lint::run(&args)?,
+        Task::Package(args) => package::run(&args)?,
         Task::Setup => setup::run()?,
         Task::Stress(args) => return stress::run(&args),
         Task::Sweep { mitra } => {

@@ -13,8 +13,8 @@ use crate::{nextest, rust_programs, rxe_vm};
 /// The Debian packages that the tests use: tools, headers, and unmodified verbs programs.
 #[rustfmt::skip]
 pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
-    "binutils", "clang", "cmake", "coq", "gcc", "groff-base", "iproute2", "libc6-dev", "libclang-dev", "libibverbs-dev", "librdmacm-dev", "libnl-3-dev",
-    "libnl-route-3-dev", "make", "musl-tools", "pkg-config", "python3", "python3-pyverbs", "python3-venv", "tshark",
+    "binutils", "clang", "cmake", "coq", "curl", "gcc", "groff-base", "iproute2", "libc6-dev", "libclang-dev", "libibverbs-dev", "librdmacm-dev", "libnl-3-dev",
+    "libnl-route-3-dev", "make", "musl-tools", "pkg-config", "python3", "python3-pyverbs", "python3-venv", "python3-yaml", "tshark",
     "fio", "ibverbs-utils", "infiniband-diags", "libfabric-bin", "libopenmpi-dev", "openmpi-bin", "perftest", "qperf", "rdmacm-utils", "redis-server",
     "redis-tools", "ucx-utils",
 ];
