@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mitra_test_process::{TestProcess, command, output};
 use nix::sys::signal::Signal;
@@ -20,11 +20,13 @@ fn run(arguments: &[&str]) -> (Option<i32>, Value) {
     (status.code(), serde_json::from_slice(&stdout).unwrap_or_default())
 }
 
+/// The deadline of processes that live as long as a test, which loads TPC-C and recovers it.
+const DEADLINE: Duration = Duration::from_secs(300);
+
 /// Starts a memory node. Returns its address too.
 fn memory(id: &str, options: &[&str]) -> (TestProcess, String) {
     let mut command = txn(&["memory", "--id", id, "--json"]);
-    // It lives as long as the test, which loads TPC-C and recovers it several times.
-    let mut program = TestProcess::start_within(command.args(options), Duration::from_secs(300));
+    let mut program = TestProcess::start_within(command.args(options), DEADLINE);
     let mut line = String::new();
     BufReader::new(program.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     let told: Value = serde_json::from_str(&line).expect("an object");
@@ -119,9 +121,13 @@ impl Store {
         // The latest lock at the start belongs to an earlier process that was not recovered.
         let latest = |check: &Value| check["unrecovered_locks"]["first"].to_string();
         let before = latest(&self.run(&["check"]).1);
-        let process = TestProcess::start(&mut self.command(&["local", "--seconds", "3600"]));
+        let process = TestProcess::start_within(&mut self.command(&["local", "--seconds", "3600"]), DEADLINE);
         loop {
+            let began = Instant::now();
             let (_, check) = self.run(&["check"]);
+            // A check reads the whole store, and takes the processor from the process that loads
+            // it.
+            std::thread::sleep(3 * began.elapsed());
             let is_held = check["unrecovered_locks"]["count"].as_u64() > Some(0);
             if is_held && latest(&check) != before {
                 return process;
