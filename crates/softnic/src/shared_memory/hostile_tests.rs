@@ -41,6 +41,10 @@ impl Nic {
         self.nic.shared().lock().unwrap().links.arriving.len()
     }
 
+    fn unproved(&self) -> usize {
+        self.nic.shared().lock().unwrap().links.unproved.len()
+    }
+
     fn wait(&self, description: &str, holds: impl Fn(&Nic) -> bool) {
         let started = Instant::now();
         while !holds(self) {
@@ -178,6 +182,8 @@ fn link_without_the_secret_of_its_address_is_refused() {
     let (connection, ring) = impostor.unproved_link(&nic, RING);
     connection.wake_peer().unwrap();
     connection.send_proof(Secret::new().unwrap()).unwrap();
+    // Both are one process, of which the later hello counts.
+    nic.wait("the hello of the impostor", |nic| nic.unproved() == 1);
     // The owner links again. Its proof arrives behind that of the impostor.
     let (_again, again) = owner.link(&nic);
     nic.wait("the next link of the owner", |nic| nic.accepted() == 2);
