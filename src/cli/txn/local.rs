@@ -39,8 +39,8 @@ const ACCOUNTS_PER_READ: u64 = 50;
 /// Load a store, run transactions, and check it: memory nodes and a coordinator on this machine
 ///
 /// The memory nodes are processes of their own and end with this one. With --nodes, those are used
-/// instead, and stay. The loading shows its progress if standard error is a terminal. --fault makes
-/// rails of the coordinator fail.
+/// instead, and stay. Standard error shows the progress of the loading, if it is a terminal, and
+/// when transactions begin. --fault makes rails of the coordinator fail.
 ///
 /// If the memory nodes of --nodes already have a store, nothing is loaded, and transactions run on
 /// it. If the program that ran there was killed, its transactions are completed or undone first:
@@ -218,6 +218,8 @@ fn transactions(
         (None, Workload::Smallbank) => Some(total(&args.store, &mut driver, &ran)?),
     };
     spawn(&args.store, &mut driver, &ran)?;
+    let is_opened = if ran.is_opened { "opened" } else { "loaded" };
+    complain(format_args!("the store is {is_opened}; transactions run"));
     let (begin, time) = (Instant::now(), Duration::from_secs(args.seconds));
     drive(&mut driver, &ran, |driver| {
         if begin.elapsed() >= time || signals.is_asked() {
