@@ -74,7 +74,7 @@ impl ConnectionTable {
     }
 
     /// Returns the communication id of the connection to which a message belongs. A REQ is looked
-    /// up by its sender, and a REJ of a requester that knows no other id, too.
+    /// up by its sender, and a REJ of a requester that does not know the id of this end, too.
     pub fn find(&self, device: Gid, message: &Message) -> Option<u32> {
         let ids = match message {
             Message::Req(request) => return self.of_request(device, request.sender),
@@ -87,7 +87,9 @@ impl ConnectionTable {
             Message::SidrReq(_) | Message::SidrRep(_) => return None,
         };
         if let (Message::Rej(..), 0) = (message, ids.receiver) {
-            return self.of_request(device, ids.sender);
+            // The requester of an established connection knows it.
+            let id = self.of_request(device, ids.sender)?;
+            return self.entries.get(&id).filter(|entry| !entry.connection.was_established()).map(|_| id);
         }
         let own = self.entries.get(&ids.receiver)?.connection.ids();
         // Before the reply, the requester does not know the id of the other end.

@@ -167,9 +167,14 @@ impl Connection {
         matches!(self.state, State::ReqSent | State::RepSent | State::DreqSent)
     }
 
-    /// Whether the peer or both ends have ended the connection.
+    /// Whether one of the ends has ended the connection.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
+        matches!(self.state, State::PeerEnded | State::TimeWait | State::Rejecting | State::Closed)
+    }
+
+    /// Whether the peer has learned the communication id of this end.
+    pub fn was_established(&self) -> bool {
+        matches!(self.state, State::Established | State::DreqSent | State::PeerEnded | State::TimeWait)
     }
 
     /// Whether the end of the peer's process would go unnoticed.
@@ -197,9 +202,9 @@ impl Connection {
                 self.send(Message::Mra(self.ids, Answered::Req));
             }
             (State::RepReceived, Message::Rep(..)) => self.send(Message::Mra(self.ids, Answered::Rep)),
-            (State::RepSent | State::Rejecting, Message::Req(_)) | (State::Established, Message::Rep(..)) => {
-                self.send_last()
-            }
+            (State::RepSent, Message::Req(_))
+            | (State::Rejecting, Message::Req(_) | Message::Rtu(_))
+            | (State::Established, Message::Rep(..)) => self.send_last(),
             (State::ReqSent, Message::Rep(ids, params)) if self.request.is_some() => {
                 self.ids.receiver = ids.sender;
                 self.on_reply(ConnectionParams { gid, ..params });
@@ -227,7 +232,9 @@ impl Connection {
                 self.answer_dreq(id);
                 self.end(now);
             }
-            (State::PeerEnded | State::TimeWait, Message::Dreq(..)) => self.answer_dreq(id),
+            (State::PeerEnded | State::TimeWait | State::Rejecting, Message::Dreq(..)) => {
+                self.answer_dreq(id)
+            }
             (State::DreqSent, Message::Drep(_)) => self.end(now),
             _ => {}
         }
@@ -245,11 +252,15 @@ impl Connection {
             (Some(_), _) if rejection.reason == reject_reason::INVALID_SERVICE_ID => {
                 self.on_refused(now);
             }
-            // The port of the peer has a smaller MTU, which the REJ contains.
+            // The port of the peer has a smaller MTU, which the REJ contains. The answer to a
+            // repetition of the REQ tells nothing new.
             (Some(request), [mtu, ..])
                 if rejection.reason == reject_reason::INVALID_PATH_MTU
-                    && (1..request.params.path_mtu).contains(mtu) =>
+                    && (1..=request.params.path_mtu).contains(mtu) =>
             {
+                if request.params.path_mtu == *mtu {
+                    return;
+                }
                 request.params.path_mtu = *mtu;
                 let request = request.clone();
                 self.request(request, now);

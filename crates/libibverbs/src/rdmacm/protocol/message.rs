@@ -204,6 +204,13 @@ pub enum Message {
     SidrRep(SidrReply),
 }
 
+impl Message {
+    /// Whether the sender says that it does not have the connection.
+    pub fn denies_connection(&self) -> bool {
+        matches!(self, Message::Rej(_, rejection) if rejection.reason == reject_reason::INVALID_COMMUNICATION_ID)
+    }
+}
+
 /// A message with the id of its transaction. An answer has the id of the message that it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {

@@ -103,6 +103,8 @@ fn connection_is_not_ended_by_a_stranger() {
             stranger.send(device, &message(attribute, sender, receiver));
         }
     }
+    // The requester of an established connection knows the id of this end.
+    peer.send(device, &message(0x12, sender_of(&request), [0; 4]));
     assert!(!channel.is_readable(100));
     // The answer to a DREQ for an unknown connection is a DREP.
     assert_eq!(stranger.receive()[17], 0x16);

@@ -318,8 +318,11 @@ fn request_follows_the_mtu_of_the_peer() {
         [Transaction { message: Message::Req(request), .. }] => assert_eq!(request.params.path_mtu, 3),
         other => panic!("{other:?}"),
     }
-    // A peer cannot make this end repeat its request forever.
+    // The REQ was sent twice before the first answer arrived. The second answer changes nothing.
     pair.deliver_to_active(too_large(3));
+    assert!(!pair.active.is_over() && messages(&mut pair.active).is_empty());
+    // A peer cannot make this end repeat its request forever.
+    pair.deliver_to_active(too_large(4));
     assert!(pair.active.is_over() && messages(&mut pair.active).is_empty());
 }
 
@@ -535,4 +538,28 @@ fn late_request_of_a_withdrawn_connection_is_no_new_one() {
     assert_eq!(pair.passive().disconnect(now), Ok(()));
     pair.wait();
     assert!(pair.passive().is_over());
+}
+
+/// The passive end has destroyed its identifier, and its REJ was lost.
+#[test]
+fn rejected_requester_learns_the_end_from_each_answer() {
+    let withdrawn = || {
+        let mut pair = ConnectionPair::replied();
+        let now = pair.now;
+        pair.passive().abandon(now);
+        pair.lose();
+        assert!(pair.passive().has_ended(), "a statement is answered so");
+        pair
+    };
+    let mut pair = withdrawn();
+    pair.active.establish().unwrap();
+    pair.exchange();
+    assert_eq!(events(&mut pair.active), [rejected(Answered::Other, reject_reason::CONSUMER_DEFINED)]);
+
+    let mut pair = withdrawn();
+    pair.active.establish().unwrap();
+    pair.lose();
+    pair.active.disconnect(pair.now).unwrap();
+    pair.exchange();
+    assert_eq!(events(&mut pair.active), [ConnectionEvent::Disconnected]);
 }
