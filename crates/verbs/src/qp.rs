@@ -322,6 +322,7 @@ fn transition_rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Transi
             NONE,
             &[
                 A::PkeyIndex,
+                A::Port,
                 A::Access,
                 A::DestGid,
                 A::MaxRdAtomic,
@@ -334,11 +335,21 @@ fn transition_rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Transi
         ),
         (XrcSend, Sqd, Sqd) => (
             NONE,
-            &[A::PkeyIndex, A::Access, A::DestGid, A::MaxRdAtomic, A::Timeout, A::RetryCnt, A::RnrRetry],
+            &[
+                A::PkeyIndex,
+                A::Port,
+                A::Access,
+                A::DestGid,
+                A::MaxRdAtomic,
+                A::Timeout,
+                A::RetryCnt,
+                A::RnrRetry,
+            ],
         ),
-        (XrcRecv(_), Sqd, Sqd) => {
-            (NONE, &[A::PkeyIndex, A::Access, A::DestGid, A::MaxDestRdAtomic, A::MinRnrTimer, A::Timeout])
-        }
+        (XrcRecv(_), Sqd, Sqd) => (
+            NONE,
+            &[A::PkeyIndex, A::Port, A::Access, A::DestGid, A::MaxDestRdAtomic, A::MinRnrTimer, A::Timeout],
+        ),
         (Uc, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Access, A::DestGid]),
         (Ud | Gsi, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Qkey]),
         _ => return None,
@@ -472,6 +483,16 @@ mod tests {
         assert_eq!(e.to_string(), "qkey must be 0x80010000 on queue pair 1");
         assert_eq!(check_modify(Gsi, Reset, &gsi(GSI_QKEY)), Ok(Init));
         assert_eq!(check_modify(Ud, Reset, &gsi(0x11)), Ok(Init));
+    }
+
+    /// `ibv_modify_qp(3)` and the kernel's table of transitions (`qp_state_table`).
+    #[test]
+    fn drained_queue_pairs_with_reliable_service_take_the_port_again() {
+        for (t, takes) in [(Rc, true), (XrcSend, true), (XrcRecv(XrcdId(0)), true), (Uc, false), (Ud, false)]
+        {
+            let same = QpAttr { port: Some(1), ..QpAttr::to(Sqd) };
+            assert_eq!(check_modify(t, Sqd, &same).is_ok(), takes, "{t:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use mitra_verbs::{AhId, Error, GRH_LEN, Gid, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{destroy_with_context, find_with_context};
+use super::context::{PORT, destroy_with_context, find_with_context};
 use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
@@ -22,8 +22,8 @@ pub(crate) struct Ah {
 abi_object!(Ah: ibv_ah, "address handle", handle, context);
 
 /// # Errors
-/// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if the GID table has
-/// no GID at the vector's index.
+/// `Invalid` if the vector has no global route, because RoCE has no LIDs, if its GID is zero, or if
+/// the device has no such port or no GID at the vector's index.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
@@ -35,8 +35,15 @@ pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
             "the GID table has no GID at this index; use index 0 or 1 (ibv_*_pingpong: -g 0, perftest: -x 0)",
         ));
     }
+    if attr.port_num != PORT {
+        return Err(Error::Invalid("the device has port 1 only; set port_num to 1"));
+    }
     // SAFETY: each member of the union covers all 16 bytes, so these are initialized.
-    Ok(Gid(unsafe { attr.grh.dgid.raw }))
+    let gid = unsafe { attr.grh.dgid.raw };
+    if gid == [0; 16] {
+        return Err(Error::Invalid("grh.dgid is zero, which is the GID of no device"));
+    }
+    Ok(Gid(gid))
 }
 
 #[unsafe(no_mangle)]

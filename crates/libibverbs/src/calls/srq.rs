@@ -15,6 +15,7 @@ use crate::abi::*;
 use crate::common::errno::{pointer, status, unless_dead};
 use crate::common::limit::check_limit;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
+use crate::rails::object_table::SrqEntry;
 use crate::rails::virtual_srq::VirtualSrq;
 use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 
@@ -26,8 +27,8 @@ pub(crate) struct Srq {
     depth: AtomicU32,
     /// The maximum number of scatter entries in a receive.
     pub(crate) sges: u32,
-    /// The limit that was armed last. The limit event does not change this value.
-    limit: AtomicU32,
+    /// The armed limit, or 0.
+    limit: Arc<AtomicU32>,
     /// The queue from which virtual queue pairs take receives. Present on a device with several
     /// rails.
     pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
@@ -152,14 +153,17 @@ unsafe fn create(
         events: UnacknowledgedEvents::default(),
         depth: AtomicU32::new(attr.max_wr),
         sges,
-        limit: AtomicU32::new(0),
+        limit: Arc::default(),
         virtual_srq,
         _pd: PdMember::clone(&object.member),
         xrc: member,
     }
     .into_raw();
     attr.max_sge = sges;
-    context.rails.objects().srqs.insert(id, context.object_entry(srq as usize));
+    // SAFETY: the program does not know the queue yet, so that it lives.
+    let limit = unsafe { Arc::clone(&Srq::find(srq)?.limit) };
+    let entry = SrqEntry { object: context.object_entry(srq as usize), limit };
+    context.rails.objects().srqs.insert(id, entry);
     Ok(srq)
 }
 
@@ -201,11 +205,13 @@ fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Re
         object.depth.store(attr.max_wr, Ordering::Relaxed);
     }
     if has(IBV_SRQ_LIMIT) {
+        // The event, which resets the limit, can come at once.
+        let earlier = object.limit.swap(attr.srq_limit, Ordering::Relaxed);
         match &object.virtual_srq {
-            None => context.nic().arm_srq(object.id, attr.srq_limit)?,
-            Some(virtual_srq) => virtual_srq.queue().arm(attr.srq_limit)?,
+            None => context.nic().arm_srq(object.id, attr.srq_limit),
+            Some(virtual_srq) => virtual_srq.queue().arm(attr.srq_limit),
         }
-        object.limit.store(attr.srq_limit, Ordering::Relaxed);
+        .inspect_err(|_| object.limit.store(earlier, Ordering::Relaxed))?;
     }
     Ok(())
 }

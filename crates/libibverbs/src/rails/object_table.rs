@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use mitra_softnic::SoftCompletionChannel;
 use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId, XrcdId};
@@ -70,6 +71,12 @@ pub(crate) struct CqEntry {
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
+pub(crate) struct SrqEntry {
+    pub(crate) object: ObjectEntry,
+    /// The limit that `ibv_query_srq` returns. The event resets it, as the NIC's is.
+    pub(crate) limit: Arc<AtomicU32>,
+}
+
 /// An XRC receive queue pair, for which the program may have several `ibv_qp`s (`ibv_open_qp`).
 pub(crate) struct SharedQp {
     pub(crate) domain: XrcdId,
@@ -99,7 +106,7 @@ pub(crate) struct ObjectTable {
     /// The XRC receive queue pairs, which are not in `qps`.
     pub(crate) shared_qps: HashMap<Qpn, SharedQp>,
     pub(crate) cqs: HashMap<CqId, CqEntry>,
-    pub(crate) srqs: HashMap<SrqId, ObjectEntry>,
+    pub(crate) srqs: HashMap<SrqId, SrqEntry>,
 }
 
 /// The number of the device's only port, as used in events.
@@ -145,7 +152,10 @@ impl ObjectTable {
                 (IBV_EVENT_CQ_ERR, object.map_or(&[][..], std::slice::from_ref))
             }
             AsyncEvent::SrqLimitReached(srq) => {
-                (IBV_EVENT_SRQ_LIMIT_REACHED, self.srqs.get(&srq).map_or(&[][..], std::slice::from_ref))
+                let entry = self.srqs.get(&srq);
+                entry.inspect(|entry| entry.limit.store(0, Ordering::Relaxed));
+                let object = entry.map(|entry| &entry.object);
+                (IBV_EVENT_SRQ_LIMIT_REACHED, object.map_or(&[][..], std::slice::from_ref))
             }
             _ => return,
         };

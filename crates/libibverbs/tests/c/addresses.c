@@ -69,6 +69,12 @@ static void gid_indices(void)
 		struct ibv_ah_attr ah_attr = attr.ah_attr;
 		struct ibv_ah *ah = ibv_create_ah(end.pd, &ah_attr);
 		CHECK(index < 2 ? ah != NULL : ah == NULL && errno == EINVAL);
+		ah_attr.grh.sgid_index = 0;
+		ah_attr.port_num = index;
+		CHECK(index == 1 || (ibv_create_ah(end.pd, &ah_attr) == NULL && errno == EINVAL));
+		ah_attr.port_num = 1;
+		memset(&ah_attr.grh.dgid, 0, sizeof ah_attr.grh.dgid);
+		CHECK(ibv_create_ah(end.pd, &ah_attr) == NULL && errno == EINVAL);
 		if (index < 2) {
 			CHECK(ibv_query_qp(qp, &attr, IBV_QP_AV, &init) == 0 && attr.ah_attr.grh.sgid_index == index && attr.ah_attr.grh.hop_limit == 64);
 			CHECK(ibv_destroy_ah(ah) == 0);

@@ -214,6 +214,11 @@ static void limit_events(void)
 	/* A limit above the number of receives is reached at once. */
 	set_limit(srq, 3);
 	CHECK(next_event_is_limit(srq) && !has_event(100));
+	/* The event disarms the limit (ibv_query_srq(3)). */
+	struct ibv_srq_attr queried;
+	CHECK(ibv_query_srq(srq, &queried) == 0 && queried.srq_limit == 0);
+	set_limit(srq, 1);
+	CHECK(ibv_query_srq(srq, &queried) == 0 && queried.srq_limit == 1 && !has_event(0));
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_srq(srq) == 0);
 }
 

@@ -47,8 +47,8 @@ fn listen(manager: &'static Manager, id: *mut rdma_cm_id, backlog: c_int) -> Res
     let identifier = state.get(handle)?;
     identifier.port.as_mut().ok_or(Errno::EINVAL)?.listen(MAX_BACKLOG as c_int)?;
     let backlog = backlog.unwrap_or(MAX_BACKLOG);
-    identifier.network = NetworkState::Listening(Listener { backlog, paused_until: None });
     state.watch(handle)?;
+    state.get(handle)?.network = NetworkState::Listening(Listener { backlog, paused_until: None });
     drop(state);
     manager.wake_thread()
 }
@@ -143,11 +143,15 @@ unsafe fn accept(
         unsafe { acknowledge_held_event(manager, id) };
         return Ok(());
     }
-    check_len(&private_data, REP_PRIVATE_DATA_LEN)?;
-    let guid = state.guid();
     if !state.awaits_answer(handle)? {
         return Err(Errno::EINVAL);
     }
+    check_len(&private_data, REP_PRIVATE_DATA_LEN).inspect_err(|_| {
+        // As with the kernel, the peer learns that the program cannot accept it.
+        let rejection = Rejection::new(Answered::Req, reject_reason::CONSUMER_DEFINED);
+        let _ = state.update_connection(handle, |connection| connection.reject(rejection, Instant::now()));
+    })?;
+    let guid = state.guid();
     let params = &mut state.get(handle)?.params;
     // The default is the peer's value, limited to the device's maximum.
     let (resources, depth) = (params.responder_resources, params.initiator_depth);

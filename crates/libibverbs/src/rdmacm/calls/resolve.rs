@@ -77,10 +77,10 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 /// Binds the identifier to the source address of the route to `dst_addr`, and to the device.
 ///
 /// # Errors
-/// `EINVAL` for an unknown identifier, for one whose network state is neither unbound nor bound,
-/// and for a null destination; `EAFNOSUPPORT` for an address family other than IPv4 and IPv6; the
-/// error of opening the device; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` and `EMFILE` of the bind.
-/// Other errors are reported by an event. If the identifier is synchronous, the errors of
+/// `EINVAL` for an unknown identifier, for one that listens, is in use or has a destination, and
+/// for a null destination; `EAFNOSUPPORT` for an address family other than IPv4 and IPv6; the error
+/// of opening the device; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` and `EMFILE` of the bind. Other
+/// errors are reported by an event. If the identifier is synchronous, the errors of
 /// [`wait_if_synchronous`].
 ///
 /// # Safety
@@ -99,7 +99,7 @@ pub unsafe fn resolve_addr(
     let device = manager.device()?;
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
-    if !matches!(identifier.network, NetworkState::Idle) {
+    if !matches!(identifier.network, NetworkState::Idle) || identifier.addresses.1.is_some() {
         return Err(Errno::EINVAL);
     }
     let destination = unspecified_to_loopback(destination);
@@ -160,8 +160,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 /// Stores the path to the destination in the identifier's memory.
 ///
 /// # Errors
-/// `EINVAL` for an unknown identifier and before the address is resolved, or the error of opening
-/// the device. If the identifier is synchronous, the errors of [`wait_if_synchronous`].
+/// `EINVAL` for an unknown identifier, before the address is resolved and after the route is, or
+/// the error of opening the device. If the identifier is synchronous, the errors of
+/// [`wait_if_synchronous`].
 ///
 /// # Safety
 /// No other thread uses the identifier during the call.
@@ -169,7 +170,9 @@ pub unsafe fn resolve_route(manager: &Manager, id: *mut rdma_cm_id) -> Result<()
     let device = manager.device()?;
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
-    let (Some(destination), NetworkState::Idle) = (identifier.addresses.1, &identifier.network) else {
+    let (Some(destination), NetworkState::Idle, false) =
+        (identifier.addresses.1, &identifier.network, identifier.is_route_resolved)
+    else {
         return Err(Errno::EINVAL);
     };
     identifier.is_route_resolved = true;

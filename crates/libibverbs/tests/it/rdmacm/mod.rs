@@ -80,6 +80,38 @@ fn request_carries_parameters_and_private_data() {
     }
 }
 
+/// As with the kernel, an address and a route are resolved once.
+#[test]
+fn second_resolution_is_refused() {
+    let channel = Channel::new();
+    let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
+    let id = Id::routed(&channel, RDMA_PS_TCP, port);
+    let mut to = local(port);
+    // SAFETY: the identifier is live, and the address is valid.
+    unsafe {
+        let again = rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut to).cast(), 1000);
+        assert_eq!(error_of(again), Some(libc::EINVAL));
+        assert_eq!(error_of(rdma_resolve_route(id.0, 1000)), Some(libc::EINVAL));
+    }
+    assert!(!channel.is_readable(0));
+    assert_eq!((id.destroy(), listener.destroy()), (None, None));
+}
+
+/// A program that cannot accept a request has rejected it, as with the kernel.
+#[test]
+fn failed_accept_rejects_the_request() {
+    let channel = Channel::new();
+    let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
+    let active = Id::routed(&channel, RDMA_PS_TCP, port);
+    assert_eq!(active.connect(1, b""), None);
+    let passive = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
+    assert_eq!(passive.accept(2, &[7; 197]), Some(libc::EINVAL), "a REP has room for 196 bytes");
+    let rejected = channel.expect(RDMA_CM_EVENT_REJECTED);
+    assert_eq!((rejected.id, rejected.status), (active, 28));
+    assert_eq!(passive.accept(2, b""), Some(libc::EINVAL));
+    assert_eq!((active.destroy(), passive.destroy(), listener.destroy()), (None, None, None));
+}
+
 #[test]
 fn disconnect_is_reported_to_both_ends() {
     let ends = ConnectedPair::new();
@@ -194,7 +226,6 @@ fn private_data_is_limited_as_documented() {
     assert_eq!(active.connect(1, &[1; 56]), None);
     let request = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
     assert_eq!(request.private_data, [1; 56]);
-    assert_eq!(request.id.accept(1, &[2; 197]), Some(libc::EINVAL));
     assert_eq!(request.id.accept(1, &[2; 196]), None);
     assert_eq!(channel.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).private_data, [2; 196]);
 }
