@@ -1,9 +1,9 @@
 //! The datagrams of the connection manager (`rdma_cm`), which travel between the queue pairs 1 of
 //! the rails, as those of the kernel's connection manager do.
 
-use mitra_verbs::{Gid, PortState, Provider};
+use mitra_verbs::{PortState, Provider};
 
-use super::cm_receiver::{CmConnection, CmReceiver};
+use super::cm_receiver::{CmConnection, CmReceiver, RailAddress};
 use super::rail_set::RailSet;
 pub(crate) use super::rendezvous::{OwnerSearch, is_search_due};
 use super::rendezvous::{encode_cm_connections, encode_unknown_cm_connections};
@@ -22,23 +22,23 @@ impl RailSet {
 
     /// Sends a datagram of the connection manager to queue pair 1 at `to`. A datagram that the rail
     /// cannot send is lost.
-    pub(crate) fn send_cm(&self, rail: usize, to: Gid, bytes: &[u8]) {
+    pub(crate) fn send_cm(&self, to: RailAddress, bytes: &[u8]) {
         match (&self.multi_rail, self.one_rail.get()) {
-            (Some(multi_rail), _) => multi_rail.domain().rendezvous.send(rail, to, bytes),
-            (None, Some(one_rail)) => one_rail.send(to, bytes),
+            (Some(multi_rail), _) => multi_rail.domain().rendezvous.send(to.rail, to.gid, bytes),
+            (None, Some(one_rail)) => one_rail.send(to.gid, bytes),
             (None, None) => {}
         }
     }
 
     /// States connections of this device to the device at `to`, at most
     /// [`MAX_CM_CONNECTIONS`](super::cm_receiver::MAX_CM_CONNECTIONS).
-    pub(crate) fn state_cm_connections(&self, rail: usize, to: Gid, connections: Vec<CmConnection>) {
-        self.send_cm(rail, to, &encode_cm_connections(connections));
+    pub(crate) fn state_cm_connections(&self, to: RailAddress, connections: Vec<CmConnection>) {
+        self.send_cm(to, &encode_cm_connections(connections));
     }
 
     /// Answers a statement with those of its connections that this device does not have.
-    pub(crate) fn answer_cm_connections(&self, rail: usize, to: Gid, unknown: Vec<CmConnection>) {
-        self.send_cm(rail, to, &encode_unknown_cm_connections(unknown));
+    pub(crate) fn answer_cm_connections(&self, to: RailAddress, unknown: Vec<CmConnection>) {
+        self.send_cm(to, &encode_unknown_cm_connections(unknown));
     }
 
     /// Asks on all rails but the first which device has the GID of the search. Does nothing on a
@@ -54,8 +54,8 @@ impl RailSet {
         nic.is_some_and(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
     }
 
-    /// Returns [`Provider::port_refusals`] of a rail.
-    pub(crate) fn port_refusals(&self, rail: usize, host: Gid) -> u64 {
-        self.nics().get(rail).map_or(0, |nic| nic.port_refusals(host))
+    /// Returns [`Provider::port_refusals`] of the rail.
+    pub(crate) fn port_refusals(&self, RailAddress { rail, gid }: RailAddress) -> u64 {
+        self.nics().get(rail).map_or(0, |nic| nic.port_refusals(gid))
     }
 }

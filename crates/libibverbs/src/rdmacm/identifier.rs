@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mitra_verbs::Gid;
-
 use super::caller_ptr::CallerPtr;
 use super::cm_event::IdHandle;
 use super::membership::Membership;
@@ -17,6 +15,7 @@ use super::rdma_port::{Port, PortSpace};
 use super::refusals::Refusals;
 use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
+use crate::rails::cm_receiver::RailAddress;
 
 /// An identifier's own address and the peer's, each `None` until it is known.
 pub type Addresses = (Option<SocketAddr>, Option<SocketAddr>);
@@ -71,8 +70,7 @@ pub struct Lookup {
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceOrigin {
     pub key: RequestKey,
-    pub rail: usize,
-    pub from: Gid,
+    pub from: RailAddress,
     pub transaction: u64,
 }
 
@@ -206,7 +204,7 @@ impl Identifier {
         let (own, ip) = (port.address.ip().to_canonical(), service.destination.ip().to_canonical());
         port.space == service.space
             && port.address.port() == service.destination.port()
-            && (own == ip || own.is_unspecified() && port.accepts_family_of(service.destination))
+            && (own == ip || own.is_unspecified() && port.accepts_family_of(ip))
     }
 
     /// Returns `None` if the program has left the group.

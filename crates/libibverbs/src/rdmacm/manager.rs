@@ -26,7 +26,7 @@ use crate::calls::xrcd::open_xrcd;
 use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
-use crate::rails::cm_receiver::{CmConnection, CmReceiver};
+use crate::rails::cm_receiver::{CmConnection, CmReceiver, RailAddress};
 
 /// The manager of this process, from the first call of librdmacm on. The child of a `fork` does not
 /// know its parent's identifiers.
@@ -38,6 +38,9 @@ const WAKER: u64 = 0;
 
 /// The maximum time for which an exiting process waits until the thread has ended its connections.
 const EXIT_WAIT: Duration = Duration::from_millis(100);
+
+/// How long the thread sleeps if it cannot wait for its sockets.
+const FAILED_WAIT: Duration = Duration::from_millis(5);
 
 pub struct Manager {
     /// Dropped before the descriptors, because the number of a closed descriptor can be reused at
@@ -191,9 +194,12 @@ impl Manager {
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // The thread blocks all signals, so the wait does not fail with EINTR. After any other
-            // failure, no socket counts as ready.
-            let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
+            // The thread blocks all signals, so the wait does not fail with EINTR. It fails if the
+            // program has closed the descriptor. Timers then go on, and no socket is ready.
+            let count = self.epoll.wait(&mut ready, timeout).unwrap_or_else(|_| {
+                std::thread::sleep(FAILED_WAIT);
+                0
+            });
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {
                 match event.data() {
@@ -218,11 +224,11 @@ impl Manager {
 struct ManagerReceiver;
 
 impl ManagerReceiver {
-    fn receive(&self, rail: usize, from: Gid, content: Content) {
+    fn receive(&self, from: RailAddress, content: Content) {
         // Without the thread, nothing listens and nothing is connected.
         if let Ok(manager) = manager()
             && manager.has_thread()
-            && manager.received.push(Received { rail, from, content })
+            && manager.received.push(Received { from, content })
         {
             manager.wake();
         }
@@ -230,24 +236,28 @@ impl ManagerReceiver {
 }
 
 impl CmReceiver for ManagerReceiver {
-    fn on_datagram(&self, rail: usize, from: Gid, bytes: &[u8]) {
+    fn on_datagram(&self, from: RailAddress, bytes: &[u8]) {
         // A datagram of another kind is dropped, as by a NIC.
         if let Ok((transaction, device)) = decode(bytes) {
-            let device = device.unwrap_or(from);
-            self.receive(rail, from, Content::Message { transaction, device });
+            let device = device.unwrap_or(from.gid);
+            self.receive(from, Content::Message { transaction, device });
         }
     }
 
-    fn on_owner(&self, search: u64, rail: usize, from: Gid, current: Gid) {
-        self.receive(rail, from, Content::Owner(search, current));
+    fn on_owner(&self, search: u64, from: RailAddress, current: Gid) {
+        self.receive(from, Content::Owner(search, current));
     }
 
-    fn on_connections(&self, rail: usize, from: Gid, connections: Vec<CmConnection>) {
-        self.receive(rail, from, Content::Connections(connections));
+    fn has_connections(&self) -> bool {
+        manager().is_ok_and(Manager::has_thread)
     }
 
-    fn on_unknown_connections(&self, rail: usize, from: Gid, connections: Vec<CmConnection>) {
-        self.receive(rail, from, Content::UnknownConnections(connections));
+    fn on_connections(&self, from: RailAddress, connections: Vec<CmConnection>) {
+        self.receive(from, Content::Connections(connections));
+    }
+
+    fn on_unknown_connections(&self, from: RailAddress, connections: Vec<CmConnection>) {
+        self.receive(from, Content::UnknownConnections(connections));
     }
 
     fn on_exit(&self) {

@@ -315,7 +315,8 @@ impl ManagerState {
         serving
             .max_by_key(|(_, identifier)| {
                 identifier.port.as_ref().map(|port| {
-                    let is_same_family = port.address.is_ipv4() == service.destination.is_ipv4();
+                    let is_same_family =
+                        port.address.is_ipv4() == service.destination.ip().to_canonical().is_ipv4();
                     (!port.address.ip().is_unspecified(), is_same_family)
                 })
             })

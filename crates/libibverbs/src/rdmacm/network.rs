@@ -1,5 +1,6 @@
 //! The rails, as the connection manager uses them, and the addresses of a peer on the rails.
 
+use std::iter;
 use std::sync::Arc;
 
 use mitra_os_util::random::random_u64;
@@ -11,7 +12,7 @@ use super::protocol::encoding::encode;
 use super::protocol::message::Transaction;
 use super::rdma_port::errno_of;
 use crate::rails::cm_datagrams::{OwnerSearch, is_search_due};
-use crate::rails::cm_receiver::CmConnection;
+use crate::rails::cm_receiver::{CmConnection, RailAddress};
 use crate::rails::open::guid_of;
 use crate::rails::rail_set::RailSet;
 
@@ -48,34 +49,59 @@ impl Network {
         self.rails.is_up()
     }
 
+    pub fn is_rail_up(&self, rail: usize) -> bool {
+        self.rails.is_rail_up(rail)
+    }
+
     /// Returns a number that changes when the host at the address says that no process has the RoCE
     /// port open.
-    pub fn refusals(&self, (rail, address): (usize, Gid)) -> u64 {
-        self.rails.port_refusals(rail, address)
+    pub fn refusals(&self, address: RailAddress) -> u64 {
+        self.rails.port_refusals(address)
     }
 
     /// Sends a message to a peer. Repetitions also use other addresses of the peer than the one
     /// from which it was heard last.
     pub fn send(&self, Outgoing { transaction, repetition }: &Outgoing, path: &PeerPath) {
-        for (rail, address) in path.addresses(*repetition > 0) {
-            self.send_to(rail, address, transaction);
+        let all = if *repetition > 0 { path.all_addresses() } else { vec![path.address()] };
+        all.into_iter().for_each(|address| self.send_to(address, transaction));
+        if is_search_due(*repetition, || self.is_rail_up(0)) {
+            self.find_owner(path);
         }
-        if is_search_due(*repetition, || self.rails.is_rail_up(0)) {
-            self.rails.find_owner(&path.search);
+    }
+
+    pub fn send_to(&self, to: RailAddress, transaction: &Transaction) {
+        let device = (to.rail > 0).then(|| self.gid());
+        self.rails.send_cm(to, &encode(transaction, device));
+    }
+
+    /// Asks on all rails but the first for the device of a path.
+    pub fn find_owner(&self, path: &PeerPath) {
+        self.rails.find_owner(&path.search);
+    }
+
+    pub fn state_connections(&self, to: RailAddress, connections: Vec<CmConnection>) {
+        self.rails.state_cm_connections(to, connections);
+    }
+
+    pub fn answer_connections(&self, to: RailAddress, unknown: Vec<CmConnection>) {
+        self.rails.answer_cm_connections(to, unknown);
+    }
+
+    /// Returns the addresses that together speak for the peer: if all of them refuse, its process
+    /// has ended. It is the one at which the peer was heard last. If that rail is down at this end,
+    /// nothing arrives from there, so that the others count.
+    pub fn decisive_addresses(&self, path: &PeerPath) -> Vec<RailAddress> {
+        let address = path.address();
+        if self.is_rail_up(address.rail) {
+            return vec![address];
         }
+        path.all_addresses().into_iter().filter(|address| self.is_rail_up(address.rail)).collect()
     }
 
-    pub fn send_to(&self, rail: usize, address: Gid, transaction: &Transaction) {
-        let device = (rail > 0).then(|| self.gid());
-        self.rails.send_cm(rail, address, &encode(transaction, device));
-    }
-
-    pub fn state_connections(&self, (rail, address): (usize, Gid), connections: Vec<CmConnection>) {
-        self.rails.state_cm_connections(rail, address, connections);
-    }
-
-    pub fn answer_connections(&self, (rail, address): (usize, Gid), unknown: Vec<CmConnection>) {
-        self.rails.answer_cm_connections(rail, address, unknown);
+    /// Whether the device at an address may say that it does not have a connection on this path.
+    /// Another process may have an address that the peer has had before.
+    pub fn speaks_for_peer(&self, from: RailAddress, path: &PeerPath) -> bool {
+        self.decisive_addresses(path).contains(&from)
     }
 }
 
@@ -84,8 +110,8 @@ impl Network {
 pub struct PeerPath {
     /// The GID of the peer's device, which is its address on rail 0.
     pub gid: Gid,
-    /// The rail on which the peer was heard last, and the address from which.
-    heard: Option<(usize, Gid)>,
+    /// The address at which the peer was heard last.
+    heard: Option<RailAddress>,
     search: OwnerSearch,
 }
 
@@ -97,8 +123,8 @@ impl PeerPath {
         Ok(Self { gid, heard: None, search })
     }
 
-    pub fn set_heard(&mut self, rail: usize, from: Gid) {
-        self.heard = Some((rail, from));
+    pub fn set_heard(&mut self, from: RailAddress) {
+        self.heard = Some(from);
     }
 
     pub fn search_id(&self) -> u64 {
@@ -106,20 +132,20 @@ impl PeerPath {
     }
 
     /// Records an answer to the search for the peer's device.
-    pub fn add_owner(&mut self, rail: usize, from: Gid, current: Gid) {
-        self.search.add_owner(rail, from, current);
+    pub fn add_owner(&mut self, from: RailAddress, current: Gid) {
+        self.search.add_owner(from.rail, from.gid, current);
     }
 
-    /// Returns the address for the first transmission of a message, or all known addresses. Each is
-    /// a rail and the peer's address on it.
-    pub fn addresses(&self, all: bool) -> Vec<(usize, Gid)> {
-        let mut addresses = vec![self.heard.unwrap_or((0, self.gid))];
-        if all {
-            let others = self.search.owners().chain([(0, self.gid)]);
-            addresses.extend(others.filter(|other| Some(*other) != self.heard));
-            addresses.dedup();
-        }
-        addresses
+    /// Returns the address at which the peer was heard last, or else its GID on rail 0.
+    pub fn address(&self) -> RailAddress {
+        self.heard.unwrap_or(RailAddress { rail: 0, gid: self.gid })
+    }
+
+    /// Returns [`address`](Self::address), and then the other addresses that the peer may have.
+    pub fn all_addresses(&self) -> Vec<RailAddress> {
+        let address = self.address();
+        let others = self.search.owners().chain([RailAddress { rail: 0, gid: self.gid }]);
+        iter::once(address).chain(others.filter(|other| *other != address)).collect()
     }
 }
 
@@ -129,21 +155,16 @@ mod tests {
 
     #[test]
     fn repetitions_use_all_known_addresses_once() {
-        let [gid, other] = [Gid([1; 16]), Gid([2; 16])];
-        let mut path = PeerPath::new(gid).expect("the system has a random source");
-        assert_eq!((path.addresses(false), path.addresses(true)), (vec![(0, gid)], vec![(0, gid)]));
-        path.set_heard(0, gid);
-        assert_eq!(path.addresses(true), [(0, gid)]);
-        path.add_owner(1, other, gid);
-        assert_eq!(
-            (path.addresses(false), path.addresses(true)),
-            (vec![(0, gid)], vec![(0, gid), (1, other)])
-        );
-        path.set_heard(1, other);
-        assert_eq!(
-            (path.addresses(false), path.addresses(true)),
-            (vec![(1, other)], vec![(1, other), (0, gid)])
-        );
+        let first = RailAddress { rail: 0, gid: Gid([1; 16]) };
+        let second = RailAddress { rail: 1, gid: Gid([2; 16]) };
+        let mut path = PeerPath::new(first.gid).expect("the system has a random source");
+        assert_eq!((path.address(), path.all_addresses()), (first, vec![first]));
+        path.add_owner(second, first.gid);
+        assert_eq!((path.address(), path.all_addresses()), (first, vec![first, second]));
+        path.set_heard(first);
+        assert_eq!((path.address(), path.all_addresses()), (first, vec![first, second]));
+        path.set_heard(second);
+        assert_eq!((path.address(), path.all_addresses()), (second, vec![second, first]));
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod services;
 
 use std::time::{Duration, Instant};
 
-use mitra_verbs::Gid;
 use nix::errno::Errno;
 
 use super::cm_event::{CmEvent, IdHandle};
@@ -14,12 +13,13 @@ use super::identifier::{Identifier, NetworkState};
 use super::manager_state::ManagerState;
 use super::neighbour;
 use super::network::PeerPath;
+use super::peer_watch::{DeviceAddresses, Stated};
 use super::protocol::message::Service;
 use super::rdma_port::errno_of;
 use super::received::{Content, Received};
 use super::service_directory::{Answer, ServiceDirectory, answer};
 use crate::abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
-use crate::rails::cm_receiver::CmConnection;
+use crate::rails::cm_receiver::{CmConnection, RailAddress};
 
 /// The maximum number of streams that one run of a listener's handler answers. The limit keeps a
 /// busy port from delaying the other ports.
@@ -31,11 +31,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub const RESOLUTION_INTERVAL: Duration = Duration::from_millis(20);
 
 impl ManagerState {
-    pub fn on_received(&mut self, Received { rail, from, content }: Received, now: Instant) {
+    pub fn on_received(&mut self, Received { from, content }: Received, now: Instant) {
         match content {
-            Content::Message { transaction, device } => {
-                self.on_message(rail, from, device, transaction, now);
-            }
+            Content::Message { transaction, device } => self.on_message(from, device, transaction, now),
             Content::Owner(search, current) => {
                 let connections = self.connections.values_mut().filter_map(|entry| entry.path.as_mut());
                 let lookups =
@@ -45,26 +43,30 @@ impl ManagerState {
                     });
                 let mut paths = connections.chain(lookups);
                 if let Some(path) = paths.find(|path: &&mut PeerPath| path.search_id() == search) {
-                    path.add_owner(rail, from, current);
+                    path.add_owner(from, current);
                 }
             }
-            Content::Connections(stated) => self.on_stated_connections((rail, from), stated),
-            Content::UnknownConnections(unknown) => {
-                self.watches.on_answer((rail, from));
-                for (own, peer) in unknown {
-                    if let Some(entry) = self.connections.get(own)
-                        && entry.connection.ids().receiver == peer
-                    {
-                        entry.connection.on_peer_lost(now);
-                        self.flush_connection(own, now);
-                    }
-                }
+            Content::Connections(stated) => self.on_stated_connections(from, stated),
+            Content::UnknownConnections(unknown) => self.on_unknown_connections(from, unknown, now),
+        }
+    }
+
+    /// Ends the connections that the peer does not have.
+    fn on_unknown_connections(&mut self, from: RailAddress, unknown: Vec<CmConnection>, now: Instant) {
+        self.watches.on_answer(from, unknown.is_empty());
+        for (own, peer) in unknown {
+            if let (Some(entry), Some(network)) = (self.connections.get(own), &self.network)
+                && entry.connection.ids().receiver == peer
+                && entry.path.as_ref().is_some_and(|path| network.speaks_for_peer(from, path))
+            {
+                entry.connection.on_peer_lost(now);
+                self.flush_connection(own, now);
             }
         }
     }
 
     /// Answers a statement with the connections that this end does not have, or that have ended.
-    fn on_stated_connections(&mut self, address: (usize, Gid), stated: Vec<CmConnection>) {
+    fn on_stated_connections(&mut self, from: RailAddress, stated: Vec<CmConnection>) {
         let mut unknown = Vec::new();
         for (peer, own) in stated {
             let known = self
@@ -74,14 +76,14 @@ impl ManagerState {
             match known {
                 None => unknown.push((peer, own)),
                 Some(Entry { path: Some(path), .. }) => {
-                    path.set_heard(address.0, address.1);
+                    path.set_heard(from);
                     self.watches.on_statement(path.gid);
                 }
                 Some(_) => {}
             }
         }
         if let Some(network) = &self.network {
-            network.answer_connections(address, unknown);
+            network.answer_connections(from, unknown);
         }
     }
 
@@ -172,24 +174,34 @@ impl ManagerState {
     /// process that has ended.
     fn watch_peers(&mut self, now: Instant) {
         for device in self.watches.due(now) {
-            let (mut addresses, mut connections) = (Vec::new(), Vec::new());
-            for entry in self.connections.values().filter(|entry| entry.connection.depends_on_peer()) {
-                if let Some(path) = entry.path.as_ref().filter(|path| entry.is_mitra && path.gid == device) {
-                    addresses.extend(path.addresses(true));
+            let Some(network) = &self.network else { return };
+            let is_with_device = |entry: &&Entry| entry.is_mitra && entry.connection.depends_on_peer();
+            let (mut connections, mut paths) = (Vec::new(), Vec::new());
+            for entry in self.connections.values().filter(is_with_device) {
+                if let Some(path) = entry.path.as_ref().filter(|path| path.gid == device) {
                     let ids = entry.connection.ids();
                     connections.push((ids.sender, ids.receiver));
+                    paths.push((ids.sender, path));
                 }
             }
-            addresses.sort_unstable();
-            addresses.dedup();
             connections.sort_unstable();
-            let Some(network) = &self.network else { continue };
-            if self.watches.state(network, device, addresses, &connections, now) {
-                for (own, _) in connections {
-                    if let Some(entry) = self.connections.get(own) {
-                        entry.connection.on_peer_lost(now);
+            let decisive = paths.iter().flat_map(|(_, path)| network.decisive_addresses(path));
+            let all = paths.iter().flat_map(|(_, path)| path.all_addresses());
+            let addresses = DeviceAddresses { decisive: decisive.collect(), all: all.collect() };
+            match self.watches.state(network, device, addresses, &connections, now) {
+                Stated::IsAnswered => {}
+                // One search serves all connections with the device.
+                Stated::Unanswered => {
+                    let first = paths.iter().min_by_key(|(own, _)| *own);
+                    first.into_iter().for_each(|(_, path)| network.find_owner(path));
+                }
+                Stated::HasEnded => {
+                    for (own, _) in connections {
+                        if let Some(entry) = self.connections.get(own) {
+                            entry.connection.on_peer_lost(now);
+                        }
+                        self.flush_connection(own, now);
                     }
-                    self.flush_connection(own, now);
                 }
             }
         }

@@ -118,7 +118,7 @@ impl Port {
     }
 
     /// Whether a port that is bound to all addresses is also bound to those of this family.
-    pub fn accepts_family_of(&self, address: SocketAddr) -> bool {
+    pub fn accepts_family_of(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4() || self.address.is_ipv6() && !self.v6_only
     }
 

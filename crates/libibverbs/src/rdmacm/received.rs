@@ -7,15 +7,14 @@ use mitra_verbs::Gid;
 
 use super::protocol::message::Transaction;
 use crate::common::lock::lock;
-use crate::rails::cm_receiver::CmConnection;
+use crate::rails::cm_receiver::{CmConnection, RailAddress};
 
 /// The maximum number of messages that wait. Further ones are lost, and repeated by their senders.
 const MAX_WAITING: usize = 4096;
 
-/// A message from an address on a rail.
+/// A message that has arrived.
 pub struct Received {
-    pub rail: usize,
-    pub from: Gid,
+    pub from: RailAddress,
     pub content: Content,
 }
 

@@ -1,27 +1,36 @@
-//! Messages in succession that the host of a peer has refused, because no process there has the
-//! RoCE port open.
-
-use mitra_verbs::Gid;
+//! The messages that the host of a peer has refused, because no process there has the RoCE port
+//! open.
 
 use super::network::Network;
+use crate::rails::cm_receiver::RailAddress;
 
 /// The count for one peer. Refusals have no authentication, so any message of the peer resets it.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// The numbers of port refusals before the last message, by address.
-    before: Vec<((usize, Gid), u64)>,
+    before: Vec<(RailAddress, u64)>,
     refused: u32,
 }
 
 impl Refusals {
-    /// Call it before each message. `addresses` are those to which the message goes. Returns how
-    /// many messages in succession were refused at each of their addresses.
-    pub fn count(&mut self, network: &Network, addresses: Vec<(usize, Gid)>) -> u32 {
+    /// Call it before each message. `addresses` are those of [`Network::decisive_addresses`].
+    /// Returns 0 if the last message was not refused at each of its addresses, and else how many
+    /// were since the peer was heard. They need not succeed each other: a host sends only about one
+    /// refusal a second (`icmp_ratelimit`), whatever it refuses.
+    pub fn count(&mut self, network: &Network, addresses: impl IntoIterator<Item = RailAddress>) -> u32 {
         let is_refused = !self.before.is_empty()
             && self.before.iter().all(|(address, before)| network.refusals(*address) > *before);
-        self.refused = if is_refused { self.refused + 1 } else { 0 };
         self.before = addresses.into_iter().map(|address| (address, network.refusals(address))).collect();
+        if !is_refused {
+            return 0;
+        }
+        self.refused += 1;
         self.refused
+    }
+
+    /// Whether a message was refused since the peer was heard.
+    pub fn is_any(&self) -> bool {
+        self.refused > 0
     }
 
     /// The peer was heard.
@@ -31,7 +40,7 @@ impl Refusals {
     }
 
     /// Whether the last message went to the address.
-    pub fn names(&self, address: (usize, Gid)) -> bool {
+    pub fn names(&self, address: RailAddress) -> bool {
         self.before.iter().any(|(known, _)| *known == address)
     }
 }

@@ -29,6 +29,13 @@ unsafe extern "C" {
         dst_addr: *mut sockaddr,
         timeout_ms: c_int,
     ) -> c_int;
+    pub fn rdma_set_option(
+        id: *mut rdma_cm_id,
+        level: c_int,
+        optname: c_int,
+        optval: *mut c_void,
+        optlen: usize,
+    ) -> c_int;
     pub fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
     pub fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
     pub fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;

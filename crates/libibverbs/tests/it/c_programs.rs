@@ -84,11 +84,11 @@ fn selected<T: Clone + Debug>(program: &Path, arguments: &[&str], rails: &[T]) -
     variants(&format!("{program} {arguments:?} {rails:?}"), &rails.iter().flat_map(all).collect::<Vec<_>>())
 }
 
-fn on_one_rail(program: &Path, scenario: &str) {
+pub fn on_one_rail(program: &Path, scenario: &str) {
     run(program, &[scenario], &[("1", None)]);
 }
 
-fn on_two_rails(program: &Path, scenario: &str) {
+pub fn on_two_rails(program: &Path, scenario: &str) {
     run(program, &[scenario], &[("2", None)]);
 }
 
@@ -112,7 +112,7 @@ fn on_three_rails(program: &Path, scenario: &str) {
 /// above for which the module has a test.
 macro_rules! scenarios {
     ($program:ident $devices:tt: $($name:ident)*) => {
-        $(mod $name { scenarios! { @tests $program $name $devices } })*
+        $(mod $name { $crate::c_programs::scenarios! { @tests $program $name $devices } })*
     };
     (@tests $program:ident $name:ident ($($device:ident)*)) => {$(
         #[test]
@@ -121,6 +121,7 @@ macro_rules! scenarios {
         }
     )*};
 }
+pub(crate) use scenarios;
 
 scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
 

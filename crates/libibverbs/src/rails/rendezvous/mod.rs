@@ -46,7 +46,7 @@ pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, 
 pub(super) use self::terms::Terms;
 use crate::common::lock::lock;
 use crate::common::refusal;
-use crate::rails::cm_receiver::{CmConnection, CmReceiver, SharedReceiver};
+use crate::rails::cm_receiver::{CmConnection, CmReceiver, RailAddress, SharedReceiver};
 
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -270,7 +270,9 @@ impl Rendezvous {
                     let mut searches = outstanding.values_mut().filter_map(|query| query.search.as_mut());
                     match (searches.find(|search| search.id == id), self.cm_receiver.get()) {
                         (Some(search), _) => search.add_owner(rail, from, current),
-                        (None, Some(receiver)) => receiver.on_owner(id, rail, from, current),
+                        (None, Some(receiver)) => {
+                            receiver.on_owner(id, RailAddress { rail, gid: from }, current);
+                        }
                         (None, None) => {}
                     }
                 }
@@ -281,13 +283,14 @@ impl Rendezvous {
                     }
                 }
                 Some((_, Message::CmConnections(connections))) => match self.cm_receiver.get() {
-                    Some(receiver) => receiver.on_connections(rail, from, connections),
-                    // Without a connection manager, this device has none of them.
-                    None => unknown.push((from, connections)),
+                    Some(receiver) if receiver.has_connections() => {
+                        receiver.on_connections(RailAddress { rail, gid: from }, connections);
+                    }
+                    _ => unknown.push((from, connections)),
                 },
                 Some((_, Message::UnknownCmConnections(connections))) => {
                     if let Some(receiver) = self.cm_receiver.get() {
-                        receiver.on_unknown_connections(rail, from, connections);
+                        receiver.on_unknown_connections(RailAddress { rail, gid: from }, connections);
                     }
                 }
                 Some((_, Message::WhoHas(_))) => {}
@@ -298,7 +301,7 @@ impl Rendezvous {
                 }
                 None => {
                     if let Some(receiver) = self.cm_receiver.get() {
-                        receiver.on_datagram(rail, from, bytes);
+                        receiver.on_datagram(RailAddress { rail, gid: from }, bytes);
                     }
                 }
             });
@@ -430,7 +433,7 @@ impl Query {
         let device = lock(&self.rendezvous.device).clone();
         let query = encode(self.id, &Message::Query(self.subject, device));
         let rail = self.transmissions as usize % peer.len().max(1);
-        let mut to: Vec<(usize, Gid)> = peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
+        let mut to: Vec<_> = peer.get(rail).map(|&gid| RailAddress { rail, gid }).into_iter().collect();
         if let Some(search) = search {
             to.extend(search.owners());
             if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up())
@@ -438,7 +441,7 @@ impl Query {
                 self.rendezvous.ask_group(&search);
             }
         }
-        for (rail, gid) in to {
+        for RailAddress { rail, gid } in to {
             if let Some(gsi_qp) = gsi_qps.get(rail) {
                 lock(gsi_qp).send(gid, &query);
             }

@@ -16,7 +16,7 @@ use super::message::{ConnectionData, Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use super::{encode_unknown_cm_connections, explain_refusal};
 use crate::common::lock::lock;
-use crate::rails::cm_receiver::{CmReceiver, SharedReceiver};
+use crate::rails::cm_receiver::{CmReceiver, RailAddress, SharedReceiver};
 
 /// Queue pair 1 of a device with one rail.
 pub(in crate::rails) struct OneRail {
@@ -100,19 +100,20 @@ impl OneRail {
                     encode(id, &Message::Reach(Reach { kind, device: own.clone(), qp }))
                 }
                 Some((_, Message::CmConnections(connections))) => match self.cm_receiver.get() {
-                    Some(receiver) => return receiver.on_connections(0, from, connections),
-                    // Without a connection manager, this device has none of them.
-                    None => encode_unknown_cm_connections(connections),
+                    Some(receiver) if receiver.has_connections() => {
+                        return receiver.on_connections(RailAddress { rail: 0, gid: from }, connections);
+                    }
+                    _ => encode_unknown_cm_connections(connections),
                 },
                 Some((_, Message::UnknownCmConnections(connections))) => {
                     if let Some(receiver) = self.cm_receiver.get() {
-                        receiver.on_unknown_connections(0, from, connections);
+                        receiver.on_unknown_connections(RailAddress { rail: 0, gid: from }, connections);
                     }
                     return;
                 }
                 None => {
                     if let Some(receiver) = self.cm_receiver.get() {
-                        receiver.on_datagram(0, from, bytes);
+                        receiver.on_datagram(RailAddress { rail: 0, gid: from }, bytes);
                     }
                     return;
                 }

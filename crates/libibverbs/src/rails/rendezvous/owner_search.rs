@@ -13,6 +13,8 @@
 use mitra_failover::ConnectInfo;
 use mitra_verbs::Gid;
 
+use crate::rails::cm_receiver::RailAddress;
+
 /// The maximum number of addresses that a search finds. Further claims are dropped.
 const MAX_OWNERS: usize = 8;
 /// The number of transmissions of a query on rail 0 before the group is asked. If rail 0 is down at
@@ -40,8 +42,8 @@ impl OwnerSearch {
     }
 
     /// Returns the rails and addresses of the devices that claim to have the GID.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = (usize, Gid)> {
-        self.owners.iter().map(|&(rail, from, _)| (rail, from))
+    pub(crate) fn owners(&self) -> impl Iterator<Item = RailAddress> {
+        self.owners.iter().map(|&(rail, gid, _)| RailAddress { rail, gid })
     }
 
     /// Records a device that claims to have the GID, or to have had it. `current` is the GID that
@@ -88,7 +90,8 @@ mod tests {
             search.add_owner(1, Gid([byte; 16]), gid);
         }
         assert_eq!(search.owners().count(), MAX_OWNERS);
-        assert!(search.owners().eq((0..MAX_OWNERS as u8).map(|byte| (1, Gid([byte; 16])))));
+        let first = (0..MAX_OWNERS as u8).map(|byte| RailAddress { rail: 1, gid: Gid([byte; 16]) });
+        assert!(search.owners().eq(first));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use mitra_os_util::random::random_u64;
 use mitra_verbs::{Gid, Psn};
 use nix::errno::Errno;
 
+use crate::rails::cm_receiver::RailAddress;
 use crate::rdmacm::cm_event::{CmEvent, IdHandle};
 use crate::rdmacm::connection_table::{ConnectionTable, Entry};
 use crate::rdmacm::identifier::{NegotiatedParams, NetworkState};
@@ -15,12 +16,12 @@ use crate::rdmacm::protocol::connection::{Connection, ConnectionEvent};
 use crate::rdmacm::protocol::message::{
     Answered, ConnectionParams, Ids, Message, Rejection, Request, Service, Transaction, reject_reason,
 };
-use crate::rdmacm::rdma_port::errno_of;
+use crate::rdmacm::rdma_port::{Port, errno_of};
 use crate::rdmacm::refusals::Refusals;
 use crate::rdmacm::service_directory::Answer;
 use crate::rdmacm::unreachable;
 
-/// The number of refused messages in succession after which the peer's process has ended.
+/// The number of refused messages after which the peer's process has ended.
 pub(super) const MAX_REFUSED: u32 = 4;
 
 impl ManagerState {
@@ -95,24 +96,25 @@ impl ManagerState {
 
     pub(super) fn on_message(
         &mut self,
-        rail: usize,
-        from: Gid,
+        from: RailAddress,
         device: Gid,
         transaction: Transaction,
         now: Instant,
     ) {
         match &transaction.message {
             Message::SidrReq(request) => {
-                return self.on_service_request(rail, from, device, transaction.id, request.clone(), now);
+                return self.on_service_request(from, device, transaction.id, request.clone(), now);
             }
             Message::SidrRep(reply) => return self.on_service_reply(device, reply.clone(), now),
             _ => {}
         }
         if let Some(id) = self.connections.find(device, &transaction.message) {
-            let Some(entry) = self.connections.get(id) else { return };
-            entry.refusals.reset();
+            let (Some(entry), Some(network)) = (self.connections.get(id), &self.network) else { return };
             if let Some(path) = &mut entry.path {
-                path.set_heard(rail, from);
+                if transaction.message.denies_connection() && !network.speaks_for_peer(from, path) {
+                    return;
+                }
+                path.set_heard(from);
                 // The first REP. A repeated one tells nothing new.
                 if let (Message::Rep(_, params), 0) = (&transaction.message, entry.connection.ids().receiver)
                 {
@@ -120,12 +122,13 @@ impl ManagerState {
                     entry.is_mitra = is_mitra(params.guid);
                 }
             }
+            entry.refusals.reset();
             entry.connection.receive(transaction, device.0, now);
             return self.flush_connection(id, now);
         }
         let answer = match &transaction.message {
             Message::Req(request) => {
-                self.on_request(rail, from, device, transaction.id, request, now).map(|rejection| {
+                self.on_request(from, device, transaction.id, request, now).map(|rejection| {
                     let ids = Ids { sender: 0, receiver: request.sender };
                     Transaction { id: transaction.id, message: Message::Rej(ids, rejection) }
                 })
@@ -133,7 +136,7 @@ impl ManagerState {
             _ => ConnectionTable::answer_to_stranger(&transaction),
         };
         if let (Some(answer), Some(network)) = (answer, &self.network) {
-            network.send_to(rail, from, &answer);
+            network.send_to(from, &answer);
         }
     }
 
@@ -142,8 +145,7 @@ impl ManagerState {
     /// rejected.
     fn on_request(
         &mut self,
-        rail: usize,
-        from: Gid,
+        from: RailAddress,
         device: Gid,
         transaction: u64,
         request: &Request,
@@ -163,7 +165,7 @@ impl ManagerState {
         }
         let (id, psn) = (self.unused_connection_id().ok()?, random_u64().ok()?);
         let mut path = PeerPath::new(device).ok()?;
-        path.set_heard(rail, from);
+        path.set_heard(from);
         let mut child = self.get(listener).ok()?.child(listener);
         let Service { source, destination, .. } = request.service;
         child.addresses = (Some(destination), Some(source));
@@ -199,7 +201,7 @@ impl ManagerState {
         let Some(entry) = self.connections.get(id) else { return };
         if let (Some(path), Some(network)) = (&entry.path, &self.network)
             && entry.connection.awaits_message()
-            && entry.refusals.count(network, path.addresses(true)) >= MAX_REFUSED
+            && entry.refusals.count(network, network.decisive_addresses(path)) >= MAX_REFUSED
         {
             entry.connection.on_peer_refuses(now);
         }
@@ -286,8 +288,10 @@ impl ManagerState {
                 self.wake_thread();
             }
             NetworkState::Listening(_) => {
-                // The socket leaves epoll, as the handler does not empty it any more.
-                identifier.port = None;
+                let port = identifier.port.take();
+                // A child of the process may keep the socket open, so that epoll would report it
+                // for ever. It fails only for a listener that pauses.
+                let _ = port.as_ref().and_then(Port::socket).map(|socket| self.epoll.delete(socket));
                 for request in self.select(|other| other.memory.is_none() && other.listener == Some(handle)) {
                     self.close(request);
                     self.remove(request);
@@ -302,10 +306,13 @@ impl ManagerState {
         }
     }
 
-    /// Ends all connections, because the process exits.
+    /// Ends all connections, because the process exits. Destructors that run later get the event of
+    /// an established connection that they disconnect and wait for.
     pub fn close_all(&mut self) {
         for handle in self.select(|identifier| matches!(identifier.network, NetworkState::Connected(_))) {
-            self.close(handle);
+            if self.update_connection(handle, |connection| connection.disconnect(Instant::now())).is_err() {
+                self.close(handle);
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::connections::MAX_REFUSED;
 use crate::abi::RDMA_CM_EVENT_UNREACHABLE;
+use crate::rails::cm_receiver::RailAddress;
 use crate::rdmacm::cm_event::{CmEvent, IdHandle};
 use crate::rdmacm::identifier::{Lookup, NetworkState, ServiceOrigin, ServiceRequest};
 use crate::rdmacm::manager_state::ManagerState;
@@ -87,7 +88,8 @@ impl ManagerState {
         let Lookup { lookup, path, refusals, .. } = &mut **lookup;
         let Some(network) = &self.network else { return };
         let is_refused = path.as_ref().is_some_and(|path| {
-            refusals.count(network, path.addresses(true)) >= MAX_REFUSED && lookup.is_refusal_final(now)
+            refusals.count(network, network.decisive_addresses(path)) >= MAX_REFUSED
+                && lookup.is_refusal_final(now)
         });
         if is_refused {
             self.end_lookup(handle, unsupported());
@@ -123,15 +125,14 @@ impl ManagerState {
 
     pub(super) fn on_service_request(
         &mut self,
-        rail: usize,
-        from: Gid,
+        from: RailAddress,
         device: Gid,
         transaction: u64,
         request: SidrRequest,
         now: Instant,
     ) {
         let key = (device, request.request_id);
-        let origin = ServiceOrigin { key, rail, from, transaction };
+        let origin = ServiceOrigin { key, from, transaction };
         match self.service_requests.receive(key, now) {
             ReceivedRequest::New => match self.listener_of(&request.service) {
                 Some(listener) if self.backlog_has_room(listener) => {
@@ -184,7 +185,7 @@ impl ManagerState {
     fn send_service_reply(&self, origin: ServiceOrigin, reply: SidrReply) {
         if let Some(network) = &self.network {
             let transaction = Transaction { id: origin.transaction, message: Message::SidrRep(reply) };
-            network.send_to(origin.rail, origin.from, &transaction);
+            network.send_to(origin.from, &transaction);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Tests of the librdmacm calls, with both ends in this process.
 
+mod families;
 mod hostile_peers;
 mod multicast;
+mod peer_ends;
 mod raw_peer;
 mod recovery;
 mod reports;
