@@ -134,6 +134,9 @@ impl ServiceDirectory {
         question.due = (!question.is_local).then_some(now + REMOTE_TIMEOUT);
         let connect = || {
             let socket = non_blocking_stream(address)?;
+            // A program may choose the port of a socket in TIME_WAIT. If the option cannot be set,
+            // the port is in use for a minute.
+            let _ = socket.set_reuse_address(true);
             match socket.connect(&space.translate_address(address).into()).map_err(errno_of) {
                 Ok(()) | Err(Errno::EINPROGRESS) => {}
                 Err(errno) => return Err(errno),

@@ -56,6 +56,19 @@ static int connect_it(struct rdma_cm_id *id, const char **ev) {
     rdma_ack_cm_event(e);
     return rc;
 }
+/* Returns a port that no socket of another program occupies in either port space: a fixed port is a TCP port of this machine, too. */
+static uint16_t free_port(void) {
+    for (;;) {
+        struct rdma_cm_id *tcp = new_id(0, RDMA_PS_TCP), *udp = new_id(0, RDMA_PS_UDP);
+        struct sockaddr_in any = lo(0);
+        NEED(!rdma_bind_addr(tcp, (struct sockaddr *)&any));
+        struct sockaddr_in same = lo(rdma_get_src_port(tcp));
+        int rc = rdma_bind_addr(udp, (struct sockaddr *)&same);
+        rdma_destroy_id(tcp), rdma_destroy_id(udp);
+        if (!rc)
+            return same.sin_port;
+    }
+}
 int main(void) {
     ch = rdma_create_event_channel(), lch = rdma_create_event_channel();
     struct rdma_cm_id *lis[2];
@@ -70,9 +83,10 @@ int main(void) {
     struct rdma_cm_id *a = new_id(0, RDMA_PS_TCP), *b = new_id(0, RDMA_PS_TCP);
     int ra = resolve(a, 0, INADDR_LOOPBACK, lport[0]), rb = resolve(b, 0, INADDR_LOOPBACK, lport[0]);
     verdict(!ra && !rb && rdma_get_src_port(a) != rdma_get_src_port(b) && rdma_get_src_port(a), "source port 0 twice: %d %d, ports %d and %d", ra, rb, ntohs(rdma_get_src_port(a)), ntohs(rdma_get_src_port(b)));
-    uint16_t port = rdma_get_src_port(a);
-    rdma_destroy_id(b);
-    b = new_id(0, RDMA_PS_TCP);
+    rdma_destroy_id(a), rdma_destroy_id(b);
+    uint16_t port = free_port();
+    a = new_id(0, RDMA_PS_TCP), b = new_id(0, RDMA_PS_TCP);
+    NEED(!resolve(a, port, INADDR_LOOPBACK, lport[0]));
     rb = resolve(b, port, INADDR_LOOPBACK, lport[0]);
     verdict(rb == EADDRINUSE, "the same source port again: %s", strerror(rb));
     rdma_destroy_id(b);
