@@ -5,7 +5,7 @@ use mitra_verbs::{Qpn, Time};
 use crate::close_reason::CloseReason;
 use crate::telemetry::VqpPhase;
 
-/// The state that a vQP publishes at each maintenance run.
+/// The state that a vQP publishes when it is made, at each maintenance run and when it closes.
 #[derive(Debug, Default)]
 pub(crate) struct LiveVqp(Mutex<Live>);
 
@@ -27,7 +27,7 @@ pub(crate) struct PublishedFields {
     pub(crate) posted: u64,
     pub(crate) completed: u64,
     pub(crate) rejected_messages: u64,
-    /// The time of the maintenance run.
+    /// The time at which the vQP published the fields.
     pub(crate) now: Time,
     pub(crate) close_reason: Option<CloseReason>,
 }

@@ -61,7 +61,7 @@ impl RecoveryDurations {
     }
 }
 
-/// The state of one vQP at its last maintenance run.
+/// The state of one vQP when it was made, at its last maintenance run or when it closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VqpSnapshot {
     /// The vQP's number.
@@ -78,8 +78,8 @@ pub struct VqpSnapshot {
     pub completed: u64,
     /// The number of control datagrams that were malformed or not from the peer.
     pub rejected_messages: u64,
-    /// The time of the maintenance run on the NICs' clock. An old time means that the application
-    /// does not poll.
+    /// The time of that step on the NICs' clock. An old time means that the application does not
+    /// poll.
     pub published_at: Time,
     /// The vQP's failovers.
     pub counts: FailoverCounts,

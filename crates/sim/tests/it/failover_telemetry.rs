@@ -145,6 +145,27 @@ fn closing_is_an_event_once_and_a_dropped_vqp_leaves_its_totals() {
     assert_eq!(after.rails[0].failovers, 1);
 }
 
+/// `mitra watch` showed the uptime of the machine as the age of this event.
+#[test]
+fn closing_of_a_vqp_that_was_never_polled_has_the_time_of_the_closing() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 10);
+    let domain = Arc::clone(pair.vqps[0].domain());
+    let made_at = pair.testbed.world.now();
+    let mut vqp = VirtualQp::builder(&domain).build().expect("the NICs have room");
+    pair.poll_times(&[0, 1], 10);
+    let published = domain.telemetry().snapshot(10).vqps;
+    let published = published.iter().find(|published| published.qpn == vqp.qpn()).expect("it has its number");
+    assert_eq!((published.phase, published.published_at), (VqpPhase::Unconnected, made_at));
+    let closed_at = pair.testbed.world.now();
+    assert!(closed_at > made_at);
+    vqp.close().expect("the NICs confirm");
+    let snapshot = domain.telemetry().snapshot(10);
+    let event = snapshot.events.last().expect("the closing");
+    let kind = EventKind::Closed { reason: CloseReason::Closed };
+    assert_eq!((event.kind, event.vqp, event.at), (kind, vqp.qpn(), closed_at));
+}
+
 #[test]
 fn failover_has_recovered_when_its_last_operation_completes() {
     let mut pair = VqpPair::new(2, config());

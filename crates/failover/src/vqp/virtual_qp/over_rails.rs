@@ -55,9 +55,10 @@ impl sealed::Failover for OwnFailover {
         let control = ControlProtocol::new(self.cookie, peer.cookie, dp.rails.len(), dp.config());
         self.recovery.control = Some(control);
         self.recovery.has_settled = true;
-        self.maintenance.start(dp.now());
+        let now = dp.now();
+        self.maintenance.start(now);
         self.post_added_recvs(dp);
-        self.publish(dp);
+        self.publish(dp, now);
         Ok(())
     }
 
@@ -174,7 +175,9 @@ impl sealed::Failover for OwnFailover {
 
     fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         self.recovery.close(dp, reason);
-        self.publish(dp);
+        // The last maintenance run may be long ago, and a vQP that was not polled had none.
+        let now = dp.now();
+        self.publish(dp, now);
     }
 
     fn destroy(&mut self, dp: &mut Datapath) -> Result<()> {
@@ -196,7 +199,7 @@ impl OwnFailover {
             true
         });
         self.maintenance.run(&mut self.recovery, dp, is_member);
-        self.publish(dp);
+        self.publish(dp, self.maintenance.schedule.last_maintenance);
         self.recovery.has_settled = false;
         if !is_member {
             return;
@@ -275,10 +278,11 @@ impl VirtualQp {
             is_destroyed: false,
             telemetry,
         };
-        Ok(VirtualQp {
-            failover,
-            datapath: Datapath::over_rails(domain, own.as_deref(), config, &secret, shared, group)?,
-        })
+        let datapath = Datapath::over_rails(domain, own.as_deref(), config, &secret, shared, group)?;
+        let mut vqp = VirtualQp { failover, datapath };
+        let now = vqp.datapath.now();
+        vqp.failover.publish(&mut vqp.datapath, now);
+        Ok(vqp)
     }
 
     /// The queue pair number, which failovers do not change: the number of the first queue pair on

@@ -1,10 +1,13 @@
+use mitra_verbs::Time;
+
 use super::over_rails::OwnFailover;
 use crate::telemetry::{PublishedFields, VqpPhase};
 use crate::vqp::datapath::Datapath;
 
 impl OwnFailover {
-    /// Publishes the fields for monitoring: after each maintenance run, and when the vQP closes.
-    pub(super) fn publish(&mut self, dp: &mut Datapath) {
+    /// Publishes the fields for monitoring: when the vQP is made, after each maintenance run, and
+    /// when the vQP closes. `now` is the time of that step.
+    pub(super) fn publish(&mut self, dp: &mut Datapath, now: Time) {
         let negotiation = self.recovery.negotiation();
         let ledger = &dp.send.ledger;
         self.telemetry.publish(&PublishedFields {
@@ -15,7 +18,7 @@ impl OwnFailover {
             posted: ledger.next_seq(),
             completed: ledger.first_seq(),
             rejected_messages: self.recovery.control.as_ref().map_or(0, |control| control.rejected),
-            now: self.maintenance.schedule.last_maintenance,
+            now,
             close_reason: dp.termination.reason(),
         });
         dp.latency.switch(self.telemetry.shared().samples_latency());
