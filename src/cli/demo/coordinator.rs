@@ -140,6 +140,13 @@ impl Participants {
         }
     }
 
+    fn receive_closed(&mut self, side: Side, progress: &Progress) -> anyhow::Result<()> {
+        match self.receive(side, progress)? {
+            FromParticipant::Closed => Ok(()),
+            _ => Err(unexpected(side)),
+        }
+    }
+
     fn round(
         &mut self,
         settings: &Settings,
@@ -188,6 +195,10 @@ impl Participants {
             _ => return Err(unexpected(Side::Server)),
         };
         self.send(Side::Client, &ToParticipant::Finish)?;
+        // After the last round, the coordinator kills the processes.
+        for side in Side::BOTH {
+            self.receive_closed(side, progress)?;
+        }
         let fault_at = if fault.at == Side::Client { client.fault_at } else { server.fault_at };
         let facts = RoundFacts {
             victim: fault.victim.filter(|_| fault_at.is_some()),

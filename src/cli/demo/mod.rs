@@ -31,7 +31,7 @@ pub(crate) use fault_plan::Side;
 use json::Summary;
 use process_links::Coordinator;
 use progress::Progress;
-use protocol::ToParticipant;
+use protocol::{FromParticipant, ToParticipant};
 
 /// Fail a rail with operations in flight, and check that each operation was executed exactly once
 ///
@@ -171,5 +171,6 @@ pub(crate) fn run_participant(side: Side, connection: &PeerConnection) -> anyhow
             Side::Client => client::round(&mut coordinator, &round)?,
             Side::Server => server::round(&mut coordinator, &round)?,
         }
+        coordinator.send(&FromParticipant::Closed);
     }
 }

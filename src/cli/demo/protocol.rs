@@ -27,6 +27,8 @@ pub(super) enum FromParticipant {
     Progress(u64),
     ClientReport(ClientReport),
     ServerReport(ServerReport),
+    /// The round is over: the participant has closed its NICs, and its capture files are complete.
+    Closed,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
