@@ -277,13 +277,15 @@ fn gone(participants: &[i32]) {
 }
 
 #[test]
-fn interrupt_ends_the_demo_with_code_130() {
-    let (mut demo, participants) = long_demo();
-    demo.signal(Signal::SIGINT);
-    assert_eq!(demo.wait().code(), Some(130));
-    let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "mitra: interrupted");
-    gone(&participants);
+fn signal_ends_the_demo_with_the_code_of_the_shell() {
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let (mut demo, participants) = long_demo();
+        demo.signal(signal);
+        assert_eq!(demo.wait().code(), Some(code));
+        let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "mitra: interrupted");
+        gone(&participants);
+    }
 }
 
 #[test]

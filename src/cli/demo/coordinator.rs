@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::checker::{CheckResult, RoundFacts, check_round};
 use super::fault_plan::{Fault, Side, fault};
-use super::process_links::{Event, Participant};
+use super::process_links::{Event, Interrupted, Participant};
 use super::progress::Progress;
 use super::protocol::{
     ClientReport, ConnectionInfo, FromParticipant, RoundSetup, ServerReport, ToParticipant,
@@ -56,11 +56,6 @@ pub(super) struct PolicyRun {
     pub(super) rounds: Vec<RoundResult>,
 }
 
-/// SIGINT or SIGTERM arrived.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(super) struct Interrupted;
-
 /// Runs all rounds under all policies, with the same workloads and faults under each policy.
 pub(super) fn run_policies(settings: &Settings, progress: &Progress) -> anyhow::Result<Vec<PolicyRun>> {
     let mut participants = Participants::start()?;
@@ -92,9 +87,11 @@ impl Participants {
         signals.thread_block()?;
         let interrupt = sender.clone();
         thread::spawn(move || {
-            while signals.wait().is_ok() {
-                if interrupt.send(Event::Interrupted).is_err() {
-                    std::process::exit(130); // the rounds are over and only output is left
+            while let Ok(signal) = signals.wait() {
+                let interrupted = Interrupted(signal);
+                if interrupt.send(Event::Interrupted(interrupted)).is_err() {
+                    // The rounds are over and only output is left.
+                    std::process::exit(interrupted.exit_code().into());
                 }
             }
         });
@@ -114,7 +111,7 @@ impl Participants {
                 return Ok(message);
             }
             match self.events.recv_timeout(MESSAGE_TIMEOUT) {
-                Ok(Event::Interrupted) => return Err(Interrupted.into()),
+                Ok(Event::Interrupted(interrupted)) => return Err(interrupted.into()),
                 Ok(Event::Message(_, FromParticipant::Progress(completed))) => progress.completed(completed),
                 Ok(Event::Message(side, message)) => self.queued[side as usize].push_back(message),
                 Ok(Event::Failed(side, error)) => return Err(side.process_error(error)),

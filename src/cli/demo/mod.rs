@@ -26,10 +26,10 @@ use mitra_peer_process::PeerConnection;
 use mitra_transport::fault::{Failure, ScriptError, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
-use coordinator::{Interrupted, Settings};
+use coordinator::Settings;
 pub(crate) use fault_plan::Side;
 use json::Summary;
-use process_links::Coordinator;
+use process_links::{Coordinator, Interrupted};
 use progress::Progress;
 use protocol::{FromParticipant, ToParticipant};
 
@@ -46,9 +46,14 @@ Examples:
   mitra demo
   mitra demo --policy exact --rounds 100 --seed 7
   mitra demo --fault nic-dead@5:40 --report demo.html
-docs/demo.md describes the fields of --json, docs/faults.md the syntax of --fault.
-Exit codes: 0 every operation exactly once under exact, and violations under blanket; 1 otherwise, with the reason;
-2 bad arguments, or an address, port or file that cannot be used; 130 interrupted.")]
+`mitra run --help` explains the policies. docs/demo.md describes the fields of --json.
+--fault: FAILURE is link-down, nic-dead or nic-hung; it comes when the NTH packet reaches the STAGE: 1 posted, 2 request on
+the wire, 3 arrived, 4 partly executed, 5 executed, 6 acknowledgement on the wire, 7 acknowledged, 8 not placed. At 3 to 6
+and 8 it strikes the server, at the others the client.
+Exit codes: 0 no operation lost, doubled or wrong under exact, and all succeeded; and violations under blanket. If
+--fault makes the server's NIC dead or hung, as in the last example, operations under exact may also end in the errors that
+docs/promises.md names. 1 otherwise, with the reason; 2 bad arguments, or an address, port or file that cannot be used; 130 after Ctrl-C,
+143 after SIGTERM.")]
 pub(crate) struct Args {
     /// Failover policies to compare, separated by commas: exact, transparent, blanket, none
     #[arg(long, value_delimiter = ',', default_value = "exact,blanket", value_parser = ["exact", "transparent", "blanket", "none"])]
@@ -112,11 +117,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let result = coordinator::run_policies(&settings, &progress);
     drop(progress);
     let runs = match result {
-        Err(error) if error.is::<Interrupted>() => {
-            crate::cli::complain("interrupted");
-            return Ok(ExitCode::from(130));
+        Err(error) => {
+            let interrupted: Interrupted = error.downcast()?;
+            crate::cli::complain(interrupted);
+            return Ok(ExitCode::from(interrupted.exit_code()));
         }
-        result => result?,
+        Ok(runs) => runs,
     };
     let summary = Summary::new(&settings, &runs, began.elapsed().as_millis() as u64);
     // The result is printed even if the report cannot be written.

@@ -6,17 +6,29 @@ use std::thread;
 
 use anyhow::{Context, anyhow};
 use mitra_peer_process::{Error, PeerConnection, PeerProcess};
+use nix::sys::signal::Signal;
 
 use super::fault_plan::Side;
 use super::protocol::{FromParticipant, ToParticipant};
+
+/// This signal arrived: SIGINT or SIGTERM.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(super) struct Interrupted(pub(super) Signal);
+
+impl Interrupted {
+    /// The exit code of a shell for a program that the signal has ended.
+    pub(super) fn exit_code(self) -> u8 {
+        128 + self.0 as u8
+    }
+}
 
 /// An input of the coordinator.
 pub(super) enum Event {
     Message(Side, FromParticipant),
     /// A participant reported an error, or ended.
     Failed(Side, Error),
-    /// The user pressed Ctrl-C, or SIGTERM arrived.
-    Interrupted,
+    Interrupted(Interrupted),
 }
 
 /// The client or the server process, owned by the coordinator. Dropping the value kills the
