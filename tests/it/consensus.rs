@@ -27,8 +27,12 @@ struct Memory {
 }
 
 impl Memory {
-    fn start(protocol: &str, id: usize) -> Memory {
-        let arguments = ["memory", protocol, "--id", &id.to_string(), "--rails", "1", "--json"];
+    fn start(purpose: &str) -> Memory {
+        Memory::start_with(&["memory", purpose])
+    }
+
+    fn start_with(arguments: &[&str]) -> Memory {
+        let arguments = [arguments, &["--rails", "1", "--json"]].concat();
         let mut program = TestProcess::start(&mut mitra(&words(&arguments)));
         let mut line = String::new();
         let out = program.stdout.take().expect("piped");
@@ -58,7 +62,7 @@ fn decide_signed(
     leads: &[usize],
     keys: Option<&Path>,
 ) -> Vec<Output> {
-    let memories: Vec<_> = (0..memories).map(|id| Memory::start(protocol, id)).collect();
+    let memories: Vec<_> = (0..memories).map(|_| Memory::start(protocol)).collect();
     let network = OwnNetwork::new();
     let doors = doors(&network);
     let at = memories.iter().map(|memory| memory.address.clone()).collect::<Vec<_>>().join(",");
@@ -116,6 +120,44 @@ fn three_processes_decide_by_messages() {
     agree(&decide("fast-paxos", 0, [None, Some("green"), None], &[]), &["green"]);
 }
 
+/// Only the process that leads, or that leads by itself, needs a value.
+#[test]
+fn learners_need_no_value() {
+    agree(&decide("disk-paxos", 3, [None, Some("green"), None], &[1]), &["green"]);
+    agree(&decide("paxos", 0, [None, None, Some("blue")], &[2]), &["blue"]);
+}
+
+/// Such processes decided the empty value for all.
+#[test]
+fn process_that_would_propose_no_value_is_refused() {
+    let lead = "--lead needs a VALUE to propose; give one, or leave --lead to another process";
+    for (protocol, id, leads, says) in [
+        ("paxos", "1", true, lead),
+        ("disk-paxos", "1", true, lead),
+        ("protected-memory-paxos", "0", true, lead),
+        ("aligned-paxos", "0", true, lead),
+        ("robust-backup", "1", true, lead),
+        ("fast-and-robust", "1", true, lead),
+        (
+            "fast-and-robust",
+            "0",
+            false,
+            "process 0 needs a VALUE to propose, because it leads fast-and-robust",
+        ),
+        ("cheap-quorum", "0", false, "process 0 needs a VALUE to propose"),
+        ("non-equivocating-broadcast", "0", false, "process 0 needs a VALUE to propose"),
+        ("hbo", "1", false, "each process of hbo needs a VALUE to propose: true or false"),
+    ] {
+        let mut arguments =
+            words(&["propose", protocol, "--id", id, "--processes", "127.0.0.1:1,127.0.0.1:2"]);
+        arguments.extend(leads.then(|| "--lead".to_owned()));
+        let output = output(&mut mitra(&arguments));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{protocol}: {errors}");
+        assert!(errors.contains(says) && errors.lines().count() == 1, "{protocol}: {errors}");
+    }
+}
+
 /// The lines of several processes in one terminal can be told apart.
 #[test]
 fn decision_names_its_process() {
@@ -155,7 +197,7 @@ fn three_processes_decide_with_byzantine_protocols() {
 
 #[test]
 fn survivors_elect_a_new_leader() {
-    let memory = Memory::start("omega", 0);
+    let memory = Memory::start("omega");
     let network = OwnNetwork::new();
     let doors = doors(&network);
     let (tell, told) = mpsc::channel();
@@ -230,7 +272,10 @@ fn bad_arguments_are_reported_in_one_line() {
             ],
             "--processes has 1 addresses, but --clients has 2",
         ),
-        (&["propose", "cheap-quorum", "--id", "0", "--processes", "127.0.0.1:1"], "give --key and --keys"),
+        (
+            &["propose", "cheap-quorum", "blue", "--id", "0", "--processes", "127.0.0.1:1"],
+            "give --key and --keys",
+        ),
         (&["memory", "kv", "--fault", "rail7 down"], "--fault"),
     ] {
         let output = output(&mut mitra(&words(arguments)));

@@ -24,6 +24,7 @@ Example:
   for p in 0 1 2; do mitra key key$p; done > keys
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
   mitra propose fast-and-robust blue --id 0 --processes $P --memories $M --key key0 --keys keys
+(three memories run: mitra memory fast-and-robust --listen 127.0.0.1:7001, and so on)
 --json: `file`, `public_key`.
 Exit codes: 0 success, 2 bad arguments, or the file exists.")]
 pub(crate) struct Args {

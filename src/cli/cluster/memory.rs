@@ -32,7 +32,7 @@ Example, a decision of three processes over three memories (each line in a termi
   mitra memory protected-memory-paxos --listen 127.0.0.1:7003
   mitra propose protected-memory-paxos --help
 Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
-Exit codes: 2 bad arguments or input.")]
+Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM.")]
 pub(crate) struct Args {
     /// What the memory node serves: the key-value store (kv), a leader election (omega), or a
     /// protocol
@@ -41,15 +41,15 @@ pub(crate) struct Args {
     /// Address on which the memory node accepts processes; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Number of processes
+    /// Number of processes; propose, elect and kv serve must list as many
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     processes: u8,
-    /// Number of memory nodes
+    /// kv: number of memory nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     memories: u8,
-    /// Id of this memory node, from 0
-    #[arg(long, default_value_t = 0)]
-    id: u8,
+    /// Without effect: older scripts give each memory node a number
+    #[arg(long = "id", hide = true)]
+    _id: Option<u8>,
     /// kv: capacity for all keys and values in MiB
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
@@ -82,11 +82,16 @@ fn purpose(name: &str) -> Result<Purpose, String> {
     match name {
         "kv" => Ok(Purpose::Kv),
         "omega" => Ok(Purpose::Elect),
-        _ => Protocol::from_str(name, false).map(Purpose::Decide).map_err(|_| {
-            let names = Protocol::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-            let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
-            format!("use kv, omega, or one of {}", names.join(", "))
-        }),
+        _ => match Protocol::from_str(name, false) {
+            Ok(protocol) if protocol.has_memory_nodes() => Ok(Purpose::Decide(protocol)),
+            Ok(_) => Err("paxos and fast-paxos use no memory nodes".to_owned()),
+            Err(_) => {
+                let protocols = Protocol::value_variants().iter().filter(|it| it.has_memory_nodes());
+                let names = protocols.filter_map(ValueEnum::to_possible_value);
+                let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
+                Err(format!("use kv, omega, or one of {}", names.join(", ")))
+            }
+        },
     }
 }
 
@@ -100,9 +105,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let listener = args.cluster.listen(args.listen)?;
     args.cluster.note_loopback(args.listen);
     let (regions, register_capacity) = match args.purpose {
-        Purpose::Decide(protocol) => {
-            (protocol.regions(args.processes, args.id), args.register_bytes as usize)
-        }
+        Purpose::Decide(protocol) => (protocol.regions(args.processes), args.register_bytes as usize),
         Purpose::Elect => (elect::regions(args.processes), elect::REGISTER_CAPACITY),
         Purpose::Kv => {
             let Args { processes, memories, megabytes, .. } = *args;

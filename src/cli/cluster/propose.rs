@@ -23,17 +23,21 @@ const DECISION_LINGER: Duration = Duration::from_millis(500);
 /// Decide on one value with other processes, over memory nodes (`mitra memory`)
 #[derive(clap::Args)]
 #[command(after_help = "\
-Example (three memories run, see mitra memory --help):
+Example (three memories run, see mitra memory --help; each line in a terminal of its own, or with &):
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
-  mitra propose protected-memory-paxos --id 1 --processes $P --memories $M --lead blue
-Start one process with --lead. fast-paxos, hbo, cheap-quorum and fast-and-robust need no --lead in the common case. Prints
-the decision, as in `process 1: decided blue`. --json: `process` (the id), `decided` (the value, or null), `attempts`,
-`us` (microseconds since the process became leader or started).
+  mitra propose protected-memory-paxos --id 0 --processes $P --memories $M   (learns the decision; also --id 2)
+  mitra propose protected-memory-paxos blue --id 1 --processes $P --memories $M --lead
+Start one process with --lead, after the others: it ends half a second after its decision. fast-paxos, hbo, cheap-quorum,
+non-equivocating-broadcast and fast-and-robust need no --lead in the common case; fast-paxos with several values needs it
+at one process. Prints the decision, as in `process 1: decided blue`. --json: `process` (the id), `decided` (the value, or
+null), `attempts` (the ballots that this process began; of hbo its rounds, of cheap-quorum its polls), `us` (microseconds since the
+process became leader or started).
 Exit codes: 0 decided, 1 not decided in time, 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// Protocol
     protocol: Protocol,
-    /// Value to propose
+    /// Value to propose. A process that does not lead needs none; process 0 of cheap-quorum,
+    /// fast-and-robust and non-equivocating-broadcast leads, and each process of hbo needs one
     value: Option<String>,
     /// Id of this process, from 0
     #[arg(long)]
@@ -85,6 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(n <= 64 && m <= 64, "at most 64 processes and 64 memories");
     ensure!(usize::from(args.id) < n, "--id {} is not one of the {n} processes", args.id);
     let me = ProcessId(args.id);
+    args.protocol.check_value(me, args.lead, args.value.is_some())?;
     let keys = match (&args.key, &args.keys) {
         (Some(secret), Some(public)) => Some(key::keys(me, n as u8, secret, public, args.instance)?),
         _ => None,
@@ -120,12 +125,11 @@ impl Task for &Args {
         self.cluster.check_reach(&self.memories)?;
         self.cluster.check_reach(&self.processes)?;
         let n = self.processes.len() as u8;
-        let regions = |memory: usize| self.protocol.regions(n, memory as u8);
         let config = ProcessConfig {
             id: ProcessId(self.id),
             tokens: self.cluster.tokens(n)?,
             processes: self.processes.clone(),
-            memories: self.memories.iter().enumerate().map(|(i, &at)| (at, regions(i))).collect(),
+            memories: self.memories.iter().map(|&at| (at, self.protocol.regions(n))).collect(),
             register_capacity: self.register_bytes as usize,
             max_message_bytes: 2 * self.register_bytes as usize,
             wake_delay: Duration::from_millis(20),

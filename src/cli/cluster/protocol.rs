@@ -1,6 +1,7 @@
 //! The consensus protocols that run over NICs, by name.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use mitra_consensus::aligned_paxos::AlignedPaxos;
 use mitra_consensus::broadcast::Broadcast;
 use mitra_consensus::cheap_quorum::CheapQuorum;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// A protocol that decides on one value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Protocol {
     /// Messages; needs a live majority of the processes
     Paxos,
@@ -66,13 +67,15 @@ pub(super) trait Task {
 }
 
 impl Protocol {
-    pub(super) fn regions(self, processes: u8, memory: u8) -> Vec<Region> {
+    /// Returns the regions of each memory node.
+    pub(super) fn regions(self, processes: u8) -> Vec<Region> {
         match self {
             Protocol::Paxos | Protocol::FastPaxos => Vec::new(),
             Protocol::DiskPaxos => DiskPaxos::<String>::regions(processes),
             Protocol::ProtectedMemoryPaxos => ProtectedMemoryPaxos::<String>::regions(processes),
             Protocol::AlignedPaxos => AlignedPaxos::<String>::regions(processes),
-            Protocol::Hbo => Hbo::<AllRules>::regions(ProcessId(memory), ProcessSet::first(processes)),
+            // All processes share the memory of each, so the owner makes no difference.
+            Protocol::Hbo => Hbo::<AllRules>::regions(ProcessId(0), ProcessSet::first(processes)),
             Protocol::NonEquivocatingBroadcast => StringBroadcast::regions(processes, 1),
             Protocol::CheapQuorum => StringCheapQuorum::regions(processes),
             Protocol::RobustBackup => StringRobustBackup::regions(processes, BACKUP_TURNS),
@@ -80,7 +83,39 @@ impl Protocol {
         }
     }
 
-    /// Runs `task` with a process that proposes `value`. Byzantine protocols sign with `keys`.
+    /// Whether the processes communicate through memory nodes, and not only by messages.
+    pub(super) fn has_memory_nodes(self) -> bool {
+        !matches!(self, Protocol::Paxos | Protocol::FastPaxos)
+    }
+
+    /// Checks that a process has a value if the protocol may decide the value of that process.
+    /// `leads` is whether the process becomes the leader.
+    pub(super) fn check_value(self, me: ProcessId, leads: bool, has_value: bool) -> anyhow::Result<()> {
+        let (needs_each, needs_first) = match self {
+            Protocol::Hbo => (true, false),
+            Protocol::NonEquivocatingBroadcast | Protocol::CheapQuorum | Protocol::FastAndRobust => {
+                (false, true)
+            }
+            // A leader of Fast Paxos without a value of its own proposes one that another process
+            // has proposed.
+            Protocol::FastPaxos => return Ok(()),
+            _ => (false, false),
+        };
+        let name = self.to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned());
+        ensure!(has_value || !needs_each, "each process of {name} needs a VALUE to propose: true or false");
+        ensure!(
+            has_value || !needs_first || me != ProcessId(0),
+            "process 0 needs a VALUE to propose, because it leads {name}"
+        );
+        ensure!(
+            has_value || !leads,
+            "--lead needs a VALUE to propose; give one, or leave --lead to another process"
+        );
+        Ok(())
+    }
+
+    /// Runs `task` with a process that proposes `value`. Byzantine protocols sign with `keys`. The
+    /// caller has checked the value ([`Protocol::check_value`]).
     pub(super) fn with<T: Task>(
         self,
         me: ProcessId,
@@ -89,6 +124,8 @@ impl Protocol {
         keys: Option<Ed25519>,
         task: T,
     ) -> anyhow::Result<T::Output> {
+        // No process proposes this default, because `check_value` asks the processes that propose
+        // for a value.
         let input = value.clone().unwrap_or_default();
         let signed = || {
             keys.context(
@@ -108,7 +145,7 @@ impl Protocol {
             Protocol::ProtectedMemoryPaxos => task.run(ProtectedMemoryPaxos::<String>::new(me, n, m, input)),
             Protocol::AlignedPaxos => task.run(AlignedPaxos::<String>::new(me, n, m, input)),
             Protocol::Hbo => {
-                anyhow::ensure!(
+                ensure!(
                     n == m,
                     "hbo needs one memory node per process, not {n} processes and {m} memory nodes"
                 );
