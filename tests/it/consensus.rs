@@ -244,10 +244,42 @@ fn survivors_elect_a_new_leader() {
     assert!(living.contains(&agree(&living, Some(&dead)).parse().expect("a process")));
 }
 
+/// The words of `mitra elect` and `mitra propose` name processes in the same way.
+#[test]
+fn store_names_its_leader() {
+    let memory = Memory::start_with(&["memory", "kv", "--processes", "1", "--memories", "1"]);
+    let network = OwnNetwork::new();
+    let [door, clients] = [7101, 6401].map(|port| format!("{}:{port}", network.address(1)));
+    let serve = ["kv", "serve", "--id", "0", "--processes", &door, "--clients", &clients, "--rails", "1"];
+    let serve = [&serve[..], &["--memories", &memory.address]].concat();
+    let mut program = TestProcess::start(mitra(&words(&serve)).stderr(Stdio::piped()));
+    let mut lines = BufReader::new(program.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "mitra: the leader is process 0"));
+}
+
+/// The process is silent on standard output, as long as the election has no state that it knows.
+#[test]
+fn process_that_reaches_no_memory_node_says_so() {
+    let network = OwnNetwork::new();
+    let (doors, memory) = (doors(&network), format!("{}:7001", network.address(1)));
+    let arguments = ["elect", "--id", "1", "--processes", &doors, "--memory", &memory, "--rails", "1"];
+    let mut program = TestProcess::start(mitra(&words(&arguments)).stderr(Stdio::piped()));
+    let mut said = String::new();
+    BufReader::new(program.stderr.take().expect("piped")).read_line(&mut said).expect("a line");
+    assert_eq!(
+        said,
+        format!(
+            "mitra: the memory node {memory} does not answer, or knows an earlier process 1; start it, or start all again\n"
+        )
+    );
+}
+
 #[test]
 fn bad_arguments_are_reported_in_one_line() {
     for (arguments, says) in [
-        (&["memory", "raft"][..], "use kv, omega, or one of paxos"),
+        (&["memory", "raft"][..], "use kv, omega, or one of disk-paxos"),
+        (&["memory", "paxos"], "paxos and fast-paxos use no memory nodes"),
+        (&["memory", "fast-paxos"], "paxos and fast-paxos use no memory nodes"),
         (&["memory", "kv", "--listen", "0.0.0.0:0"], "--secret FILE"),
         (
             &["propose", "paxos", "--id", "3", "--processes", "127.0.0.1:1"],

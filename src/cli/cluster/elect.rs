@@ -11,6 +11,7 @@ use mitra_consensus::{AllRules, ProcessId, Region};
 use mitra_consensus_rdma::{ExtraTimeout, ProcessConfig, ProcessNode};
 
 use super::ClusterArgs;
+use crate::cli::complain;
 
 /// The capacity of a register in bytes.
 pub(super) const REGISTER_CAPACITY: usize = 64;
@@ -18,6 +19,8 @@ pub(super) const REGISTER_CAPACITY: usize = 64;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(5);
 /// A process that runs again after this time was kept waiting for a processor.
 const TOLERATED_DELAY: Duration = Duration::from_millis(20);
+/// A process that has not reached the memory node after this time says so, once.
+const SILENCE: Duration = Duration::from_secs(5);
 /// The most by which the interval of readers grows on a busy machine.
 const MAX_EXTRA_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -33,7 +36,9 @@ Example (each line in a terminal of its own, or with &):
   mitra elect --id 0 --processes $P --memory 127.0.0.1:7001      (also --id 1, --id 2)
 Prints `process 1: process 0 leads`, at first and whenever the leader changes. --json: one object per line, with `process`
 (the id of this process) and `leader` (the id of the leader).
-Runs until it is interrupted. Exit codes: 2 bad arguments or input.")]
+Prints nothing until the memory node answers. A process that starts again with the same --id is refused: start the memory
+node and all processes again. Runs until it is interrupted.
+Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM.")]
 pub(crate) struct Args {
     /// Id of this process, from 0
     #[arg(long)]
@@ -76,8 +81,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (domain, _faults) = args.cluster.open()?;
     let mut node = ProcessNode::new(Omega::<AllRules>::new(me, n), &domain, listener, &config)?;
     // A process that has not reached the memory does not know the state of the election.
+    let mut complain_at = Some(Instant::now() + SILENCE);
     while node.connected_memories() == 0 {
         node.wait(Duration::from_millis(1));
+        if complain_at.take_if(|at| Instant::now() >= *at).is_some() {
+            complain(format_args!(
+                "the memory node {} does not answer, or knows an earlier process {}; start it, or start all again",
+                args.memory, args.id
+            ));
+        }
         ensure!(
             node.crashed_memories().count() == 0,
             "{} is not a memory node for omega with {n} processes",

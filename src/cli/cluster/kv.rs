@@ -27,6 +27,8 @@ Example, three memories and three processes on this machine (each line in a term
       (also --id 1, --id 2)
   mitra kv put --servers $C colour blue
   redis-cli -c -p 6401 get colour
+A key and its value have at most about 4,000 bytes together. Clients of Redis can use GET, SET (with NX), DEL, EXISTS and
+others; docs/consensus.md lists them. Keys never expire, and there is no MULTI.
 --json: one object on one line; watch prints one for each change. Each has `key`. get and watch: `value` (null if there is
 none; `value_hex` instead if it is not UTF-8), `index` (of the change in the log; null without a value of get); put:
 `stored`; cas: `swapped`; delete: `deleted`. serve: one object per event, `event` and what it concerns: `serving`
@@ -47,6 +49,7 @@ enum KvCommand {
     #[command(after_help = "\
 Example:
   mitra kv get --servers 127.0.0.1:6401,127.0.0.1:6402 colour
+Prints the value and a line feed, and nothing if the key has no value.
 Exit codes: 0 success, 1 the key has no value, 2 bad arguments, 3 no answer in time.")]
     Get {
         #[command(flatten)]
@@ -58,6 +61,7 @@ Exit codes: 0 success, 1 the key has no value, 2 bad arguments, 3 no answer in t
     #[command(after_help = "\
 Example:
   mitra kv put colour blue
+Prints nothing without --json.
 Exit codes: 0 success, 2 bad arguments, 3 no answer in time, and the value may or may not be set.")]
     Put {
         #[command(flatten)]
@@ -71,7 +75,9 @@ Exit codes: 0 success, 2 bad arguments, 3 no answer in time, and the value may o
     #[command(after_help = "\
 Example:
   mitra kv cas colour blue green
-Exit codes: 0 success, 1 the key has another value, 2 bad arguments, 3 no answer in time, and the value may or may not be set.")]
+Prints nothing without --json.
+Exit codes: 0 success, 1 the key has another value or none, 2 bad arguments, 3 no answer in time, and the value may or may
+not be set.")]
     Cas {
         #[command(flatten)]
         store: Store,
@@ -86,6 +92,7 @@ Exit codes: 0 success, 1 the key has another value, 2 bad arguments, 3 no answer
     #[command(after_help = "\
 Example:
   mitra kv delete colour
+Prints nothing without --json.
 Exit codes: 0 success, 1 the key had no value, 2 bad arguments, 3 no answer in time, and the key may or may not be deleted.")]
     Delete {
         #[command(flatten)]
@@ -97,7 +104,9 @@ Exit codes: 0 success, 1 the key had no value, 2 bad arguments, 3 no answer in t
     #[command(after_help = "\
 Example:
   mitra kv watch colour
-Exit codes: 2 bad arguments, or the connection closed; 3 no server was reached.")]
+Prints one line for each change from now on, as it is committed: the index of the change in the log, and the new value or
+(deleted).
+Exit codes: 2 bad arguments, or the connection closed; 3 no server was reached; 130 after Ctrl-C, 143 after SIGTERM.")]
     Watch {
         #[command(flatten)]
         store: Store,
@@ -111,7 +120,9 @@ Exit codes: 2 bad arguments, or the connection closed; 3 no server was reached."
 Example:
   mitra kv serve --id 0 --processes 127.0.0.1:7101 --clients 127.0.0.1:6401 --memories 127.0.0.1:7001
 (one process and one memory node: mitra memory kv --processes 1 --memories 1 --listen 127.0.0.1:7001)
-Prints the leader when it changes, and memory nodes that are lost, refused or back. Runs until it is interrupted.")]
+Prints on standard error: the leader when it changes, and memory nodes that are lost, refused or back. Runs until it is
+interrupted.
+Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM.")]
 struct Serve {
     /// Id of this process, from 0
     #[arg(long)]
@@ -296,7 +307,7 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
         if server.leader() != leader {
             leader = server.leader();
             report(
-                format!("the leader is {}", leader.map_or("unknown".into(), |p| p.to_string())),
+                format!("the leader is {}", leader.map_or("unknown".into(), |p| format!("process {}", p.0))),
                 json!({"event": "leader", "leader": leader.map(|p| p.0)}),
             )?;
         }
