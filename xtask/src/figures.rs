@@ -32,12 +32,12 @@ const VARIANTS: &str = "udp_floor,qp,vqp,aa";
 /// The file of a table in docs/figures, and the arguments of `mitra bench`.
 const FIGURES: &[(&str, &[&str])] = &[
     ("peers", &["peers"]),
-    ("latency-shm", &["latency", "--rails", "shm", "--only", VARIANTS, "--blocks", "7"]),
-    ("latency-udp", &["latency", "--rails", "udp", "--only", VARIANTS, "--blocks", "7"]),
-    ("bandwidth-shm", &["bandwidth", "--rails", "shm", "--only", VARIANTS, "--blocks", "7"]),
-    ("bandwidth-udp", &["bandwidth", "--rails", "udp", "--only", VARIANTS, "--blocks", "7"]),
-    ("failover-shm", &["failover", "--rails", "shm"]),
-    ("failover-udp", &["failover", "--rails", "udp"]),
+    ("latency-shm", &["latency", "--links", "shm", "--only", VARIANTS, "--blocks", "7"]),
+    ("latency-udp", &["latency", "--links", "udp", "--only", VARIANTS, "--blocks", "7"]),
+    ("bandwidth-shm", &["bandwidth", "--links", "shm", "--only", VARIANTS, "--blocks", "7"]),
+    ("bandwidth-udp", &["bandwidth", "--links", "udp", "--only", VARIANTS, "--blocks", "7"]),
+    ("failover-shm", &["failover", "--links", "shm"]),
+    ("failover-udp", &["failover", "--links", "udp"]),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {

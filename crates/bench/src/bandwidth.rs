@@ -25,7 +25,7 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 #[command(after_help = "\
 Examples:
   mitra bench bandwidth
-  mitra bench bandwidth --op write --size 4096,1048576 --rails udp
+  mitra bench bandwidth --op write --size 4096,1048576 --links udp
 Two processes on this machine keep a window of messages outstanding and check every received byte after each block,
 outside the measured time. The baseline is a plain UDP stream with datagrams of the same size, segmentation offload
 (UDP_SEGMENT, UDP_GRO) and the same window. GB is 10^9 bytes of payload. 99 % of the blocks reach the value of p99.
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "GB/s of payload, ICRC on. Values are medians of blocks, ratios are medians over the rounds.".into(),
     );
     let settings = serde_json::json!({
-        "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2, "links": args.common.rails.to_string(),
+        "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2, "links": args.common.links.to_string(),
         "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling", "counters": counters,
     });
     Report { name: "bandwidth", unit: "GB/s", machine, settings, rows, claims: Vec::new(), notes }

@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = serde_json::json!({
         "rounds": args.trials, "silent_rounds": args.silent_trials, "in_flight": args.in_flight,
         "size": args.size, "seed": args.seed, "heartbeat_ms": args.heartbeat, "misses": args.misses,
-        "log": args.log, "links": args.common.rails.to_string(), "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.untriggered + blanket.untriggered,
+        "log": args.log, "links": args.common.links.to_string(), "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.untriggered + blanket.untriggered,
     });
     Report { name: "failover", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
         .print(args.common.json)?;

@@ -34,7 +34,8 @@ Rows: write/8/qp, write/8/vqp, write/8/vqp+log, write/8/aa, write/8/udp_floor, a
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 data was wrong or lost, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// Operations to measure: write, read, send, faa, separated by commas, or all [default: all]
+    /// Operations to measure: write, read, send, faa (fetch-and-add), separated by commas, or all
+    /// [default: all]
     #[arg(long, value_parser = super::parse_ops)]
     op: Option<super::Ops>,
     /// Message sizes in bytes, multiples of 8, separated by commas
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .into(),
     );
     let settings = serde_json::json!({
-        "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2, "links": args.common.rails.to_string(),
+        "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2, "links": args.common.links.to_string(),
         "signal_every": args.signal_every, "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling",
     });
     Report { name: "latency", unit: "us", machine, settings, rows, claims: Vec::new(), notes }

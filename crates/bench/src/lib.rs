@@ -45,6 +45,12 @@ pub const PEER_ROLE: &str = "bench";
 
 /// Measure latency, bandwidth, failover, memory use and consensus on this machine
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Most benchmarks measure in rounds, and each round measures one block of every variant: many repetitions in a row. A figure is
+the median over the blocks, and a ratio the median over the rounds of a row's block beside that of its baseline. A variant
+`aa` (A/A) is the baseline measured a second time: the distance of its ratio from 1 is the noise. `faa` is a fetch-and-add.
+With the defaults, a benchmark takes minutes; --blocks 1, where it exists, gives a quick look.
+Exit codes: 0 success, 1 a measured run failed, 2 bad arguments.")]
 pub struct Args {
     #[command(subcommand)]
     command: BenchCommand,
@@ -81,8 +87,8 @@ pub(crate) struct Common {
     mtu: Option<usize>,
     /// How packets reach the peer: through shared memory (shm), over UDP (udp), or as the NICs
     /// choose (auto)
-    #[arg(long, default_value_t, value_name = "KIND")]
-    rails: Links,
+    #[arg(long, alias = "rails", default_value_t, value_name = "KIND")]
+    links: Links,
 }
 
 impl Common {
@@ -91,7 +97,7 @@ impl Common {
         [0, 1].map(|end| NicPlacement {
             addresses: self.addresses.map(|ends| ends[end]),
             mtu: self.mtu,
-            links: self.rails,
+            links: self.links,
         })
     }
 }

@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// Iterations of a latency test; a bandwidth test takes a tenth. A test of qperf takes a second
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     iters: u64,
-    /// Run only the rows whose name contains this text
-    #[arg(long, default_value = "")]
+    /// Run only the rows whose name contains this text [default: all rows]
+    #[arg(long, default_value = "", hide_default_value = true)]
     only: String,
     /// Print one JSON object instead of a table
     #[arg(long)]

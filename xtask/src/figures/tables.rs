@@ -113,7 +113,7 @@ mod tests {
                 json!([{ "name": "write/8/qp", "unit": "us", "median": median, "p99": 2.0, "floor": "udp", "ratio": ratio }]),
             )
         };
-        let text = table("latency-shm", "latency --rails shm", &[row(1.25, 0.5), row(1.5, 0.25)]);
+        let text = table("latency-shm", "latency --links shm", &[row(1.25, 0.5), row(1.5, 0.25)]);
         assert!(
             text.contains("| `write/8/qp` | us | 1.25 · 1.50 | 2 · 2 | `udp` | 0.500 · 0.250 |\n"),
             "{text}"

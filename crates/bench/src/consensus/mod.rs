@@ -93,8 +93,8 @@ pub(crate) struct Args {
     requests: u32,
     /// How packets reach the other processes: through shared memory (shm), over UDP (udp), or as
     /// the NICs choose (auto). The key-value stores take what MITRA_LINKS says
-    #[arg(long, default_value_t, value_name = "KIND")]
-    rails: Links,
+    #[arg(long, alias = "rails", default_value_t, value_name = "KIND")]
+    links: Links,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // time from the stores.
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
-    let placement = NicPlacement { links: args.rails, ..NicPlacement::default() };
+    let placement = NicPlacement { links: args.links, ..NicPlacement::default() };
     let nics = placement.open()?;
     let domain = Domain::with_completion_channels(
         nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect(),
@@ -266,7 +266,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rows.extend(stores);
     let notes = [machine.warnings(), notes].concat();
     let settings = serde_json::json!({
-        "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2, "links": args.rails.to_string(),
+        "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2, "links": args.links.to_string(),
         "requests": args.requests,
     });
     Report { name: "agreement", unit: "us", machine, settings, rows, claims: Vec::new(), notes }

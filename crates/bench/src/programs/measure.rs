@@ -103,7 +103,7 @@ impl Source {
                     "1",
                 ];
                 let links = links.to_string();
-                let output = mitra().args(args).args(["--iters", &count, "--rails", &links]).output()?;
+                let output = mitra().args(args).args(["--iters", &count, "--links", &links]).output()?;
                 ensure!(
                     output.status.success(),
                     "mitra bench {bench}: {}\n{}",

@@ -20,10 +20,10 @@ use super::report::{Blocks, Machine, Report};
 #[command(after_help = "\
 Examples:
   mitra bench programs
-  mitra bench programs --only ib_send_lat --rails shm
+  mitra bench programs --only ib_send_lat --links shm
 Needs Debian's perftest and ucx-utils. Each program runs as two processes, alternating with its baseline; a row's ratio
 is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on; with
---rails shm also ucx_posix/8, UCX over its own shared memory.
+--links shm also ucx_posix/8, UCX over its own shared memory.
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a program failed, 2 bad arguments.")]
 pub(crate) struct Args {
@@ -33,13 +33,13 @@ pub(crate) struct Args {
     /// Iterations of a latency test; a bandwidth test takes a tenth
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     iters: u64,
-    /// Run only the rows whose name contains this text
-    #[arg(long, default_value = "")]
+    /// Run only the rows whose name contains this text [default: all rows]
+    #[arg(long, default_value = "", hide_default_value = true)]
     only: String,
     /// How packets reach the other process: through shared memory (shm), over UDP (udp), or as the
     /// NICs choose (auto)
-    #[arg(long, default_value_t, value_name = "KIND")]
-    rails: Links,
+    #[arg(long, alias = "rails", default_value_t, value_name = "KIND")]
+    links: Links,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -124,7 +124,7 @@ const CASES: [Case; 8] = [
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
-    let neighbour = Some(&UCX_POSIX).filter(|_| args.rails == Links::SharedMemory);
+    let neighbour = Some(&UCX_POSIX).filter(|_| args.links == Links::SharedMemory);
     let cases = CASES.iter().chain(neighbour);
     let cases: Vec<&Case> = cases.filter(|case| case.name.contains(&args.only)).collect();
     ensure!(!cases.is_empty(), "no row name contains {:?}", args.only);
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             for (source, blocks) in pair {
                 let (median, p99) = source
-                    .measure(case.quantity, case.size, args.iters, args.rails)
+                    .measure(case.quantity, case.size, args.iters, args.links)
                     .with_context(|| case.name.to_owned())?;
                 blocks.push(median, p99);
                 bar.inc(1);
@@ -158,7 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .into(),
     );
     let settings =
-        serde_json::json!({ "iters": args.iters, "blocks": args.blocks, "links": args.rails.to_string() });
+        serde_json::json!({ "iters": args.iters, "blocks": args.blocks, "links": args.links.to_string() });
     Report { name: "programs", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
         .print(args.json)?;
     Ok(ExitCode::SUCCESS)
