@@ -111,7 +111,8 @@ fn baseline_workload_prints_the_seed_that_breaks_it() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("mitra sim --workload late-packet-delay --seeds 1 --from 1"), "{error}");
     let found = String::from_utf8(output.stdout).unwrap();
-    assert!(found.contains("1 violations") && found.contains("doubled: 1 seeds"), "{found}");
+    assert!(found.contains("\n1 seed from 1, ") && found.contains(": 1 violation, 0 stuck\n"), "{found}");
+    assert!(found.ends_with("doubled: 1 seed\n"), "{found}");
 }
 
 #[test]

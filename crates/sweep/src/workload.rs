@@ -14,7 +14,7 @@ pub struct Workload {
     pub name: &'static str,
     /// The contents of a world, in one line.
     pub world: &'static str,
-    /// The unit of [`SeedRun::operations`].
+    /// The unit of [`SeedRun::operations`], in the singular.
     pub unit: &'static str,
     source: Source,
 }
@@ -30,25 +30,25 @@ const FROM_SEEDS: [Workload; 4] = [
     Workload {
         name: "kv",
         world: "3 servers, 2 of them may crash, and 3 clients with 8 operations each; 3 memories, 1 of them may crash; client histories are linearizable",
-        unit: "steps",
+        unit: "step",
         source: Source::Seeds(run_store_from_seed),
     },
     Workload {
         name: "kv-competing-leaders",
         world: "3 servers that depose each other, and 2 clients with 20 operations each; 1 memory; client histories are linearizable",
-        unit: "steps",
+        unit: "step",
         source: Source::Seeds(run_competing_leaders_from_seed),
     },
     Workload {
         name: "replicated-log-restarts",
         world: "1 process that submits 20 commands and restarts 20 times, over 3 memories; Ω names a leader 30 times; no committed command is lost",
-        unit: "steps",
+        unit: "step",
         source: Source::Seeds(run_log_restarts_from_seed),
     },
     Workload {
         name: "memory-nodes",
         world: "1 memory node, in main memory or in files, and 2 processes; all crash and restart, connections, NICs and the disk fail; registers are atomic, only who holds the right writes",
-        unit: "steps",
+        unit: "step",
         source: Source::Seeds(run_memory_node),
     },
 ];
@@ -60,7 +60,7 @@ impl Workload {
         let protocols = CATALOGUE.iter().map(|entry| Workload {
             name: entry.name,
             world: entry.simulated_world,
-            unit: "steps",
+            unit: "step",
             source: Source::Protocol(entry),
         });
         simulated.chain(protocols).chain(FROM_SEEDS)
@@ -76,7 +76,7 @@ impl Workload {
         Workload {
             name: workload.name,
             world: workload.world,
-            unit: "operations",
+            unit: "operation",
             source: Source::Simulated(workload),
         }
     }

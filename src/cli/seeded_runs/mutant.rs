@@ -15,6 +15,7 @@ pub(super) fn run(_: &Args) -> anyhow::Result<ExitCode> {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     use std::io::{self, Write};
 
+    use super::summary::counted;
     use crate::cli::write_json;
     use mitra_mutants::Mutant;
     use mitra_sweep::{find_mutant, mutant_by_name};
@@ -49,12 +50,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match checker {
             Some(checker) => writeln!(
                 out,
-                "found by the checker {checker} of the workload {} after {} seeds: {}",
+                "found by the checker {checker} of the workload {} after {}: {}",
                 row.workload,
-                search.seeds,
+                counted(search.seeds, "seed"),
                 detail.unwrap_or_default()
             )?,
-            None => writeln!(out, "survives {} seeds of the workload {}", search.seeds, row.workload)?,
+            None => {
+                writeln!(out, "survives {} of the workload {}", counted(search.seeds, "seed"), row.workload)?
+            }
         }
     }
     Ok(if checker.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -61,3 +61,25 @@ impl Summary {
         self.first = Some(self.first.map_or(seed, |first| first.min(seed)));
     }
 }
+
+/// Returns a noun, whose plural ends in s, as it follows a number.
+pub(super) fn plural(count: u64, noun: &str) -> String {
+    format!("{noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns a number with its noun.
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {}", plural(count, noun))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!(counted(0, "seed"), "0 seeds");
+        assert_eq!(counted(1, "seed"), "1 seed");
+        assert_eq!(counted(2, "seed"), "2 seeds");
+    }
+}

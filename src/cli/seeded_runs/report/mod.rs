@@ -10,6 +10,7 @@ use askama::Template;
 use mitra_sim::seeded::{Finding, Reduction};
 use mitra_sweep::Workload;
 
+use super::summary::plural;
 use drawing::Drawing;
 use time_axis::format_time;
 
@@ -20,7 +21,9 @@ struct ReportPage<'a> {
     world: &'a str,
     seed: u64,
     findings: Vec<FindingLines<'a>>,
-    cards: Vec<(String, &'static str)>,
+    cards: Vec<(String, String)>,
+    /// The number of faults that happened.
+    faults: u64,
     shrunk: Option<String>,
     schedule: &'a [String],
     drawing: Option<Drawing>,
@@ -50,21 +53,20 @@ const KEPT_RECORDS: usize = 100_000;
 pub(super) fn page(workload: &Workload, seed: u64, reduction: &Reduction) -> anyhow::Result<String> {
     let run = workload.run_reduced(seed, reduction, KEPT_RECORDS).map_err(anyhow::Error::msg)?;
     let events = &run.timeline.events;
-    let end = events.last().map_or(0, |event| event.at.as_nanos());
+    let card = |count: u64, noun: &str, rest: &str| (count.to_string(), plural(count, noun) + rest);
+    let mut cards = vec![card(run.operations, workload.unit, ""), card(run.faults, "fault", " happened")];
+    if let Some(last) = events.last() {
+        let records = events.len() as u64 + run.timeline.earlier;
+        cards.push(card(records, "record", " of packets, completions and faults"));
+        cards.push((format_time(last.at.as_nanos()), "of virtual time".to_owned()));
+    }
     let page = ReportPage {
         workload: workload.name,
         world: workload.world,
         seed,
         findings: run.findings.iter().map(FindingLines::new).collect(),
-        cards: vec![
-            (run.operations.to_string(), "operations"),
-            (run.faults.to_string(), "faults happened"),
-            (
-                (events.len() as u64 + run.timeline.earlier).to_string(),
-                "records of packets, completions and faults",
-            ),
-            (format_time(end), "of virtual time"),
-        ],
+        cards,
+        faults: run.faults,
         shrunk: (!reduction.is_empty()).then(|| reduction.to_string()),
         schedule: &run.schedule,
         drawing: Drawing::new(&run.timeline),
@@ -117,5 +119,9 @@ mod tests {
     fn workload_without_a_world_of_nics_has_no_time_line() {
         let page = page(&Workload::find("paxos").unwrap(), 1, &Reduction::default()).unwrap();
         assert!(page.contains("This workload has no time line") && !page.contains("<svg"));
+        assert!(page.contains("</b><span>steps</span>") && !page.contains("operation"), "{page}");
+        for part in ["of virtual time", "record", "those that happened"] {
+            assert!(!page.contains(part), "{part}: {page}");
+        }
     }
 }
