@@ -19,6 +19,7 @@ pub(crate) mod topology;
 pub(crate) mod txn;
 pub(crate) mod watch;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -73,8 +74,9 @@ pub(crate) fn describe(error: &anyhow::Error) -> String {
 /// Parses the command line. On an error, prints one line that refers to `--help`, and exits with
 /// code 2.
 pub(crate) fn parse<T: FromArgMatches>(command: Command) -> T {
-    command.try_get_matches().and_then(|matches| T::from_arg_matches(&matches)).unwrap_or_else(|error| {
-        match error.kind() {
+    let words = without_help_command(&command, std::env::args_os().collect());
+    command.try_get_matches_from(words).and_then(|matches| T::from_arg_matches(&matches)).unwrap_or_else(
+        |error| match error.kind() {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
@@ -82,8 +84,26 @@ pub(crate) fn parse<T: FromArgMatches>(command: Command) -> T {
                 complain(in_one_line(&error.to_string()));
                 std::process::exit(2);
             }
+        },
+    )
+}
+
+/// Removes `help` from a command line such as `mitra kv help --help`, so that it shows the help of
+/// `mitra kv`. clap's command `help` has no options.
+fn without_help_command(command: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut parent = command;
+    for at in 1..words.len() {
+        let asks = || words[at + 1..].iter().any(|word| word == "--help" || word == "-h");
+        if words[at] == "help" && parent.has_subcommands() && asks() {
+            words.remove(at);
+            break;
         }
-    })
+        match parent.find_subcommand(&words[at]) {
+            Some(child) => parent = child,
+            None => break,
+        }
+    }
+    words
 }
 
 /// The standard library's reasons for the refusal of a value, each with the correction.
@@ -127,6 +147,24 @@ mod tests {
         assert_eq!(without_error_numbers(message), "cannot open a: No such file or directory");
         assert_eq!(without_error_numbers("x (os error 2): y (os error 13), z"), "x: y, z");
         assert_eq!(without_error_numbers("a file (os error x) and"), "a file (os error x) and");
+    }
+
+    #[test]
+    fn help_of_the_command_help_is_that_of_its_parent() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (line, becomes) in [
+            ("mitra help --help", "mitra --help"),
+            ("mitra kv help --help", "mitra kv --help"),
+            ("mitra kv help -h", "mitra kv -h"),
+            ("mitra help kv --help", "mitra kv --help"),
+            ("mitra help kv", "mitra help kv"),
+            ("mitra run -- help --help", "mitra run -- help --help"),
+            ("mitra run help --help", "mitra run help --help"),
+            ("mitra kv get help --help", "mitra kv get help --help"),
+        ] {
+            let given = without_help_command(&crate::command(), words(line));
+            assert_eq!(given, words(becomes), "{line}");
+        }
     }
 
     #[test]

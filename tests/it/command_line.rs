@@ -62,6 +62,13 @@ fn every_command_with_a_result_takes_json() {
 }
 
 #[test]
+fn help_of_help_is_that_of_the_parent() {
+    assert_eq!(text(&["help", "--help"]), text(&["--help"]));
+    assert_eq!(text(&["kv", "help", "--help"]), text(&["kv", "--help"]));
+    assert_eq!(text(&["help", "kv", "get", "--help"]), text(&["kv", "get", "--help"]));
+}
+
+#[test]
 fn exploration_in_a_browser_excludes_json() {
     let output = mitra(&["check", "paxos", "--explore", "--json"]);
     let said = String::from_utf8_lossy(&output.stderr);

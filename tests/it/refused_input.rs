@@ -39,8 +39,10 @@ fn assert_refused(words: &[impl AsRef<OsStr> + std::fmt::Debug], code: i32, expe
 
 #[test]
 fn wrong_values_are_explained() {
-    let cases: [(&[&str], &[&str]); 37] = [
+    let cases: [(&[&str], &[&str]); 40] = [
         (&["nosuch"], &["nosuch", "--help"]),
+        (&["check"], &["the NAME", "--list shows the names"]),
+        (&["check", "--explore"], &["the NAME", "--list shows the names"]),
         (&["check", "nosuch"], &["nosuch", "paxos"]),
         (&["check", "paxos", "--seeds"], &["--seeds", "see --help"]),
         (&["completions", "tcsh"], &["tcsh", "bash", "fish"]),
@@ -101,6 +103,8 @@ fn wrong_values_are_explained() {
         (&["txn", "local", "--workload", "ycsb"], &["--workload", "tpcc, smallbank"]),
         (&["run", "--rails", "9", "--", "true"], &["use 1 to 8"]),
         (&["demo", "--rounds", "x"], &["--rounds", "use a whole number"]),
+        // The older name of the option.
+        (&["bench", "latency", "--rails", "tcp"], &["'--links <KIND>'", "auto, shm or udp"]),
         (&["bench", "latency", "--nosuch"], &["--nosuch", "--help"]),
     ];
     for (words, expected) in cases {

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use mitra_consensus_check::{CATALOGUE, CatalogueEntry, THEOREMS, replay_example};
 use serde::Serialize;
@@ -37,12 +37,12 @@ Exit codes: 0 every property or the theorem holds, 1 there is a counterexample, 
 arguments.")]
 pub(crate) struct Args {
     /// Protocol or theorem to check, by a name that --list shows
-    #[arg(required_unless_present = "list")]
     name: Option<String>,
     /// List the protocols and the theorems
     #[arg(long, conflicts_with = "name")]
     list: bool,
-    /// Serve the states to a web browser at this address instead [default: 127.0.0.1:3000]
+    /// Serve the states to a web browser at this address instead; give NAME first
+    /// [default: 127.0.0.1:3000]
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -108,6 +108,7 @@ fn write_steps(out: &mut impl Write, steps: &[String]) -> io::Result<()> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
+        ensure!(args.list, "the NAME of a protocol or theorem is missing; --list shows the names");
         let protocols = CATALOGUE.iter().map(|entry| (entry.name, entry.explored_world));
         let theorems = THEOREMS.iter().map(|theorem| (theorem.name, theorem.explored_world));
         if args.json {
