@@ -14,7 +14,8 @@ use clap::{CommandFactory, Parser, Subcommand};
     after_help = "\
 Begin with `mitra demo`, or with `mitra run -- PROGRAM`. A rail is a network path between NICs, with a NIC of its own at
 each end. docs/ in a help text is the directory of that name in Mitra's sources; docs/glossary.md defines the other words.
-Exit codes: 0 success, 2 bad arguments or input; the --help of each command lists others."
+Exit codes: 0 success, 2 bad arguments or input; the --help of each command lists others. A command that a signal ends has
+the shell's code for it: 130 after Ctrl-C, 143 after SIGTERM, unless its help says otherwise."
 )]
 struct Mitra {
     #[command(subcommand)]

@@ -11,9 +11,9 @@ use clap_complete::Shell;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  mitra completions bash > ~/.local/share/bash-completion/completions/mitra
-  mitra completions zsh > ~/.zfunc/_mitra          (with fpath+=~/.zfunc before compinit in ~/.zshrc)
-  mitra completions fish > ~/.config/fish/completions/mitra.fish
+  D=~/.local/share/bash-completion/completions; mkdir -p $D; mitra completions bash > $D/mitra
+  mkdir -p ~/.zfunc; mitra completions zsh > ~/.zfunc/_mitra   (with fpath+=~/.zfunc before compinit in ~/.zshrc)
+  mkdir -p ~/.config/fish/completions; mitra completions fish > ~/.config/fish/completions/mitra.fish
 Exit codes: 0 success, 2 bad arguments.")]
 pub(crate) struct Args {
     /// The shell

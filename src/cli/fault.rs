@@ -21,8 +21,11 @@ Examples:
   mitra fault --program ib_write_bw rail0 down
   mitra fault --all rail0 down
 Applies to this user's processes that have Mitra's device open: programs under `mitra run`, memory nodes, and processes
-of `mitra kv`, `elect` and `propose`. Without --pid, --program or --all, lists them and injects nothing. Times after `at`
-count from now. docs/faults.md describes the faults.
+of `mitra kv`, `elect`, `propose` and `txn`, and those of `mitra demo`. Without --pid, --program or --all, lists them and
+injects nothing.
+A fault is a rail, what happens to it, and optionally `at` DELAY (500ms, 2s), counted from now. What happens: down, up,
+nic-dead, nic-hung, not-placed, FAILURE@STAGE:NTH (link-down@6:40), noise drop=1000ppm, or address ADDRESS. Semicolons
+separate faults. docs/faults.md describes them.
 --json: {\"processes\": [...]}, each with `pid` and, on failure, `error`; in a list also `program`, `rails` (`address`,
 `state`: up, down, failed), `queue_pairs` (over several rails: virtual ones), `failovers`.
 Exit codes: 0 every selected process accepted the fault; 1 there is no such process, or one refused or did not respond;

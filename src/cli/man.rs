@@ -11,7 +11,7 @@ use clap::Command;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
-  mitra man ~/.local/share/man/man1; man mitra-run
+  mitra man ~/.local/share/man/man1; man -M ~/.local/share/man mitra-run
 Exit codes: 0 success, 2 bad arguments, or a page cannot be written.")]
 pub(crate) struct Args {
     /// Directory for the pages, which is created if missing

@@ -21,7 +21,7 @@ pub enum CallError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The node did not answer in time.
-    #[error("no answer from {address}: {error}; check that the node runs, or declare it dead")]
+    #[error("no answer from {address}: {error}; check that the node runs")]
     Unreachable {
         /// The address of the node.
         address: SocketAddr,

@@ -107,6 +107,6 @@ pub enum Refusal {
     #[error("one end uses virtual queue pairs and the other one RC queue pairs; configure the same kind")]
     Kind,
     /// The NIC of the node refuses, or does not confirm that the life has ended.
-    #[error("the NIC of the node: {0}; if it stays so, end the node and declare it dead")]
+    #[error("the NIC of the node: {0}; if it stays so, end the node")]
     Nic(String),
 }

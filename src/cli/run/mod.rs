@@ -32,15 +32,19 @@ use program::{Program, RunError};
 Examples:
   mitra run -- ibv_rc_pingpong -g 0 &
   sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
-  mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
-  mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
+  mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5 &
+  sleep 1; mitra run --rails 2 -- ib_write_bw -D 5 localhost
+  UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest   (see mitra devices)
+In the last example, give the addresses of this machine. UCX uses Mitra only if UCX_TLS names rc_v.
 Policies: after a failure, exact executes again only what was not executed, and reports what it cannot decide. The others
 are for comparison: transparent and blanket execute again what may have been executed (transparent no atomics), delay waits
 10 ms instead of fencing the failed rail, and none closes the connection.
 Defaults come from MITRA_RAILS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
 MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
-MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
-fault scripts.
+MITRA_PRELOAD is the path of another library to preload than the one in this program.
+A fault is a rail, what happens to it, and optionally `at` DELAY (500ms, 2s). What happens: down, up, nic-dead, nic-hung,
+not-placed, FAILURE@STAGE:NTH (link-down@6:40), noise drop=1000ppm, or address ADDRESS. Semicolons separate faults.
+docs/faults.md describes them.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
 (not executable, statically linked, linked with musl, set-uid, built for another machine), 2 bad arguments or no
 library.")]

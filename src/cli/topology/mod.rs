@@ -40,6 +40,12 @@ Examples:
   mitra topology --family petersen
   mitra topology --edges graph.txt --json
   mitra topology --suggest 24 17 --write graph.txt --report graph.html
+Each printed line has a measure, its value, and the formula or the processes that explain it. f is a number of crashes.
+  expansion h        the least ratio of outside neighbours to members, over the sets of at most half of the processes
+  theorem's bound f  crashes that HBO tolerates by the theorem about h
+  misread bound f    the bound of another reading of the theorem, which is not valid
+  HBO f              crashes that HBO tolerates exactly
+  best possible f    crashes that the best algorithm tolerates
 Results are exact for up to 32 processes, and for larger graphs whose search ends in time; otherwise they are bounds,
 for up to 100,000 processes. docs/topology.md describes the fields of --json.
 Exit codes: 0 success, exact or not; 2 bad arguments or input.")]

@@ -29,14 +29,14 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 Example:
   mitra txn memory --id 0 --listen 127.0.0.1:7001      (also --id 1 and 2, at ports 7002 and 7003)
 Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
-Exit codes: 2 bad arguments or input.")]
+Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Number of this memory node, from 0
+    /// Id of this memory node, from 0
     #[arg(long, default_value_t = 0)]
     id: u16,
-    /// Address on which the memory node accepts coordinators
+    /// Address on which the memory node accepts coordinators; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Print one JSON object instead of a line

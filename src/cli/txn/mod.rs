@@ -20,7 +20,7 @@ pub(crate) use memory::{PEER_ROLE, run_peer};
 Examples:
   mitra txn local --workload smallbank --seconds 2
   mitra txn memory --id 0 --listen 127.0.0.1:7001      (also --id 1 and 2, at ports 7002 and 7003)
-  mitra txn local --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
+  mitra txn local --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003   (loads TPC-C; needs about 1.5 GB)
   mitra txn check --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
 All processes of a store need the same --workload, --warehouses or --accounts, --memories, --coordinators, --backups and
 number of rails. `mitra bench tpcc` measures.

@@ -49,7 +49,7 @@ pub(super) struct StoreArgs {
     /// smallbank: number of accounts
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=100_000_000))]
     accounts: u32,
-    /// Number of memory nodes
+    /// Number of memory nodes (their addresses: --nodes)
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) memories: u16,
     /// Number of coordinators, one of which only checks
