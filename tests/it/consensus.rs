@@ -247,7 +247,8 @@ fn survivors_elect_a_new_leader() {
 /// The words of `mitra elect` and `mitra propose` name processes in the same way.
 #[test]
 fn store_names_its_leader() {
-    let memory = Memory::start_with(&["memory", "kv", "--processes", "1", "--memories", "1"]);
+    // Older scripts give each memory node a number.
+    let memory = Memory::start_with(&["memory", "kv", "--processes", "1", "--memories", "1", "--id", "0"]);
     let network = OwnNetwork::new();
     let [door, clients] = [7101, 6401].map(|port| format!("{}:{port}", network.address(1)));
     let serve = ["kv", "serve", "--id", "0", "--processes", &door, "--clients", &clients, "--rails", "1"];
