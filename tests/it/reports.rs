@@ -224,3 +224,17 @@ fn stopped_target() {
         "#,
     );
 }
+
+/// A verbs program on a machine without the libraries of rdma-core.
+#[test]
+fn program_without_its_libraries() {
+    run_script(
+        r#"
+        echo 'int missing;' | cc -shared -Wl,-soname,libibverbs.so.9 -o stub.so -x c - || wrong "no library"
+        echo 'extern int missing; int main(void) { return missing; }' | cc -o program -x c - -x none ./stub.so || wrong "no program"
+        mitra run -- ./program 2>run.log; [ $? = 127 ] || wrong "another exit code than the loader's"
+        grep "needs the files libibverbs.so.1 and librdmacm.so.1 of rdma-core" run.log || wrong "no note"
+        ! grep "is not linked with" run.log || wrong "it is linked"
+        "#,
+    );
+}

@@ -122,7 +122,10 @@ impl Store {
             TestProcess::start_within(&mut self.command(&["local", "--seconds", "3600"]), DEADLINE);
         let stderr = process.stderr.as_mut().expect("piped");
         // What follows the first line stays for the caller.
-        let line: Vec<u8> = stderr.bytes().map_while(Result::ok).take_while(|&byte| byte != b'\n').collect();
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while stderr.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+            line.extend(byte);
+        }
         let line = String::from_utf8_lossy(&line);
         assert!(line.ends_with("transactions run"), "{line}");
         process

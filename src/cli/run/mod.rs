@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let preload = Preload::new(&run_dir)?;
     let sanitizer_options = sanitizers::options(&preload.dir)?;
     let mut libraries = None;
-    let preloaded = preload.variable(|value| libraries.insert(program.libraries(value)).clone());
+    let preloaded = preload.variable(|value| libraries.insert(program.libraries(value)).found.clone());
     if !settings.quiet {
         let libraries = libraries.unwrap_or_else(|| program.libraries(&preloaded));
         let sanitizer = program.sanitizer(&libraries);

@@ -49,6 +49,15 @@ pub(super) struct Program {
     loader: PathBuf,
 }
 
+/// What the dynamic loader says of the libraries of a program.
+#[derive(Debug, Default)]
+pub(super) struct Libraries {
+    /// The list of those that it finds.
+    pub(super) found: String,
+    /// What it writes to standard error.
+    errors: String,
+}
+
 impl Program {
     /// Finds a program as a shell does, and checks that its loader accepts a preloaded library.
     pub(super) fn find(name: &OsStr) -> Result<Program, RunError> {
@@ -74,20 +83,30 @@ impl Program {
         Ok(Program { path, image, loader })
     }
 
-    /// Returns the libraries that the loader finds with this value of [`LD_PRELOAD`], as text.
-    /// Without a working loader, there are none.
-    pub(super) fn libraries(&self, preloaded: &OsStr) -> String {
+    /// Returns the libraries that the loader finds with this value of [`LD_PRELOAD`]. Without a
+    /// working loader, there are none.
+    pub(super) fn libraries(&self, preloaded: &OsStr) -> Libraries {
         // The method of ldd(1): the loader lists the libraries without running the program.
         let mut loader = Command::new(&self.loader);
-        loader.arg("--list").arg(&self.image).env(LD_PRELOAD, preloaded).stderr(Stdio::null());
-        let listed = loader.output().map(|output| output.stdout).unwrap_or_default();
-        String::from_utf8_lossy(&listed).into_owned()
+        loader.arg("--list").arg(&self.image).env(LD_PRELOAD, preloaded).stdin(Stdio::null());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        loader.output().map_or_else(
+            |_| Libraries::default(),
+            |listed| Libraries { found: text(&listed.stdout), errors: text(&listed.stderr) },
+        )
     }
 
     /// Returns a note for the user if the program, whose libraries are given, is not linked with
-    /// libibverbs.
-    pub(super) fn note(&self, libraries: &str) -> Option<String> {
-        if VERBS_LIBRARIES.iter().any(|library| libraries.contains(library)) {
+    /// libibverbs, or cannot be loaded without it.
+    pub(super) fn note(&self, libraries: &Libraries) -> Option<String> {
+        let is_named = |text: &str| VERBS_LIBRARIES.iter().any(|library| text.contains(library));
+        if is_named(&libraries.errors) {
+            return Some(
+                "the dynamic loader needs the files libibverbs.so.1 and librdmacm.so.1 of rdma-core, although Mitra's library answers the calls; install them (Debian: libibverbs1, librdmacm1)"
+                    .to_owned(),
+            );
+        }
+        if is_named(&libraries.found) {
             return None;
         }
         let interpreter_note = if self.image == self.path {
@@ -102,8 +121,8 @@ impl Program {
     }
 
     /// Returns the sanitizer with which the program, whose libraries are given, was built.
-    pub(super) fn sanitizer(&self, libraries: &str) -> Option<Sanitizer> {
-        Sanitizer::among(libraries).or_else(|| {
+    pub(super) fn sanitizer(&self, libraries: &Libraries) -> Option<Sanitizer> {
+        Sanitizer::among(&libraries.found).or_else(|| {
             let exports = exports(&File::open(&self.image).ok()?, Sanitizer::THREAD_FUNCTION);
             exports.is_ok_and(|exports| exports).then_some(Sanitizer::Thread)
         })

@@ -110,31 +110,36 @@ impl Found {
         }
     }
 
+    /// Returns the kinds of findings: the name in JSON, what they are in words, and the findings.
+    fn findings(&self) -> [(&'static str, &'static str, FindingsInWords); 6] {
+        let Inspection { held_locks, unrecovered_locks, torn, differing, index_errors, store_errors, .. } =
+            &self.inspection;
+        [
+            ("held_locks", "held locks", in_words(held_locks)),
+            (
+                "unrecovered_locks",
+                "locks of coordinators that are not recovered",
+                in_words(unrecovered_locks),
+            ),
+            ("torn", "torn records", in_words(torn)),
+            ("differing", "copies that differ from the primary", in_words(differing)),
+            ("index_errors", "index errors", in_words(index_errors)),
+            ("store_errors", "memory nodes without the store", in_words(store_errors)),
+        ]
+    }
+
     pub(super) fn json(&self) -> Value {
-        let Inspection {
-            held_locks,
-            unrecovered_locks,
-            recovered_locks,
-            torn,
-            differing,
-            index_errors,
-            store_errors,
-            ..
-        } = &self.inspection;
         let tables: Map<_, _> =
             self.tables.iter().map(|(name, records)| (name.clone(), json!(records))).collect();
         let mut object = json!({
             "is_clean": self.is_clean(),
             "records": tables,
             "is_recovered": self.verdict() != Verdict::Unrecovered,
-            "held_locks": findings(held_locks),
-            "unrecovered_locks": findings(unrecovered_locks),
-            "recovered_locks": recovered_locks,
-            "torn": findings(torn),
-            "differing": findings(differing),
-            "index_errors": findings(index_errors),
-            "store_errors": findings(store_errors),
+            "recovered_locks": self.inspection.recovered_locks,
         });
+        for (name, _, FindingsInWords { count, first }) in self.findings() {
+            object[name] = json!({"count": count, "first": first});
+        }
         if let Some(report) = &self.report {
             let conditions = (1..).zip(report.conditions());
             let conditions: Map<_, _> =
@@ -150,23 +155,15 @@ impl Found {
         for (name, records) in &self.tables {
             writeln!(out, "{name}: {records} records")?;
         }
-        let Inspection {
-            held_locks,
-            unrecovered_locks,
-            recovered_locks,
-            torn,
-            differing,
-            index_errors,
-            store_errors,
-            ..
-        } = &self.inspection;
-        list(out, "held locks", held_locks)?;
-        list(out, "locks of coordinators that are not recovered", unrecovered_locks)?;
+        for (_, what, FindingsInWords { count, first }) in self.findings() {
+            writeln!(out, "{what}: {count}")?;
+            first.iter().try_for_each(|finding| writeln!(out, "  {finding}"))?;
+            if count > first.len() as u64 {
+                writeln!(out, "  and {} more", count - first.len() as u64)?;
+            }
+        }
+        let recovered_locks = self.inspection.recovered_locks;
         writeln!(out, "locks of recovered coordinators, which transactions free: {recovered_locks}")?;
-        list(out, "torn records", torn)?;
-        list(out, "copies that differ from the primary", differing)?;
-        list(out, "index errors", index_errors)?;
-        list(out, "memory nodes without the store", store_errors)?;
         if let Some(report) = &self.report {
             let hold = report.conditions().into_iter().filter(|holds| *holds).count();
             writeln!(out, "consistency conditions of TPC-C that hold: {hold} of 12")?;
@@ -188,15 +185,12 @@ impl Found {
     }
 }
 
-fn findings<T: Display>(Findings { count, first }: &Findings<T>) -> Value {
-    json!({"count": count, "first": first.iter().map(ToString::to_string).collect::<Vec<_>>()})
+/// All findings of a kind: how many, and the first of them.
+struct FindingsInWords {
+    count: u64,
+    first: Vec<String>,
 }
 
-fn list<T: Display>(out: &mut impl Write, what: &str, found: &Findings<T>) -> std::io::Result<()> {
-    writeln!(out, "{what}: {}", found.count)?;
-    found.first.iter().try_for_each(|finding| writeln!(out, "  {finding}"))?;
-    match found.count - found.first.len() as u64 {
-        0 => Ok(()),
-        more => writeln!(out, "  and {more} more"),
-    }
+fn in_words<T: Display>(Findings { count, first }: &Findings<T>) -> FindingsInWords {
+    FindingsInWords { count: *count, first: first.iter().map(ToString::to_string).collect() }
 }
