@@ -25,7 +25,7 @@ pub struct Device {
     pub context: *mut ibv_context,
     /// The protection domain of identifiers for which the program provides none.
     pub pd: *mut ibv_pd,
-    /// The GID at [`GID_INDEX`].
+    /// The present GID at [`GID_INDEX`].
     pub gid: [u8; 16],
     /// The path MTU of the port, as an `ibv_mtu`.
     pub path_mtu: u8,

@@ -10,7 +10,6 @@ use mitra_os_util::thread;
 use mitra_verbs::Gid;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::caller_ptr::CallerPtr;
 use super::device::Device;
@@ -20,6 +19,7 @@ use super::protocol::encoding::decode;
 use super::rdma_port::errno_of;
 use super::received::{Content, Received, ReceivedQueue};
 use super::return_code::check_pointer;
+use super::waker::Waker;
 use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::calls::context::Context;
 use crate::calls::xrcd::open_xrcd;
@@ -48,8 +48,7 @@ pub struct Manager {
     _close_on_fork: [CloseOnFork; 2],
     state: Mutex<ManagerState>,
     epoll: Arc<Epoll>,
-    /// Wakes the thread from `epoll_wait`.
-    waker: Arc<EventFd>,
+    waker: Waker,
     device: Mutex<Option<Device>>,
     /// The XRC domain of queue pairs and queues for which the program provides none.
     xrc_domain: Mutex<Option<CallerPtr<ibv_xrcd>>>,
@@ -83,9 +82,9 @@ fn on_device_removed() {
 
 impl Manager {
     fn new() -> Result<Self, Errno> {
-        let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let waker = Waker::new()?;
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
-        epoll.add(&*waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
+        epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
         let close_on_fork = [close_on_fork(waker.as_raw_fd())?, close_on_fork(epoll.0.as_raw_fd())?];
         let state = Mutex::new(ManagerState::new(epoll.clone(), waker.clone()));
         Ok(Self {
@@ -113,7 +112,10 @@ impl Manager {
     pub fn device(&self) -> Result<Device, Errno> {
         let mut device = lock(&self.device);
         match *device {
-            Some(device) => Ok(device),
+            Some(device) => {
+                let gid = self.lock().network.as_ref().map_or(device.gid, |network| network.gid().0);
+                Ok(Device { gid, ..device })
+            }
             None => {
                 let opened = Device::open()?;
                 // SAFETY: the context of `Device::open` stays open.
@@ -149,7 +151,7 @@ impl Manager {
     /// starts the thread.
     ///
     /// # Errors
-    /// The error of creating the thread or of writing to the waker.
+    /// The error of creating the thread.
     pub fn wake_thread(&'static self) -> Result<(), Errno> {
         let state = self.lock();
         if !self.has_thread() {
@@ -157,17 +159,12 @@ impl Manager {
             self.has_thread.store(true, Ordering::Release);
         }
         drop(state);
-        self.waker.write(1).map(drop)
+        self.waker.wake();
+        Ok(())
     }
 
     pub fn has_thread(&self) -> bool {
         self.has_thread.load(Ordering::Acquire)
-    }
-
-    /// Wakes the thread if it runs. Does not wait.
-    pub fn wake(&self) {
-        // Fails only if the counter is full, and the thread is awake then.
-        let _ = self.waker.write(1);
     }
 
     /// Lets the thread end all connections, because the process exits, and waits for that, but at
@@ -178,7 +175,7 @@ impl Manager {
             return;
         }
         self.exiting.store(true, Ordering::Release);
-        self.wake();
+        self.waker.wake();
         let started = Instant::now();
         while !self.closed.load(Ordering::Acquire) && started.elapsed() < EXIT_WAIT {
             std::thread::sleep(EXIT_WAIT / 100);
@@ -203,8 +200,7 @@ impl Manager {
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {
                 match event.data() {
-                    // The read resets the eventfd.
-                    WAKER => drop(self.waker.read()),
+                    WAKER => self.waker.reset(),
                     data => state.on_ready(data, now),
                 }
             }
@@ -230,7 +226,7 @@ impl ManagerReceiver {
             && manager.has_thread()
             && manager.received.push(Received { from, content })
         {
-            manager.wake();
+            manager.waker.wake();
         }
     }
 }

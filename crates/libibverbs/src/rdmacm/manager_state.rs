@@ -13,7 +13,6 @@ use std::time::Instant;
 use mitra_os_util::random::random_u64;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-use nix::sys::eventfd::EventFd;
 
 use super::caller_ptr::CallerPtr;
 use super::cm_event::{CmChannel, CmEvent, CmEventQueue, IdHandle};
@@ -25,6 +24,7 @@ use super::protocol::message::Service;
 use super::protocol::service_lookup::ServiceRequests;
 use super::rdma_port::{EPHEMERAL, Port, check_local, errno_of};
 use super::service_directory::ServiceDirectory;
+use super::waker::Waker;
 use crate::abi::{RDMA_CM_EVENT_DEVICE_REMOVAL, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 
@@ -38,8 +38,7 @@ pub struct DeliveredEvent {
 
 pub struct ManagerState {
     pub(super) epoll: Arc<Epoll>,
-    /// Wakes the thread from `epoll_wait`.
-    waker: Arc<EventFd>,
+    pub(super) waker: Waker,
     /// The device's rails, once the device is open.
     pub network: Option<Network>,
     last_handle: IdHandle,
@@ -61,7 +60,7 @@ pub struct ManagerState {
 }
 
 impl ManagerState {
-    pub fn new(epoll: Arc<Epoll>, waker: Arc<EventFd>) -> Self {
+    pub fn new(epoll: Arc<Epoll>, waker: Waker) -> Self {
         Self {
             epoll,
             waker,
@@ -79,12 +78,6 @@ impl ManagerState {
             destroyed_channels: HashSet::new(),
             delivered: HashMap::new(),
         }
-    }
-
-    /// Wakes the thread if it runs, so that it takes new deadlines into account.
-    pub fn wake_thread(&self) {
-        // Fails only if the counter is full, and the thread is awake then.
-        let _ = self.waker.write(1);
     }
 
     /// Adds a channel. `memory` may be an address in `destroyed_channels`, because the C library

@@ -46,5 +46,6 @@ mod return_code;
 mod service_directory;
 mod sockaddr;
 mod unreachable;
+mod waker;
 
 pub use self::calls::unsupported::REFUSED_FUNCTIONS;

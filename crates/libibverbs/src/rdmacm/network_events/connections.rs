@@ -265,7 +265,7 @@ impl ManagerState {
         let NetworkState::Connected(id) = self.get(handle)?.network else { return Err(Errno::EINVAL) };
         let result = action(&mut self.connections.get(id).ok_or(Errno::EINVAL)?.connection)?;
         self.flush_connection(id, Instant::now());
-        self.wake_thread();
+        self.waker.wake();
         Ok(result)
     }
 
@@ -285,7 +285,7 @@ impl ManagerState {
                 self.directory.forget(handle);
                 self.connections.abandon(id, now);
                 self.flush_connection(id, now);
-                self.wake_thread();
+                self.waker.wake();
             }
             NetworkState::Listening(_) => {
                 let port = identifier.port.take();
