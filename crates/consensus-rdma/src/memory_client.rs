@@ -23,7 +23,7 @@ const LOST_AFTER: Duration = Duration::from_millis(200);
 /// How long a memory node that was never connected may take to start before it counts as lost.
 const START_TIME: Duration = Duration::from_secs(3);
 
-/// What a process knows of a memory node.
+/// The state of a memory node, as one process sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryState {
     /// The process dials the memory node for the first time, or again after the connection broke.

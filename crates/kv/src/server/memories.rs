@@ -1,4 +1,4 @@
-//! What a process knows of its memory nodes, for its operator and its clients.
+//! The states of the memory nodes, as operators and clients are told.
 
 use std::net::SocketAddr;
 
