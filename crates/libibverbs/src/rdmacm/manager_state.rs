@@ -302,16 +302,12 @@ impl ManagerState {
     }
 
     /// Returns the identifier that listens at the destination of a request. One that is bound to
-    /// the address precedes one that is bound to all, and then one of the same family.
+    /// the address precedes one that is bound to all.
     pub fn listener_of(&self, service: &Service) -> Option<IdHandle> {
         let serving = self.identifiers.iter().filter(|(_, identifier)| identifier.serves(service));
         serving
             .max_by_key(|(_, identifier)| {
-                identifier.port.as_ref().map(|port| {
-                    let is_same_family =
-                        port.address.is_ipv4() == service.destination.ip().to_canonical().is_ipv4();
-                    (!port.address.ip().is_unspecified(), is_same_family)
-                })
+                identifier.port.as_ref().map(|port| !port.address.ip().is_unspecified())
             })
             .map(|(handle, _)| *handle)
     }
