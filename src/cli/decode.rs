@@ -24,6 +24,9 @@ Examples:
   mitra decode capture.pcap
   mitra decode --json capture.pcapng | jq -s '.[-1]'
   sudo tcpdump -w - udp port 4791 | mitra decode -
+tcpdump does not see packets that go through shared memory, as between programs of one machine: start these with
+`mitra run --links udp`, or `mitra demo --pcap`.
+A line has the time, the addresses, the operation, and the fields of its headers by the names of the IBTA's specification.
 A file that ends in the middle of a record is decoded up to there, with a warning. The ICRC of a packet that the capture
 cut short (tcpdump -s) is unknown. docs/wire.md describes the fields of --json; the last object has the totals packets,
 not_roce, malformed and icrc_bad.

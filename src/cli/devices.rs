@@ -21,6 +21,9 @@ use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 Examples:
   mitra devices
   mitra devices --json
+--json: `soft` (the software NIC: `address`, `mtu`, `send_window`, `limits`, `capabilities`), `addresses` (of the
+interfaces), `offload`, `buffers` (of sockets), `port_4791` (who uses RoCE's port), `hardware` (RDMA devices of the kernel)
+and `hints` (what limits this machine, and the remedies).
 The command briefly opens a software NIC on a free loopback address to query it. It opens and changes nothing else.
 Exit codes: 0 success, 2 bad arguments, or a loopback NIC cannot be opened (with the reason).")]
 pub(crate) struct Args {

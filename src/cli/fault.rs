@@ -14,7 +14,7 @@ use super::{complain, text_table, write_json};
 
 /// Inject a fault into the rails of programs under `mitra run`, memory nodes and processes
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   mitra fault --list
   mitra fault --pid 4711 'rail0 nic-dead at 500ms; rail1 noise drop=1000ppm'
@@ -23,13 +23,11 @@ Examples:
 Applies to this user's processes that have Mitra's device open: programs under `mitra run`, memory nodes, and processes
 of `mitra kv`, `elect`, `propose` and `txn`, and those of `mitra demo`. Without --pid, --program or --all, lists them and
 injects nothing.
-A fault is a rail, what happens to it, and optionally `at` DELAY (500ms, 2s), counted from now. What happens: down, up,
-nic-dead, nic-hung, not-placed, FAILURE@STAGE:NTH (link-down@6:40), noise drop=1000ppm, or address ADDRESS. Semicolons
-separate faults. docs/faults.md describes them.
+", faults_in_help!(), "\
 --json: {\"processes\": [...]}, each with `pid` and, on failure, `error`; in a list also `program`, `rails` (`address`,
 `state`: up, down, failed), `queue_pairs` (over several rails: virtual ones), `failovers`.
 Exit codes: 0 every selected process accepted the fault; 1 there is no such process, or one refused or did not respond;
-2 bad arguments, or none of --pid, --program and --all selects a process.")]
+2 bad arguments, or none of --pid, --program and --all selects a process."))]
 pub(crate) struct Args {
     /// Inject the fault into this process; can be given several times
     #[arg(long)]

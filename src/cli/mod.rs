@@ -1,6 +1,33 @@
 //! The subcommands of `mitra`. The module of each subcommand has its arguments, `Args`, and its
 //! function `run`.
 
+/// What help says of fault scripts.
+macro_rules! faults_in_help {
+    () => {
+        "A fault is a rail, what happens to it, and optionally `at` DELAY (500ms, 2s). Semicolons separate faults. What happens:
+  down, up           the link loses all packets; `up` ends this and not-placed
+  nic-dead           the NIC does nothing any more
+  nic-hung           the NIC executes and answers what arrives, and its program can neither post nor poll any more
+  not-placed         the NIC acknowledges what it receives, and places it in memory at `up`, unless the NIC dies
+  FAILURE@STAGE:NTH  link-down, nic-dead or nic-hung when the NTH packet from then on reaches a stage, as in link-down@6:40
+                     (`mitra demo --help` lists the stages)
+  noise KIND=RATE    packets are lost (drop), copied (dup), changed (corrupt) or overtaken (reorder, which needs delay=50us),
+                     as in drop=1000ppm,dup=10ppm; `noise none` ends it
+  address ADDRESS    the rail gets another address; `free` takes a free one
+docs/faults.md says more.
+"
+    };
+}
+
+/// What help says of processes and memory nodes on several machines.
+macro_rules! machines_in_help {
+    () => {
+        "ADDRESS is an IP address, not a host name. On several machines, every process and memory node needs --rails with addresses
+of its own machine, in the same order, and the same --secret.
+"
+    };
+}
+
 pub(crate) mod check;
 pub(crate) mod cluster;
 pub(crate) mod completions;

@@ -26,7 +26,7 @@ flight, and takes the link of rail 0 down when a random packet reaches a random 
 Row names begin with the policy. In `silent` trials the rail loses every packet without a port event, so that only
 heartbeats detect the failure. post_failure_resent counts operations that the responder had executed and that were
 sent again, except READs, whose data is recovered by reading again. Under exact it must be 0, and the highest value in
-`spread` shows that it is. docs/benchmarks.md describes the fields of --json and reports figures.
+`spread` of --json shows that it is. docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 data was wrong, lost or duplicated under exact, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Failures under each policy

@@ -28,7 +28,7 @@ Examples:
   mitra bench memory --count 100 --json
 A new process creates connected queue pairs, each with a completion queue and a small memory region, and compares its
 resident memory before and after (`idle`). Then each queue pair posts 64 WRITEs, which makes it allocate
-memory that it needs only in use, and the process measures again (`used`). `settings` has the queue depths.
+memory that it needs only in use, and the process measures again (`used`). `settings` of --json has the queue depths.
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a process failed, 2 bad arguments.")]
 pub(crate) struct Args {

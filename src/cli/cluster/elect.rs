@@ -29,16 +29,19 @@ const MAX_EXTRA_TIMEOUT: Duration = Duration::from_secs(1);
 /// Prints the leader whenever it changes, with the id of this process. Any number of processes may
 /// crash: the live processes agree on a live leader while the memory node lives.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Example (each line in a terminal of its own, or with &):
   mitra memory omega --listen 127.0.0.1:7001
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
   mitra elect --id 0 --processes $P --memory 127.0.0.1:7001      (also --id 1, --id 2)
 Prints `process 1: process 0 leads`, at first and whenever the leader changes. --json: one object per line, with `process`
 (the id of this process) and `leader` (the id of the leader).
-Prints nothing until the memory node answers. A process that starts again with the same --id is refused: start the memory
-node and all processes again. Runs until it is interrupted.
-Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM.")]
+On a busy machine the leader may change several times, and processes may disagree for a while.
+Prints nothing until the memory node answers, but on standard error after 5 s. A process that starts again with the same
+--id is refused, says so in the same way, and goes on trying: start the memory node and all processes again.
+Runs until it is interrupted.
+", machines_in_help!(), "\
+Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM."))]
 pub(crate) struct Args {
     /// Id of this process, from 0
     #[arg(long)]

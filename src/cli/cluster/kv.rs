@@ -19,7 +19,7 @@ use crate::cli::complain;
 /// Memory nodes hold the data. Processes serve it, and one of them leads. No acknowledged change is
 /// lost while a majority of the memory nodes and one process live.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Example, three memories and three processes on this machine (each line in a terminal of its own, or with &):
   mitra memory kv --listen 127.0.0.1:7001      (also ports 7002 and 7003)
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 C=127.0.0.1:6401,127.0.0.1:6402,127.0.0.1:6403
@@ -29,13 +29,16 @@ Example, three memories and three processes on this machine (each line in a term
   redis-cli -c -p 6401 get colour
 A key and its value have at most about 4,000 bytes together. Clients of Redis can use GET, SET (with NX), DEL, EXISTS and
 others; docs/consensus.md lists them. Keys never expire, and there is no MULTI.
+A memory node that starts again has lost its contents, and is refused for good, unless it has --data DIRECTORY. A process
+may start again.
+", machines_in_help!(), "\
 --json: one object on one line; watch prints one for each change. Each has `key`. get and watch: `value` (null if there is
 none; `value_hex` instead if it is not UTF-8), `index` (of the change in the log; null without a value of get); put:
 `stored`; cas: `swapped`; delete: `deleted`. serve: one object per event, `event` and what it concerns: `serving`
 (`address`), `leader` (`leader`: a process or null), `leads` (`leads`: whether this process does), `memory` (`address`,
 `state`: connected, lost, contents_lost or other_layout, `left`: how many are connected). After exit code 3, none.
 Exit codes: 0 success, 1 the key does not exist or has another value than expected, 2 bad arguments or input, 3 no answer in
-time: no process leads, or a majority of the memory nodes is lost (the message names them); a change may or may not be made.")]
+time: no process leads, or a majority of the memory nodes is lost (the message names them); a change may or may not be made."))]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: KvCommand,
@@ -163,7 +166,7 @@ struct Store {
     /// Seconds to look for a leader
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=super::MAX_TIMEOUT_SECONDS))]
     timeout: u64,
-    /// Print one JSON object
+    /// Print one JSON object; `mitra kv --help` describes its fields
     #[arg(long)]
     json: bool,
 }

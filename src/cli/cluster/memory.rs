@@ -25,14 +25,16 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 /// restarted memory node has lost its contents and counts as crashed for the processes that used it
 /// before. With --data, the contents are in files and survive a restart.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Example, a decision of three processes over three memories (each line in a terminal of its own, or with &):
   mitra memory protected-memory-paxos --listen 127.0.0.1:7001
   mitra memory protected-memory-paxos --listen 127.0.0.1:7002
   mitra memory protected-memory-paxos --listen 127.0.0.1:7003
   mitra propose protected-memory-paxos --help
 Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
-Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM.")]
+", machines_in_help!(), "\
+  mitra memory kv --listen 10.0.0.1:7001 --rails 10.0.0.1,10.1.0.1 --secret secret-file      (on the machine of 10.0.0.1)
+Exit codes: 2 bad arguments or input, 130 after Ctrl-C, 143 after SIGTERM."))]
 pub(crate) struct Args {
     /// What the memory node serves: the key-value store (kv), a leader election (omega), or a
     /// protocol
@@ -50,7 +52,7 @@ pub(crate) struct Args {
     /// Without effect: older scripts give each memory node a number
     #[arg(long = "id", hide = true)]
     _id: Option<u8>,
-    /// kv: capacity for all keys and values in MiB
+    /// kv: capacity for all keys and values in MiB; the memory node needs about eight times as much
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
     /// Protocols: capacity of a register in bytes

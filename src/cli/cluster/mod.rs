@@ -32,8 +32,8 @@ const MAX_TIMEOUT_SECONDS: u64 = 366 * 24 * 3600;
 /// The options of every process and memory node.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ClusterArgs {
-    /// Number of rails, each on a free loopback address; or the address of each rail, separated by
-    /// commas. All processes and memory nodes need the same number
+    /// Number of rails, 1 to 8, each on a free loopback address; or the address of each rail,
+    /// separated by commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
     /// Shared-secret file of mode 600: any bytes, the same at every process and memory node;
@@ -41,7 +41,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// Fault script, with times relative to the start; can be given several times. `mitra fault`
-    /// injects faults later
+    /// injects faults later, and its help describes them
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
     /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a

@@ -22,7 +22,7 @@ const DECISION_LINGER: Duration = Duration::from_millis(500);
 
 /// Decide on one value with other processes, over memory nodes (`mitra memory`)
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Example (three memories run, see mitra memory --help; each line in a terminal of its own, or with &):
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
   mitra propose protected-memory-paxos --id 0 --processes $P --memories $M   (learns the decision; also --id 2)
@@ -30,9 +30,11 @@ Example (three memories run, see mitra memory --help; each line in a terminal of
 Start one process with --lead, after the others: it ends half a second after its decision. fast-paxos, hbo, cheap-quorum,
 non-equivocating-broadcast and fast-and-robust need no --lead in the common case; fast-paxos with several values needs it
 at one process. Prints the decision, as in `process 1: decided blue`. --json: `process` (the id), `decided` (the value, or
-null), `attempts` (the ballots that this process began; of hbo its rounds, of cheap-quorum its polls), `us` (microseconds since the
-process became leader or started).
-Exit codes: 0 decided, 1 not decided in time, 2 bad arguments or input.")]
+null), `attempts` (the ballots that this process began; of hbo its rounds, of cheap-quorum its polls), `us` (microseconds
+since the process became leader or started).
+Memory nodes serve one decision: for the next one, start them and all processes again.
+", machines_in_help!(), "\
+Exit codes: 0 decided, 1 not decided in time, 2 bad arguments or input."))]
 pub(crate) struct Args {
     /// Protocol
     protocol: Protocol,

@@ -46,14 +46,16 @@ Examples:
   mitra demo
   mitra demo --policy exact --rounds 100 --seed 7
   mitra demo --fault nic-dead@5:40 --report demo.html
+In the table, `executed before` are operations in flight that the failed rail had executed, `recovered` those that completed
+from the evidence, and `replayed` those that were executed again. Under transparent and none nothing is required.
 `mitra run --help` explains the policies. docs/demo.md describes the fields of --json.
 --fault: FAILURE is link-down, nic-dead or nic-hung; it comes when the NTH packet reaches the STAGE: 1 posted, 2 request on
 the wire, 3 arrived, 4 partly executed, 5 executed, 6 acknowledgement on the wire, 7 acknowledged, 8 not placed. At 3 to 6
 and 8 it strikes the server, at the others the client.
 Exit codes: 0 no operation lost, doubled or wrong under exact, and all succeeded; and violations under blanket. If
 --fault makes the server's NIC dead or hung, as in the last example, operations under exact may also end in the errors that
-docs/promises.md names. 1 otherwise, with the reason; 2 bad arguments, or an address, port or file that cannot be used; 130 after Ctrl-C,
-143 after SIGTERM.")]
+docs/promises.md names. 1 otherwise, with the reason; 2 bad arguments, or an address, port or file that cannot be used;
+130 after Ctrl-C, 143 after SIGTERM.")]
 pub(crate) struct Args {
     /// Failover policies to compare, separated by commas: exact, transparent, blanket, none
     #[arg(long, value_delimiter = ',', default_value = "exact,blanket", value_parser = ["exact", "transparent", "blanket", "none"])]

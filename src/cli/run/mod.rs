@@ -28,33 +28,35 @@ use program::{Program, RunError};
 /// than one rail it survives the failure of a rail: its queue pairs, keys and completions stay
 /// valid.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   mitra run -- ibv_rc_pingpong -g 0 &
   sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5 &
   sleep 1; mitra run --rails 2 -- ib_write_bw -D 5 localhost
-  UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest   (see mitra devices)
-In the last example, give the addresses of this machine. UCX uses Mitra only if UCX_TLS names rc_v.
+  export UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1
+  mitra run --rails 2 -- ucx_perftest &
+  sleep 1; mitra run --rails 2 -- ucx_perftest -t tag_lat localhost
+UCX uses Mitra only if UCX_TLS names rc_v. It loads libibverbs later, so that the note about it can be ignored.
+Between machines, give the addresses of the rails: --rails 10.0.0.1,10.1.0.1 (see `mitra devices`).
 Policies: after a failure, exact executes again only what was not executed, and reports what it cannot decide. The others
 are for comparison: transparent and blanket execute again what may have been executed (transparent no atomics), delay waits
 10 ms instead of fencing the failed rail, and none closes the connection.
 Defaults come from MITRA_RAILS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
-MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
+MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE; those of options without a value are 1 or 0.
 MITRA_PRELOAD is the path of another library to preload than the one in this program.
-A fault is a rail, what happens to it, and optionally `at` DELAY (500ms, 2s). What happens: down, up, nic-dead, nic-hung,
-not-placed, FAILURE@STAGE:NTH (link-down@6:40), noise drop=1000ppm, or address ADDRESS. Semicolons separate faults.
-docs/faults.md describes them.
+", faults_in_help!(), "\
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
 (not executable, statically linked, linked with musl, set-uid, built for another machine), 2 bad arguments or no
-library.")]
+library."))]
 pub(crate) struct Args {
-    /// Number of rails, each on a free loopback address; or the address of each rail, separated by
-    /// commas. Both ends need the same number [default: 1]
+    /// Number of rails, 1 to 8, each on a free loopback address; or the address of each rail,
+    /// separated by commas. Both ends need the same number [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
     /// How packets reach the NICs of this host: through shared memory (shm), over UDP (udp), or
-    /// through shared memory where it is possible (auto) [default: auto]
+    /// through shared memory where it is possible (auto). NICs with shm and with udp do not reach
+    /// each other [default: auto]
     #[arg(long, value_name = "KIND")]
     links: Option<Links>,
     /// Failover policy for operations in flight: exact, transparent, blanket, delay, none; see
@@ -65,13 +67,14 @@ pub(crate) struct Args {
     /// (repeatable) [default: strict]
     #[arg(long)]
     writes: Option<WritePolicy>,
-    /// Rail to which connections move back when both ends have been able to use it for a second.
-    /// Both ends need the same [default: connections stay on the rail to which they have moved]
+    /// Number of the rail, from 0, to which connections move back when both ends have been able to
+    /// use it for a second. Both ends need the same
+    /// [default: connections stay on the rail to which they have moved]
     #[arg(long, value_name = "RAIL")]
     prefer: Option<u8>,
     /// Keep a completion log on connections over several rails. It shows which requests a failed
-    /// NIC had executed, except for one, and costs one small packet per WRITE and atomic. Both
-    /// ends need it
+    /// NIC had executed, all of a connection but one at most, and costs one small packet per WRITE
+    /// and atomic. Both ends need it
     #[arg(long)]
     log: bool,
     /// Explain every refused call on standard error; by default, each kind of refusal is explained

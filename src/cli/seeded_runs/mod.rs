@@ -40,7 +40,7 @@ With the default of 10,000 seeds, many workloads take minutes. The example with 
 and exits with 1. The failing seed, its last records and the command that repeats it go to standard error.
 An adversary chooses the order of steps and the faults; then a stable period follows, in which everything must finish.
 Workloads over simulated NICs run a pair of programs, and check every effect of every operation; --list shows them. The other workloads
-are the protocols that `mitra check --list` shows. All processors are used. late-packet-delay runs the worlds of late-packet under the baseline
+are protocols (most of those that `mitra check --list` shows), and the key-value store, its log and its memory nodes. All processors are used. late-packet-delay runs the worlds of late-packet under the baseline
 delay, which waits instead of fencing a failed rail, and finds operations that were executed twice.
 --minutes begins at a fresh seed, which is printed, unless --from gives one. --shard I/N takes the seeds at the positions I, I+N, I+2N and so
 on of the whole, so N shards with the same other arguments run each seed once; `seeds` counts those of the shard, and `from` is that of the whole.

@@ -41,6 +41,7 @@ Examples:
   mitra topology --edges graph.txt --json
   mitra topology --suggest 24 17 --write graph.txt --report graph.html
 Each printed line has a measure, its value, and the formula or the processes that explain it. f is a number of crashes.
+HBO is the protocol of that name (hybrid Ben-Or). A process is represented while it or a neighbour of it lives.
   expansion h        the least ratio of outside neighbours to members, over the sets of at most half of the processes
   theorem's bound f  crashes that HBO tolerates by the theorem about h
   misread bound f    the bound of another reading of the theorem, which is not valid

@@ -16,7 +16,9 @@ pub(crate) use memory::{PEER_ROLE, run_peer};
 ///
 /// The processors of the memory nodes take no part: coordinators read, lock, log and write by RDMA.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
+These commands run TPC-C or SmallBank, to try transactions and to check a store. Transactions of your own need the library
+(docs/transactions.md).
 Examples:
   mitra txn local --workload smallbank --seconds 2
   mitra txn memory --id 0 --listen 127.0.0.1:7001      (also --id 1 and 2, at ports 7002 and 7003)
@@ -26,7 +28,8 @@ All processes of a store need the same --workload, --warehouses or --accounts, -
 number of rails. `mitra bench tpcc` measures.
 `mitra txn local --nodes` loads new memory nodes, and opens a store that they already have. If the program that ran on it
 was killed, it first completes or undoes what that program has left in the middle.
-Exit codes: 0 success, 1 the store is damaged or was lost, 2 bad arguments or input, 3 (check) the store is not recovered.")]
+", machines_in_help!(), "\
+Exit codes: 0 success, 1 the store is damaged or was lost, 2 bad arguments or input, 3 (check) the store is not recovered."))]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,

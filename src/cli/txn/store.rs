@@ -52,7 +52,8 @@ pub(super) struct StoreArgs {
     /// Number of memory nodes (their addresses: --nodes)
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) memories: u16,
-    /// Number of coordinators, one of which only checks
+    /// Number of coordinators, 2 to 64: `local` uses one, and checks with the last; programs that
+    /// use the library can have more
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     coordinators: u8,
     /// Number of backups of each record, less than the number of memory nodes

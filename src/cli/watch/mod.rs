@@ -29,7 +29,11 @@ Examples:
   mitra watch --once --json
 Shows this user's processes that have Mitra's device open: programs under `mitra run`, `mitra demo`, memory nodes, processes
 of `mitra kv`, `elect` and `propose`, and programs that start a `ControlServer`. Ends when the last of them has ended, or by
-Ctrl-C. docs/observability.md explains the columns and the fields.
+Ctrl-C. Of a rail: `resent` packets that were sent again on it, `failed` failures that virtual queue pairs noticed on it,
+`left` how often one left it. Of a virtual queue pair: `queue` sends that have not completed, `moved` failovers, `back` those
+to a rail that it had left before, `replay` operations that were sent again after a move, `failed` those that a move ended in
+an error, `polled` the time since the program last drove it. --once shows no rates, which need two looks.
+docs/observability.md explains the fields.
 --json: one object per interval, {\"processes\": [...]}, each with `pid` and `program`, and `error`, or the fields of a snapshot:
 `rails`, `queue_pairs`, `vqp_count`, `recovering`, `vqps`, `closed`, `events`, `durations`, `latency`.
 Exit codes: 0 success; 1 there is no such process, or with --once, one did not respond; 2 bad arguments.")]

@@ -38,7 +38,7 @@ coordinators (a Delivery is one transaction and ten database transactions); POLI
 POLICY/failover/... if rails fail. docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a condition, the serial order or a table was violated under exact or bare, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// Warehouses
+    /// Warehouses; each needs about 250 MB for each copy of its records, and so for each policy
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     warehouses: u16,
     /// Memory nodes
