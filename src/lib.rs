@@ -101,7 +101,7 @@
 //! | agree on values, replicate a log or a store | [`consensus`], [`consensus_rdma`], [`kv`] | `consensus` |
 //! | run transactions over the memory of other processes | [`txn`], [`txn_rdma`] | `transactions` |
 //! | test a program in virtual time, from seeds | [`sim`] | `sim` |
-//! | explore a protocol in every order of steps | [`consensus_check`] | `sim` |
+//! | explore a protocol in every order of steps | [`model_check`] | `sim` |
 //! | find how many crashes a graph of shared memory tolerates | [`topology`] | `topology` |
 //!
 //! The feature `baselines` adds policies of virtual queue pairs that lose or corrupt data, for
@@ -112,8 +112,6 @@
 
 #[cfg(feature = "consensus")]
 pub use mitra_consensus as consensus;
-#[cfg(feature = "sim")]
-pub use mitra_consensus_check as consensus_check;
 #[cfg(feature = "consensus")]
 pub use mitra_consensus_rdma as consensus_rdma;
 #[cfg(feature = "control")]
@@ -125,6 +123,8 @@ pub use mitra_filter as filter;
 pub use mitra_kv as kv;
 #[cfg(feature = "control")]
 pub use mitra_metrics as metrics;
+#[cfg(feature = "sim")]
+pub use mitra_model_check as model_check;
 pub use mitra_objects as objects;
 #[cfg(feature = "sim")]
 pub use mitra_sim as sim;

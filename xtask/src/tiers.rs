@@ -10,7 +10,7 @@
 //! | `mitra_test_process::variants` of other tests | one variant | each variant |
 //! | rows of `tests/programs`, scenarios of `libibverbs` (`mitra_test_process::variants`) | one kind of link; on one rail, and on two, two with a log, or three | each combination |
 //! | features of crates (`cargo xtask features`) | one feature of each crate alone | each feature alone |
-//! | explorations of models (`tests/common/explorations.rs` of `consensus-check`) | 10,000 states, if the record has the sources that the model reads | the whole one |
+//! | explorations of models (`tests/common/explorations.rs` of `model-check`) | 10,000 states, if the record has the sources that the model reads | the whole one |
 //!
 //! Everything else is in both tiers. The parts of `--all` that are not tests are in [`PARTS`].
 

@@ -2,7 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use mitra_consensus_check::{
+use mitra_model_check::{
     CATALOGUE, CatalogueEntry, SeedResult, Violation, run_competing_leaders_from_seed,
     run_log_restarts_from_seed, run_memory_node, run_store_from_seed,
 };

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, thread};
 
-use mitra_consensus_check::transaction_worlds::WORLDS;
+use mitra_model_check::transaction_worlds::WORLDS;
 use mitra_mutants::Mutant;
 use mitra_sweep::{MutantSearch, SearchError, Workload, find_mutant, mutant_by_name};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
-use mitra_consensus_check::{CATALOGUE, CatalogueEntry, THEOREMS, replay_example};
+use mitra_model_check::{CATALOGUE, CatalogueEntry, THEOREMS, replay_example};
 use serde::Serialize;
 use serde_json::json;
 

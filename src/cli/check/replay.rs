@@ -4,7 +4,7 @@
 use std::fmt;
 
 use anyhow::{Context, bail, ensure};
-use mitra_consensus_check::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep, ResendWorld};
+use mitra_model_check::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep, ResendWorld};
 use mitra_transport::{Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::{
     Access, CqId, Data, Gid, Mr, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RcConnection, RegionId,

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use mitra_consensus_check::Theorem;
+use mitra_model_check::Theorem;
 use serde::Serialize;
 
 use super::replay::{self, Replayed};

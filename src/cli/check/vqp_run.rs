@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use mitra_consensus_check::{Atomic, ResendStep};
 use mitra_failover::{Completion, Config, Domain, Outcome, VirtualQp};
+use mitra_model_check::{Atomic, ResendStep};
 use mitra_sim::{Failure, Stage, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 use serde::Serialize;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mitra_consensus_check::{Operation, is_linearizable};
 use mitra_kv::{Client, ClientError};
+use mitra_model_check::{Operation, is_linearizable};
 
 use super::cluster::Cluster;
 

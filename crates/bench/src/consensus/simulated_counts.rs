@@ -4,7 +4,7 @@
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
 use mitra_consensus::{AllRules, ProcessId, ProcessSet};
-use mitra_consensus_check::{FaultLimits, Step, message_cost, protocol_worlds};
+use mitra_model_check::{FaultLimits, Step, message_cost, protocol_worlds};
 use mitra_topology::{Graph, Measures, generators};
 
 use crate::report::{Blocks, Row, quantile};

@@ -13,8 +13,8 @@ use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
 use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet, Region};
-use mitra_consensus_check::byzantine_worlds::{ByzantineSet, RelaxedRules, actors};
-use mitra_consensus_check::{Actor, ByzantineProcess, Forge, ForgedHistory, ForgedProof};
+use mitra_model_check::byzantine_worlds::{ByzantineSet, RelaxedRules, actors};
+use mitra_model_check::{Actor, ByzantineProcess, Forge, ForgedHistory, ForgedProof};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
