@@ -91,7 +91,7 @@ fn all_protocols_run_from_seeds() {
 fn workloads_over_simulated_nics_run_from_seeds() {
     let names = json(&["sim", "--list", "--json"]);
     assert!(names.as_array().unwrap().contains(&"paxos".into()), "{names}");
-    for name in mitra_sim::seeded::WORKLOADS.iter().map(|workload| workload.name) {
+    for name in mitra_sweep::seeded::WORKLOADS.iter().map(|workload| workload.name) {
         assert!(names.as_array().unwrap().contains(&name.into()), "{names}");
         let report = json(&["sim", "--workload", name, "--seeds", "10", "--from", "7", "--json"]);
         let empty = serde_json::json!({});

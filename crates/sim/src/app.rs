@@ -85,17 +85,20 @@ impl AppContext<'_> {
         world.trace.note(now, Subject::Host(self.host.0), NoteKind::Event, text);
     }
 
-    pub(crate) fn observe_recovery(&mut self, active_rail: usize, epoch: u64, is_closed: bool) {
+    /// Counts the state of a virtual queue pair of this host in [`Coverage`](crate::Coverage): its
+    /// active rail, the epoch of its last failover, and whether it is closed.
+    pub fn observe_recovery(&mut self, active_rail: usize, epoch: u64, is_closed: bool) {
         lock(self.shared).cover_program(self.host.0, active_rail, epoch, is_closed);
     }
 
-    pub(crate) fn keeps_trace(&self) -> bool {
+    /// Whether the trace keeps records, so that they are worth making.
+    pub fn keeps_trace(&self) -> bool {
         lock(self.shared).trace.is_kept()
     }
 
     /// Adds a record of this host to the trace. If the trace keeps no records, `text` is not
     /// called.
-    pub(crate) fn note(&mut self, kind: NoteKind, text: impl FnOnce() -> String) {
+    pub fn note(&mut self, kind: NoteKind, text: impl FnOnce() -> String) {
         let mut world = lock(self.shared);
         if world.trace.is_kept() {
             let now = world.now;

@@ -209,12 +209,13 @@ impl Config {
 }
 
 impl LinkConfig {
-    pub(crate) fn without_noise(self) -> LinkConfig {
+    /// Returns this link without noise and stragglers.
+    pub fn without_noise(self) -> LinkConfig {
         LinkConfig { noise: Noise::default(), straggler_ppm: 0, survivor_ppm: 0, ..self }
     }
 
     /// Returns this link with a ring of shared memory in place of the cable.
-    pub(crate) fn with_ring(self, rng: &mut Prng) -> LinkConfig {
+    pub fn with_ring(self, rng: &mut Prng) -> LinkConfig {
         let link = self.without_noise();
         let latency = DurationRange::nanos(20, 100 << rng.below(8));
         // The smallest ring has room for the longest packet.

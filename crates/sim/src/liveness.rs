@@ -84,7 +84,7 @@ pub fn check_liveness<Q: FailoverQp>(
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.
-pub(crate) fn check_close_reasons(
+pub fn check_close_reasons(
     world: &World,
     hosts: [HostId; 2],
     configs: [Config; 2],

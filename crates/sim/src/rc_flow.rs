@@ -13,28 +13,37 @@ use mitra_transport::Tuning;
 use mitra_verbs::{Mtu, Psn, Qpn, RnrTimer, Time, WcStatus};
 use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
+use crate::NicId;
+
 /// The value of `rnr_retry` that means an unlimited number of RNR retries (IBTA volume 1, 9.7.5).
 const UNLIMITED: u8 = 7;
 /// The time that a NIC may take to send a response that is due, besides [`Tuning::ack_delay`].
 const RESPONSE_TIME: Duration = Duration::from_micros(100);
 
-/// A queue pair, by the index of its NIC and its number.
-pub(crate) type QpAddress = (usize, Qpn);
+/// A queue pair, by its NIC and its number.
+pub type QpAddress = (NicId, Qpn);
 
 /// The attributes of a requester that bound its retries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RetryRules {
-    pub(crate) mtu: Mtu,
-    pub(crate) retry_cnt: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) timeout: Duration,
-    pub(crate) tuning: Tuning,
+pub struct RetryRules {
+    /// The path MTU.
+    pub mtu: Mtu,
+    /// The number of retransmissions after time-outs.
+    pub retry_cnt: u8,
+    /// The number of retransmissions after RNR NAKs; 7 has no limit.
+    pub rnr_retry: u8,
+    /// The time until a time-out.
+    pub timeout: Duration,
+    /// The settings of the NICs.
+    pub tuning: Tuning,
 }
 
 /// A violated rule: the name of its checker, and what happened.
-pub(crate) type RetryFinding = (&'static str, String);
+pub type RetryFinding = (&'static str, String);
 
-pub(crate) struct RcFlow {
+/// The requests from one RC queue pair to another, as the wire shows them, and whether their
+/// retransmissions keep the rules.
+pub struct RcFlow {
     pub(crate) requester: QpAddress,
     pub(crate) responder: QpAddress,
     rules: RetryRules,
@@ -72,7 +81,7 @@ struct SinceProgress {
 
 impl RcFlow {
     /// Observes the requests from one queue pair to another, beginning with the PSN `first`.
-    pub(crate) fn new(requester: QpAddress, responder: QpAddress, first: Psn, rules: RetryRules) -> RcFlow {
+    pub fn new(requester: QpAddress, responder: QpAddress, first: Psn, rules: RetryRules) -> RcFlow {
         RcFlow {
             requester,
             responder,
@@ -93,7 +102,7 @@ impl RcFlow {
         self.since_progress.unanswered_since = None;
     }
 
-    pub(crate) fn on_sent(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
+    pub(crate) fn on_sent(&mut self, now: Time, nic: NicId, packet: &Packet<'_>) {
         let is_request = packet.message.is_request();
         if is_request && (nic, packet.dest_qp) == (self.requester.0, self.responder.1) {
             self.on_request(now, packet);
@@ -106,7 +115,7 @@ impl RcFlow {
     }
 
     /// The caller checks that the queue pair that receives the packet is ready to receive.
-    pub(crate) fn on_received(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
+    pub(crate) fn on_received(&mut self, now: Time, nic: NicId, packet: &Packet<'_>) {
         let is_request = packet.message.is_request();
         if is_request && (nic, packet.dest_qp) == self.responder {
             self.on_arrival(now, packet.psn);
@@ -115,7 +124,7 @@ impl RcFlow {
         }
     }
 
-    pub(crate) fn on_link(&mut self, now: Time, nic: usize, is_up: bool) {
+    pub(crate) fn on_link(&mut self, now: Time, nic: NicId, is_up: bool) {
         if nic == self.responder.0 {
             self.since_progress.unanswered_since = None;
         }

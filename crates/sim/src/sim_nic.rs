@@ -29,7 +29,7 @@ impl SimNic {
     }
 
     /// Returns whether the NIC hangs, and still executes requests of a connected peer.
-    pub(crate) fn hangs_and_executes(&self) -> bool {
+    pub fn hangs_and_executes(&self) -> bool {
         let nic = &lock(&self.shared).nics[self.number];
         let executes = |qp: QpStatus| {
             qp.init.qp_type == QpType::Rc && matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd)

@@ -16,15 +16,7 @@ use crate::timeline::{NoteKind, Subject, Timeline, TimelineNic};
 use crate::trace::Trace;
 use crate::world_state::host::{AppState, HostState};
 use crate::world_state::{Event, Shared, WorldState, lock};
-use crate::{App, AppContext, Config, Coverage, LinkConfig, NicStats, Prng, SimNic};
-
-/// Identifies a host of a world.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct HostId(pub(crate) usize);
-
-/// Identifies a NIC of a world.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NicId(pub(crate) usize);
+use crate::{App, AppContext, Config, Coverage, HostId, LinkConfig, NicId, NicStats, Prng, SimNic};
 
 type Script = Box<dyn FnOnce(&mut World)>;
 
@@ -367,7 +359,8 @@ impl World {
         Timeline::new(hosts, world.nics.iter().map(nic).collect(), &world.trace)
     }
 
-    pub(crate) fn memory_changes(&self, host: HostId, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
+    /// Returns the number of times at which NICs have written a registered buffer of a host.
+    pub fn memory_changes(&self, host: HostId, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
         Arc::clone(&lock(&self.shared).hosts[host.0].registered(buffer).changes)
     }
 

@@ -30,7 +30,7 @@ use packet_delivery::InFlightPacket;
 
 /// The longest inline data that a NIC accepts, in bytes, like that of some hardware: several
 /// packets at the smallest MTU.
-pub(crate) const LONGEST_INLINE: u32 = 1024;
+pub const LONGEST_INLINE: u32 = 1024;
 
 /// A scheduled event. A `usize` is the index of the NIC, host or application.
 pub(crate) enum Event {

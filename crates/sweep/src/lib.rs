@@ -4,6 +4,7 @@
 #[cfg(feature = "mutants")]
 mod mutants;
 mod repeat;
+pub mod seeded;
 mod shrink;
 mod workload;
 

@@ -1,6 +1,6 @@
 //! Two runs of one seed, compared event by event.
 
-use mitra_sim::seeded::{Finding, SeedRun};
+use crate::seeded::{Finding, SeedRun};
 
 use crate::Workload;
 
@@ -38,7 +38,7 @@ fn difference([a, b]: &[SeedRun; 2]) -> String {
 mod tests {
     use std::cell::Cell;
 
-    use mitra_sim::seeded::SeededWorkload;
+    use crate::seeded::SeededWorkload;
 
     use super::*;
 

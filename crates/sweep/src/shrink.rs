@@ -1,6 +1,6 @@
 //! The search for a smaller world that shows the same failure.
 
-use mitra_sim::seeded::{Reduction, ReductionStep, SeedRun};
+use crate::seeded::{Reduction, ReductionStep, SeedRun};
 
 use crate::Workload;
 
@@ -54,7 +54,7 @@ impl Workload {
 mod tests {
     use std::cell::Cell;
 
-    use mitra_sim::seeded::{Extra, Finding, Reducible, ReductionError, SeededWorkload};
+    use crate::seeded::{Extra, Finding, Reducible, ReductionError, SeededWorkload};
 
     use super::*;
 

@@ -2,11 +2,11 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
+use crate::seeded::{BASELINES, Finding, Reducible, Reduction, SeedRun, SeededWorkload, WORKLOADS};
 use mitra_model_check::{
     CATALOGUE, CatalogueEntry, SeedResult, Violation, run_competing_leaders_from_seed,
     run_log_restarts_from_seed, run_memory_node, run_store_from_seed,
 };
-use mitra_sim::seeded::{BASELINES, Finding, Reducible, Reduction, SeedRun, SeededWorkload, WORKLOADS};
 
 /// A workload.
 pub struct Workload {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::panic;
 use std::time::{Duration, Instant};
 
-use mitra_sim::seeded::{Reduction, SeedRun};
+use mitra_sweep::seeded::{Reduction, SeedRun};
 use mitra_sweep::{Shrunk, Workload};
 
 /// The number of records of a failing seed's trace that are printed.
@@ -68,7 +68,7 @@ fn run(workload: &Workload, seed: u64, reduction: &Reduction) -> SeedRun {
 
 #[cfg(test)]
 mod tests {
-    use mitra_sim::seeded::{Finding, Reducible, ReductionError, ReductionStep, SeededWorkload};
+    use mitra_sweep::seeded::{Finding, Reducible, ReductionError, ReductionStep, SeededWorkload};
 
     use super::*;
     use crate::cli::seeded_runs::report;

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use mitra_bench::OutputFile;
-use mitra_sim::seeded::{Finding, Reduction, SeedRun};
+use mitra_sweep::seeded::{Finding, Reduction, SeedRun};
 
 use super::write_json;
 use coverage_table::CoverageTable;

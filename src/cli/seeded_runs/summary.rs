@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mitra_sim::seeded::SeedRun;
+use mitra_sweep::seeded::SeedRun;
 use serde::Serialize;
 
 use super::coverage_table::CoverageTable;

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use mitra_sim::seeded::SeedRun;
 use mitra_sweep::Workload;
+use mitra_sweep::seeded::SeedRun;
 
 use super::seed_range::SeedRange;
 use super::summary::Summary;

@@ -57,7 +57,7 @@ pub fn virtual_qps(
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
-pub(crate) fn virtual_qps_with(
+pub fn virtual_qps_with(
     domains: [Arc<Domain>; 2],
     configs: [Config; 2],
     secrets: [Secret; 2],
@@ -115,7 +115,7 @@ pub fn backed_qps(backups: &[Arc<SharedBackup>; 2], config: Config) -> Result<[B
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a queue pair that failed.
-pub(crate) fn backed_qps_with(
+pub fn backed_qps_with(
     backups: &[Arc<SharedBackup>; 2],
     config: Config,
     queues: [Option<&Arc<SharedReceiveQueue>>; 2],

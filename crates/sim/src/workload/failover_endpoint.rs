@@ -201,7 +201,7 @@ pub struct Membership<Q> {
 
 /// The flag that a member's waker sets.
 #[derive(Debug, Default)]
-pub(crate) struct Flag(AtomicBool);
+pub struct Flag(AtomicBool);
 
 impl Wake for Flag {
     fn wake(self: Arc<Self>) {
@@ -211,7 +211,7 @@ impl Wake for Flag {
 
 impl Membership<VirtualQp> {
     /// Drives the virtual queue pair whose waker sets the flag.
-    pub(crate) fn new(woken: Arc<Flag>) -> Membership<VirtualQp> {
+    pub fn new(woken: Arc<Flag>) -> Membership<VirtualQp> {
         let next_poll = |qp: &VirtualQp| if qp.has_completions() { Some(Time::ZERO) } else { qp.next_poll() };
         Membership { woken, next_poll, due: Some(Time::ZERO), last_query: Time::ZERO }
     }

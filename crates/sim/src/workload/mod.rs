@@ -66,12 +66,11 @@ use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
 pub use crate::liveness::check_liveness;
 pub use failover_connection::{
-    backed_qps, connect_backed, connect_vqp, connect_vqp_in, shared_backups, virtual_qps,
+    backed_qps, backed_qps_with, connect_backed, connect_vqp, connect_vqp_in, shared_backups, virtual_qps,
+    virtual_qps_with,
 };
-pub(crate) use failover_connection::{backed_qps_with, virtual_qps_with};
-pub(crate) use failover_endpoint::Flag;
 pub use failover_endpoint::{
-    BackedEndpoint, FailoverEndpoint, FailoverQp, Halt, Membership, VqpEndpoint, exchange_memory,
+    BackedEndpoint, FailoverEndpoint, FailoverQp, Flag, Halt, Membership, VqpEndpoint, exchange_memory,
 };
 pub use failure_case::{FailureCase, FailureTarget};
 pub use peer::{PeerApp, WorkloadPeer};

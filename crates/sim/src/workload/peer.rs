@@ -52,7 +52,7 @@ impl WorkloadPeer {
 
     /// Sets the counter of the changes that NICs make to the peer's memory. With the counter, a
     /// turn scans the memory only after a change. The scans find the same as without the counter.
-    pub(crate) fn watch(&mut self, changes: Arc<AtomicU64>) {
+    pub fn watch(&mut self, changes: Arc<AtomicU64>) {
         self.responder.changes = Some(changes);
     }
 
@@ -113,7 +113,7 @@ impl WorkloadPeer {
     }
 
     /// Returns kind, size and outcome of operations, by their positions in posting order.
-    pub(crate) fn describe_operations(&self, positions: core::ops::Range<usize>) -> String {
+    pub fn describe_operations(&self, positions: core::ops::Range<usize>) -> String {
         self.requester.describe(positions)
     }
 

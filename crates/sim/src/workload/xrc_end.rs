@@ -61,7 +61,7 @@ impl XrcEnd {
     }
 
     /// See [`VirtualQp::begin_at`].
-    pub(crate) fn begin_at(&mut self, epoch: u16, seq: u64) {
+    pub fn begin_at(&mut self, epoch: u16, seq: u64) {
         self.sender.begin_at(epoch, seq);
         self.receiver.begin_at(epoch, seq);
     }

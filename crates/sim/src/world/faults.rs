@@ -35,7 +35,7 @@ impl World {
     }
 
     /// Calls `act` without random packet faults and pauses.
-    pub(crate) fn without_noise<T>(&mut self, act: impl FnOnce(&mut World) -> T) -> T {
+    pub fn without_noise<T>(&mut self, act: impl FnOnce(&mut World) -> T) -> T {
         let (config, links) = {
             let world = lock(&self.shared);
             (world.config.clone(), world.rail_links.clone())
@@ -109,7 +109,7 @@ impl World {
 
     /// Fails `targets` like [`World::fail_at_stage`]. With `operation`, only the packets of
     /// operations of this kind count. WRITEs and SENDs have the same acknowledgements.
-    pub(crate) fn fail_operation_at_stage(
+    pub fn fail_operation_at_stage(
         &mut self,
         at: NicId,
         stage: Stage,

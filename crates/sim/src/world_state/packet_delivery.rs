@@ -441,7 +441,7 @@ impl WorldState {
                 continue;
             }
             nic.link_up = up;
-            self.rc_flows.iter_mut().for_each(|flow| flow.on_link(self.now, other, up));
+            self.rc_flows.iter_mut().for_each(|flow| flow.on_link(self.now, crate::NicId(other), up));
             if up {
                 nic.faults.heal_link();
             } else {

@@ -7,8 +7,8 @@ mod time_axis;
 
 use anyhow::Context;
 use askama::Template;
-use mitra_sim::seeded::{Finding, Reduction};
 use mitra_sweep::Workload;
+use mitra_sweep::seeded::{Finding, Reduction};
 
 use super::summary::plural;
 use drawing::Drawing;

@@ -15,7 +15,6 @@ mod failback;
 mod final_evidence;
 mod forged_messages;
 mod hazards;
-mod home_ring;
 mod peer_exit;
 mod poll_group;
 mod polls;
