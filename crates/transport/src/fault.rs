@@ -21,7 +21,7 @@ use mitra_wire::{Message, Packet, Psn, Syndrome, Transport};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-use crate::opcode;
+use crate::packet_of_message;
 
 pub use script::{Delay, ScriptError};
 
@@ -380,7 +380,7 @@ impl PacketKind {
                 PacketKind::Response { positive: matches!(aeth.syndrome, Syndrome::Ack { .. }) }
             }
             message if message.is_response() => PacketKind::Response { positive: true },
-            message => PacketKind::Request { completes: opcode::position(&message).last },
+            message => PacketKind::Request { completes: packet_of_message::position(&message).last },
         }
     }
 

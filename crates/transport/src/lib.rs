@@ -7,7 +7,7 @@ pub mod fault;
 mod ip_path;
 mod memory;
 mod nic;
-mod opcode;
+mod packet_of_message;
 mod qp;
 mod scatter_gather;
 mod tx_batch;

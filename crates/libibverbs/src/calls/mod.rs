@@ -57,7 +57,7 @@ pub(crate) mod rates;
 pub mod refused;
 pub(crate) mod srq;
 mod unanswered;
+pub(crate) mod wr_builder;
 pub(crate) mod wr_calls;
-pub(crate) mod wr_list;
 pub(crate) mod xrc_recv_qp;
 pub(crate) mod xrcd;

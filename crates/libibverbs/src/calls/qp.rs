@@ -16,7 +16,7 @@ use super::cq::Cq;
 use super::pd::{Pd, PdMember};
 use super::qp_attr;
 use super::srq::Srq;
-use super::wr_list::WrBuilder;
+use super::wr_builder::WrBuilder;
 use crate::abi::*;
 use crate::common::errno::{pointer, refuse, status, unless_dead};
 use crate::common::limit::check_limit;

@@ -8,7 +8,7 @@ use mitra_wire::{Message, NakCode, Packet, Reth};
 use crate::nic::key_table::RegionSpan;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::SharedState;
-use crate::opcode::{PacketPosition, immediate, invalidated_key, position};
+use crate::packet_of_message::{PacketPosition, immediate, invalidated_key, position};
 use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 

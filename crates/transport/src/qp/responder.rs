@@ -24,7 +24,7 @@ use crate::Memory;
 use crate::batch_writer::BatchWriter;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::SharedState;
-use crate::opcode;
+use crate::packet_of_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{Reassembly, Refusal};
 use ack_scheduler::AckScheduler;
@@ -244,7 +244,7 @@ impl Responder {
             Ok(psns) => {
                 self.expected_psn = self.expected_psn.add(psns);
                 self.executed_psns += u64::from(psns);
-                if !opcode::is_fetch(&packet.message) {
+                if !packet_of_message::is_fetch(&packet.message) {
                     self.ackable_psns = self.executed_psns;
                 }
                 self.sequence_nak_suppressed = false;

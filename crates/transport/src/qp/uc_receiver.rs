@@ -7,7 +7,7 @@ use mitra_wire::Packet;
 use crate::Memory;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::SharedState;
-use crate::opcode;
+use crate::packet_of_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{Reassembly, Refusal};
 
@@ -43,7 +43,7 @@ impl UcReceiver {
         memory: &mut dyn Memory,
     ) -> Result<(), WcStatus> {
         let is_expected = packet.psn == self.expected_psn;
-        let first = opcode::position(&packet.message).first;
+        let first = packet_of_message::position(&packet.message).first;
         self.expected_psn = packet.psn.next();
         if (!is_expected || first) && self.reassembly != Reassembly::Idle {
             nic.counters.drop_unreliable += 1;

@@ -8,7 +8,7 @@ use mitra_wire::{Deth, Packet};
 
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::{Route, SharedState};
-use crate::opcode;
+use crate::packet_of_message;
 use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 
@@ -58,7 +58,7 @@ pub(crate) fn handle_packet(
         let mut wc = Wc::new(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
         wc.byte_len = total as u32;
         wc.src_qp = deth.src_qp;
-        wc.imm = opcode::immediate(&packet.message);
+        wc.imm = packet_of_message::immediate(&packet.message);
         nic.counters.bytes_received += packet.payload.len() as u64;
         nic.counters.messages_executed += 1;
         nic.complete(attrs.init.recv_cq, wc, packet.solicited);

@@ -8,7 +8,7 @@ use mitra_wire::{Deth, Packet, Qpn, Transport};
 
 use crate::batch_writer::BatchWriter;
 use crate::nic::shared_state::SharedState;
-use crate::opcode::data_message;
+use crate::packet_of_message::data_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
 use crate::qp::requester::SendFailed;

@@ -8,7 +8,7 @@ use super::send_window::max_read_chunk;
 use super::{Cursor, OutstandingFetch, Requester, SendFailed};
 use crate::batch_writer::BatchWriter;
 use crate::nic::shared_state::SharedState;
-use crate::opcode::data_message;
+use crate::packet_of_message::data_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
 use crate::qp::send_validation::execution_error;

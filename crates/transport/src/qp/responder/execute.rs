@@ -8,7 +8,7 @@ use super::Responder;
 use super::response_queue::{Response, ResponseData};
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::SharedState;
-use crate::opcode;
+use crate::packet_of_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{MAX_MESSAGE, Refusal};
 use crate::{AtomicOp, Memory};
@@ -44,7 +44,7 @@ impl Responder {
             }
             _ => self.reassembly.execute(attrs, receives, nic, packet, memory)?,
         }
-        let last = opcode::position(&packet.message).last;
+        let last = packet_of_message::position(&packet.message).last;
         if last {
             self.count_message(nic);
         }
