@@ -13,13 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mitra_sim::{NicId, SimNic, Testbed};
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Error, Gid, Mr,
-    MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
-    Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus, WindowType, XrcdId,
+    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Error, GRH_LEN,
+    Gid, Mr, MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, QpType, Qpn,
+    RecvWr, Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus, WindowType,
+    XrcdId,
 };
-
-/// The length of the GRH before the payload of a UD receive.
-const GRH_LEN: usize = 40;
 
 enum Interrupt {
     Never,
