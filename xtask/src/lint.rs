@@ -3,6 +3,7 @@
 mod circles;
 mod comments;
 mod exceptions;
+mod layers;
 mod links;
 mod sentences;
 mod words;
@@ -33,8 +34,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.fix {
         comments::fix(&files)?;
     }
-    let checks =
-        [words::findings, links::findings, sentences::findings, circles::findings, comments::findings];
+    let checks = [
+        words::findings,
+        links::findings,
+        sentences::findings,
+        circles::findings,
+        comments::findings,
+        layers::findings,
+    ];
     let mut findings = Vec::new();
     for check in checks {
         findings.extend(check(&files)?);

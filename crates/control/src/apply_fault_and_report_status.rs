@@ -1,37 +1,31 @@
-//! Applies faults to a software NIC and reports its status, for implementations of
+//! Applies faults to a NIC and reports its status, for implementations of
 //! [`ControlledDevice`](crate::ControlledDevice).
 
-use mitra_softnic::SoftNic;
-use mitra_softnic::fault::Noise;
-use mitra_verbs::{PortState, Provider};
+use mitra_verbs::fault::Noise;
+use mitra_verbs::{Nic, PortState};
 
 use crate::{FaultAction, NewAddress, RailState, RailStatus};
 
 /// Applies a fault to a NIC immediately.
 ///
 /// # Errors
-/// If the NIC cannot have the address of [`FaultAction::Address`]: the address and the reason, in
-/// one line.
-pub fn apply_fault(nic: &SoftNic, action: FaultAction) -> Result<(), String> {
-    let faults = nic.faults();
+/// If the NIC does not fail on demand, or cannot have the address of [`FaultAction::Address`]: the
+/// reason, in one line.
+pub fn apply_fault(nic: &dyn Nic, action: FaultAction) -> Result<(), String> {
+    let faults = nic.fault_switch().ok_or_else(|| format!("{} does not fail on demand", nic.attr().name))?;
     match action {
         FaultAction::Fail(failure) => faults.fail(failure),
         FaultAction::Heal => faults.heal(),
         FaultAction::Arm(trigger) => faults.arm(trigger),
         FaultAction::Noise(noise) => faults.set_noise(noise, Noise::default()),
-        FaultAction::Address(address) => {
-            let address = match address {
-                NewAddress::Free => None,
-                NewAddress::At(address) => Some(address),
-            };
-            return nic.change_address(address).map_err(|error| error.to_string());
-        }
+        FaultAction::Address(NewAddress::Free) => return faults.change_address(None),
+        FaultAction::Address(NewAddress::At(address)) => return faults.change_address(Some(address)),
     }
     Ok(())
 }
 
 /// Returns the state of the rail that a NIC belongs to.
-pub fn rail_status(nic: &SoftNic) -> RailStatus {
+pub fn rail_status(nic: &dyn Nic) -> RailStatus {
     let state = match nic.query_port() {
         Ok(port) if port.state == PortState::Active => RailState::Up,
         Ok(_) => RailState::Down,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use mitra_failover::MAX_RAILS;
-use mitra_transport::fault::{Delay, Failure, Noise, Trigger};
+use mitra_verbs::fault::{Delay, Failure, Noise, Trigger};
 
 /// The longest script, in bytes.
 pub const MAX_SCRIPT_BYTES: usize = 4096;

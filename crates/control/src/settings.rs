@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use mitra_failover::{Policy, WritePolicy};
-use mitra_softnic::Links;
+use mitra_verbs::Links;
 
 use crate::{FaultScript, MetricsAddress, RailsConfig};
 

@@ -16,7 +16,7 @@ use mitra_control::{
 };
 use mitra_metrics::Snapshot;
 use mitra_test_process::{TestProcess, command, command_in_new_namespace, run_test_under};
-use mitra_transport::fault::Failure;
+use mitra_verbs::fault::Failure;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 

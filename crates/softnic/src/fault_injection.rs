@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mitra_transport::fault::{Failure, Noise, Trigger};
+use mitra_verbs::fault::{Failure, Noise, Trigger};
 
 use crate::clock;
 use crate::engine::Engine;
 use crate::progress_thread::SharedNic;
 
-/// A handle that injects faults into one NIC and its link. [`mitra_transport::fault`] defines the
+/// A handle that injects faults into one NIC and its link. [`mitra_verbs::fault`] defines the
 /// faults. The methods work from any thread, also on a dead, hung or reset NIC. After a panic under
 /// the NIC's lock they do nothing.
 #[derive(Clone)]

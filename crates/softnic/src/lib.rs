@@ -34,11 +34,12 @@ mod udp_socket;
 
 pub use close_on_fork::{CloseOnFork, take_descriptors_to_close_on_fork};
 pub use completion_channel::SoftCompletionChannel;
-pub use config::{Config, Links, Offload};
+pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use fault_injection::RailFaults;
 pub use interfaces::{Interface, interface_index, interface_of, interfaces, live_interface};
 pub use mitra_transport::fault;
+pub use mitra_verbs::Links;
 pub use progress_thread::after_fork_in_child;
 pub use roce_port_users::{RocePortUser, roce_port_users};
 pub use soft_nic::SoftNic;

@@ -1,5 +1,6 @@
 //! [`SoftNic`]: opening and closing a NIC, and its lock. Its verbs are in `soft_nic/verbs.rs`.
 
+mod nic;
 mod verbs;
 
 use std::fmt;

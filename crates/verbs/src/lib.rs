@@ -11,9 +11,11 @@ mod codec;
 mod device;
 mod error;
 mod event;
+pub mod fault;
 mod foreign_memory;
 mod handle;
 mod mr;
+mod nic;
 mod provider;
 mod qp;
 mod qp_builder;
@@ -35,6 +37,7 @@ pub use foreign_memory::{ForeignMemory, Unmapped};
 pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId, XrcdId};
 pub use mitra_wire::{Psn, Qpn, Srqn};
 pub use mr::{Access, Mr, Mw, WindowBind, WindowType};
+pub use nic::{Links, Nic};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{
     GSI_QKEY, ModifyError, QpAttr, QpAttribute, QpCap, QpInitAttr, QpState, QpStatus, QpType, SqDrain,

@@ -21,7 +21,7 @@ use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::Domain;
 use mitra_metrics::MetricsServer;
 use mitra_softnic::SoftNic;
-use mitra_verbs::Provider;
+use mitra_verbs::{Nic, Provider};
 use sha2::{Digest, Sha256};
 
 use super::complain;
@@ -101,7 +101,8 @@ impl ClusterArgs {
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::with_completion_channels(providers)?;
         domain.telemetry().sample_latency(self.latency);
-        let device = ControlledNics::new(nics, Arc::clone(&domain));
+        let device =
+            ControlledNics::new(nics.into_iter().map(|nic| nic as Arc<dyn Nic>), Arc::clone(&domain));
         let control = ControlServer::start(&settings, device.clone())
             .context("cannot open the control socket for `mitra fault` and `mitra watch`")?;
         let metrics = self.metrics.map(|address| serve_metrics(address, device)).transpose()?;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use mitra_control::{ControlServer, ControlledNics, RailsConfig, Settings, run_dir};
 use mitra_failover::{CompletionLogConfig, Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{LocalAckTimeout, PortState, Provider};
+use mitra_verbs::{LocalAckTimeout, Nic, PortState, Provider};
 
 use super::fault_plan::Side;
 use super::protocol::{ConnectionInfo, Failover, RoundSetup};
@@ -131,7 +131,8 @@ fn visible(nics: &[Arc<SoftNic>], domain: &Arc<Domain>) -> Option<ControlServer>
     let run_dir = Settings::from_env().ok()?.run_dir.unwrap_or_else(run_dir::default_path);
     let settings =
         Settings { rails: RailsConfig::Count(RAILS), run_dir: Some(run_dir), ..Settings::default() };
-    ControlServer::start(&settings, ControlledNics::new(nics.to_vec(), Arc::clone(domain))).ok()
+    let nics = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Nic>);
+    ControlServer::start(&settings, ControlledNics::new(nics, Arc::clone(domain))).ok()
 }
 
 /// Returns how many receives the server keeps posted: twice the operations in flight.

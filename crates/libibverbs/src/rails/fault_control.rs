@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, nic_snapshots, rail_status};
 use mitra_metrics::Snapshot;
+use mitra_verbs::Nic;
 
 use super::rail_set::RailSet;
 
@@ -14,7 +15,7 @@ pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 impl ControlledDevice for FaultControl {
     fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
         let Some(rails) = self.0.upgrade() else { return Ok(()) };
-        rails.nics().get(rail).map_or(Ok(()), |nic| apply_fault(nic, action))
+        rails.nics().get(rail).map_or(Ok(()), |nic| apply_fault(&**nic, action))
     }
 
     fn status(&mut self) -> DeviceStatus {
@@ -23,7 +24,7 @@ impl ControlledDevice for FaultControl {
         };
         let virtual_qps = rails.multi_rail.as_ref().map(|multi_rail| multi_rail.qps());
         DeviceStatus {
-            rails: rails.nics().iter().map(|nic| rail_status(nic)).collect(),
+            rails: rails.nics().iter().map(|nic| rail_status(&**nic)).collect(),
             queue_pairs: rails.objects().qps.len(),
             failovers: virtual_qps.iter().flatten().map(|qp| qp.failovers()).sum(),
         }
@@ -31,7 +32,7 @@ impl ControlledDevice for FaultControl {
 
     fn snapshot(&mut self) -> Snapshot {
         let Some(device) = self.0.upgrade() else { return Snapshot::default() };
-        let (rails, now) = nic_snapshots(device.nics());
+        let (rails, now) = nic_snapshots(device.nics().iter().map(|nic| &**nic as &dyn Nic));
         let telemetry =
             device.multi_rail.as_ref().map(|multi_rail| &**multi_rail.domain().failover.telemetry());
         Snapshot::take(rails, device.objects().qps.len(), now, telemetry)

@@ -1,0 +1,56 @@
+//! A NIC as the device of a program has it: the verbs, its address, and its faults.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+
+use crate::Provider;
+use crate::fault::FaultSwitch;
+
+/// A NIC that a program's device is made of.
+pub trait Nic: Provider {
+    /// Returns the IP address of the NIC. A dead NIC keeps its address.
+    fn address(&self) -> IpAddr;
+
+    /// Returns the switch of a NIC that fails on demand, or `None` if this one does not.
+    fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
+        None
+    }
+}
+
+/// How datagrams reach the NICs of this host: through shared memory, or over UDP. Shared memory
+/// needs no system call while the receiver polls. It is possible between NICs of one user and one
+/// network namespace. The packets, their faults and their captures are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Links {
+    /// The NIC uses shared memory for the peers that it reaches so, and UDP for the others, and
+    /// until there is a link.
+    #[default]
+    Auto,
+    /// The NIC uses shared memory only, and drops the datagrams to other peers. It uses UDP for
+    /// multicast, and for the question to a peer without a link whether its process has ended.
+    SharedMemory,
+    /// The NIC uses UDP only.
+    Udp,
+}
+
+impl fmt::Display for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Links::Auto => "auto",
+            Links::SharedMemory => "shm",
+            Links::Udp => "udp",
+        })
+    }
+}
+
+impl FromStr for Links {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Links, String> {
+        [Links::Auto, Links::SharedMemory, Links::Udp]
+            .into_iter()
+            .find(|links| links.to_string() == text)
+            .ok_or_else(|| "expected auto, shm or udp".to_owned())
+    }
+}
