@@ -24,10 +24,8 @@ use crate::counters::DriverCounters;
 use crate::delay_queue::{DelayQueue, Direction};
 use crate::memory_regions::MemoryRegions;
 use crate::path_cache::PathCache;
-use crate::poll_lease::PollLease;
+use crate::progress::{Driver, Progress};
 use crate::shared_memory::SharedMemoryLinks;
-use crate::spin_policy::SpinPolicy;
-use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::thread_wakeup::{HasThread, ThreadWakeup};
 use crate::udp_socket::RoceSocket;
 use multicast::MulticastGroup;
@@ -39,35 +37,10 @@ use transmit::TxQueue;
 /// timer. The ACK that the timer waits for may be in the socket, and a retransmission would only
 /// add load.
 const LATE_TIMER: Duration = Duration::from_millis(1);
-/// The largest number of receive calls in a round with a late timer.
-const MAX_RECEIVES_LATE_TIMER: u32 = 256;
-/// The largest number of receive calls in a round of the progress thread, which releases the lock
-/// between rounds.
-const MAX_RECEIVES_THREAD: u32 = 4;
-/// The largest number of receive calls in a round of a poller. A poller's first round makes one
-/// call, so that `poll_cq` returns each completion as early as possible. A round in which every
-/// call has received data doubles the number for the next round, because more data may be waiting.
-/// A round that has emptied the socket lowers the number to the calls that received data. A call
-/// that finds the socket empty would delay the data that the other calls received.
-const MAX_RECEIVES_POLLER: u32 = 16;
-
 const MAX_RECEIVES_SETTLE: u32 = 256;
-
-/// A verbs call drives the NIC if no thread has driven the NIC for this long
-/// ([`crate::progress_thread`]). The delay of a peer's request is then at most the time to wake the
-/// progress thread. The additional receive calls take 1% of the program's time.
-const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
-
-/// While other NICs have links, and the socket had no datagram for [`SOCKET_ACTIVE`], a poller
-/// reads the socket once in this time only, because each read is a system call.
-const MIN_SOCKET_INTERVAL: Duration = Duration::from_micros(20);
-const SOCKET_ACTIVE: Duration = Duration::from_millis(1);
 
 /// A delayed datagram that meets a full ring waits for this time.
 const RING_RETRY: Duration = Duration::from_millis(1);
-
-/// A progress thread that does not sleep looks at the descriptors of the links once in this time.
-const LINK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path,
 /// `engine/transmit.rs` the transmit path.
@@ -77,28 +50,11 @@ pub(crate) struct Engine {
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
     is_interface_up: bool,
-    pub(crate) lease: PollLease,
-    pub(crate) thread_wakeup: ThreadWakeup,
-    /// When the NIC last received a datagram or a call.
-    pub(crate) last_active: Time,
-    last_drive: Time,
-    /// The completion queue whose poll drove the NIC last, and when.
-    pub(crate) last_poll_drive: Option<(CqId, Time)>,
-    /// The CPU clock of the thread that polled last.
-    pub(crate) poller: Option<ThreadCpuClock>,
-    pub(crate) last_host_call: Time,
-    pub(crate) spin_policy: SpinPolicy,
-    /// The largest number of receive calls in a poller's next round.
-    poller_receives: u32,
+    pub(crate) progress: Progress,
     /// `None` after a reset.
     pub(crate) socket: Option<Arc<RoceSocket>>,
     pub(crate) multicast_groups: Vec<MulticastGroup>,
     pub(crate) links: SharedMemoryLinks,
-    last_link_look: Time,
-    pub(crate) last_lease_check: Time,
-    /// When the socket was last read, and when it last had a datagram.
-    last_socket_look: Time,
-    last_socket_data: Time,
     pub(crate) tx_queue: TxQueue,
     pub(crate) rx_buffer: RxBuffer,
     pub(crate) paths: PathCache,
@@ -109,18 +65,9 @@ pub(crate) struct Engine {
     async_events: Arc<EventQueue<AsyncEvent>>,
 }
 
-/// The thread that drives a round.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Driver {
-    /// A caller of `poll_cq`, which needs each completion early and calls again soon.
-    Poller,
-    /// The progress thread, which sleeps after a round without work.
-    Thread,
-}
-
 impl HasThread for Engine {
     fn thread_wakeup(&mut self) -> &mut ThreadWakeup {
-        &mut self.thread_wakeup
+        &mut self.progress.thread_wakeup
     }
 }
 
@@ -139,15 +86,7 @@ impl Engine {
             completion_queues: CompletionQueues::default(),
             faults: Faults::new(config.seed),
             is_interface_up: true,
-            lease: PollLease::default(),
-            thread_wakeup: ThreadWakeup::default(),
-            last_active: Time::ZERO,
-            last_drive: Time::ZERO,
-            last_poll_drive: None,
-            poller: None,
-            last_host_call: Time::ZERO,
-            spin_policy: SpinPolicy::default(),
-            poller_receives: 1,
+            progress: Progress::default(),
             rx_buffer: RxBuffer::new(offload),
             paths: PathCache::new(socket.address()),
             port_refusals: PortRefusals::default(),
@@ -157,10 +96,6 @@ impl Engine {
             links,
             socket: Some(socket),
             multicast_groups: Vec::new(),
-            last_link_look: Time::ZERO,
-            last_lease_check: Time::ZERO,
-            last_socket_look: Time::ZERO,
-            last_socket_data: Time::ZERO,
             tx_queue: TxQueue::new(offload),
             capture,
             async_events,
@@ -187,36 +122,24 @@ impl Engine {
         if !self.dma_ok() {
             return 0;
         }
-        self.last_drive = now;
+        self.progress.begin_round(now);
         self.release_delayed(now);
         let due = self.nic.poll_timeout().filter(|&due| due <= now);
         let is_late = due.is_some_and(|due| now - due > LATE_TIMER);
-        let max_receives = match driver {
-            _ if is_late => MAX_RECEIVES_LATE_TIMER,
-            Driver::Poller => self.poller_receives,
-            Driver::Thread => MAX_RECEIVES_THREAD,
-        };
+        let max_receives = self.progress.max_receives(driver, is_late);
         let from_links = if is_late { self.empty_links(now) } else { self.receive_from_links(now) };
         self.send_probes(now);
         let skips_socket = driver == Driver::Poller
             && !is_late
             && self.links.incoming_count() > 0
-            && now - self.last_socket_data > SOCKET_ACTIVE
-            && now - self.last_socket_look < MIN_SOCKET_INTERVAL;
+            && self.progress.may_skip_socket(now);
         let mut received = 0;
         if !skips_socket {
             while received < max_receives && self.receive(now) {
                 received += 1;
             }
             received += self.receive_multicast(now, max_receives);
-            self.last_socket_look = now;
-            if received > 0 {
-                self.last_socket_data = now;
-            }
-            if driver == Driver::Poller {
-                let next = if received < max_receives { received } else { received * 2 };
-                self.poller_receives = next.clamp(1, MAX_RECEIVES_POLLER);
-            }
+            self.progress.record_receives(now, driver, received, max_receives);
         }
         received += from_links;
         if due.is_some() {
@@ -237,22 +160,22 @@ impl Engine {
                 // post, or when their timer expires. An earlier ACK would let the peer continue
                 // before this application has sent its answer. The peer would then wait for the
                 // answer in its own memory, where only its progress thread delivers data.
-                _ if self.lease.is_denied(now) => {}
+                _ if self.progress.waits_in_memory(now) => {}
                 Driver::Poller => self.nic.handle_idle(now),
                 Driver::Thread => self.nic.flush_acks(),
             }
         } else {
-            self.last_active = now;
+            self.progress.record_data(now);
         }
         self.flush(now);
         received
     }
 
     /// Sends the packets and reports the events that a verbs call has caused. Drives a round if no
-    /// thread has driven the NIC for [`MAX_TIME_BETWEEN_DRIVES`].
+    /// thread has driven the NIC for long ([`Progress::must_call_drive`]).
     pub(crate) fn flush_call(&mut self, now: Time) {
         self.flush(now);
-        if now - self.last_drive >= MAX_TIME_BETWEEN_DRIVES {
+        if self.progress.must_call_drive(now) {
             self.drive(now, Driver::Thread);
         }
     }
@@ -304,8 +227,8 @@ impl Engine {
         if !self.dma_ok() {
             return None;
         }
-        let links = self.links.next_due(self.last_drive);
-        let stalled = self.tx_queue.stalls.next_check(self.last_drive);
+        let last = self.progress.last_drive();
+        let (links, stalled) = (self.links.next_due(last), self.tx_queue.stalls.next_check(last));
         let due = [self.nic.poll_timeout(), self.delay_queue.next_due(), links, stalled];
         due.into_iter().flatten().min()
     }

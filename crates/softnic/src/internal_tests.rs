@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use mitra_verbs::*;
 
-use crate::engine::{Driver, Engine};
+use crate::engine::Engine;
+use crate::progress::Driver;
 use crate::{Config, SoftNic, clock};
 
 /// A NIC with registered memory and a queue pair that is connected to itself.
@@ -153,23 +154,21 @@ fn thread_drives_nic_for_lease_holder_that_does_not() {
     let shared = loopback.nic.shared();
     let mut engine = shared.lock().unwrap();
     let now = clock::now();
-    while !engine.lease.record_drive(now) {}
+    while !engine.progress.end_poll(now) {}
     let address = engine.socket.as_ref().unwrap().address();
     let before = engine.driver_counters.rx_datagrams;
     let sender = std::net::UdpSocket::bind((address.ip(), 0)).unwrap();
     sender.send_to(&[0; 8], address).unwrap();
     // The holder drove the NIC recently, so the thread does not receive the datagram.
-    engine.last_poll_drive = Some((loopback.cq, now + Duration::from_secs(1)));
-    engine.last_lease_check = Time::ZERO;
+    engine.progress.set_last_poll_drive(loopback.cq, now + Duration::from_secs(1));
     let _ = shared.run_round(&mut engine);
-    assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before));
+    assert_eq!((engine.progress.is_lease_held(), engine.driver_counters.rx_datagrams), (true, before));
     // The holder has not driven the NIC for long, and keeps the lease by polls that find
     // completions.
-    engine.last_poll_drive = Some((loopback.cq, Time::ZERO));
-    (0..100).for_each(|_| engine.lease.record_poll());
-    engine.last_lease_check = Time::ZERO;
+    engine.progress.set_last_poll_drive(loopback.cq, Time::ZERO);
+    (0..100).for_each(|_| engine.progress.record_poll());
     let _ = shared.run_round(&mut engine);
-    assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before + 1));
+    assert_eq!((engine.progress.is_lease_held(), engine.driver_counters.rx_datagrams), (true, before + 1));
 }
 
 /// UCX leaves the queue of its UD queue pairs armed. The poller raises the event of that queue.
@@ -181,7 +180,7 @@ fn idle_armed_queues_do_not_keep_a_poller_from_the_lease() {
     let idle = loopback.nic.create_cq(16, Some(&loopback.channel)).unwrap();
     let polled = loopback.nic.create_cq(16, None).unwrap();
     let poll = || loopback.nic.poll_cq(polled, 1, &mut Vec::new()).unwrap();
-    let is_held = || loopback.nic.shared().lock().unwrap().lease.is_held();
+    let is_held = || loopback.nic.shared().lock().unwrap().progress.is_lease_held();
     for _ in 0..2 {
         for cq in [idle, loopback.cq] {
             loopback.nic.req_notify_cq(cq, false).unwrap();
@@ -312,7 +311,7 @@ fn thread_delays_ack_for_program_that_waits_in_memory() {
         if waits_in_memory {
             for check in 0..10 {
                 now += Duration::from_millis(1);
-                engine.lease.record_absent(now, Some(Duration::from_millis(check)));
+                engine.progress.record_absence(now, Some(Duration::from_millis(check)));
             }
         }
         memory.store(8, 7);

@@ -22,13 +22,11 @@ mod last_hit_cache;
 mod link_watch;
 mod memory_regions;
 mod path_cache;
-mod poll_lease;
+mod progress;
 mod progress_thread;
 mod roce_port_users;
 mod shared_memory;
 mod soft_nic;
-mod spin_policy;
-mod thread_cpu_clock;
 mod thread_wakeup;
 mod udp_socket;
 

@@ -1,21 +1,7 @@
 //! The NIC's lock, which callers and the progress thread share, and the progress thread.
-//!
-//! Four rules decide which thread drives the NIC, and where the progress thread sleeps:
-//!
-//! - While a polling caller holds the [lease](crate::poll_lease), the caller drives the NIC and the
-//!   progress thread sleeps on a timer. If the thread slept on the socket, each datagram would wake
-//!   it, and it would compete with the poller for the CPU.
-//! - Without a lease the progress thread drives the NIC and sleeps on the socket. Operations on the
-//!   memory of a passive process then complete, and completion events reach sleeping consumers.
-//!   While peers access a passive process, the thread [spins](crate::spin_policy) instead of
-//!   sleeping.
-//! - A program that waits for data in memory, and polls only in between, is denied the lease.
-//! - A verbs call drives the NIC if no thread has driven the NIC for 100 µs. The lock is not fair:
-//!   a program that calls verbs in a loop without polls would otherwise keep the progress thread
-//!   waiting, and the NIC would not answer its peers.
+//! [`Progress`](crate::progress::Progress) decides which of them drives the NIC.
 
 use core::ops::{Deref, DerefMut};
-use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,19 +17,12 @@ use nix::sys::time::TimeSpec;
 
 use crate::clock;
 use crate::completion_channel::PendingWakeups;
-use crate::engine::{Driver, Engine};
+use crate::engine::Engine;
 use crate::interfaces::live_interface;
 use crate::link_watch::LinkWatch;
-use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
-use crate::thread_cpu_clock::ThreadCpuClock;
+use crate::progress::{Driver, ThreadRole};
 use crate::thread_wakeup;
 use crate::udp_socket::RoceSocket;
-
-/// The longest sleep of the thread if the NIC was active within the last [`ACTIVE_PERIOD`]. Because
-/// of this bound, a caller that posts a request seldom has to wake the thread to handle the
-/// request's timer.
-const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
-const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The number of times that [`after_fork_in_child`] has run in this process and its ancestors.
 static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -134,13 +113,13 @@ pub(crate) struct WakeConditions {
 
 impl WakeConditions {
     /// The conditions while a poller holds the lease.
-    fn under_lease(engine: &mut Engine, now: Time) -> WakeConditions {
+    fn under_lease(engine: &mut Engine, now: Time, until: Time) -> WakeConditions {
         WakeConditions {
             socket: None,
             multicast_sockets: Vec::new(),
             link_descriptors: engine.links.descriptors(now),
             tx_blocked: false,
-            until: Some(engine.last_lease_check + CHECK_INTERVAL),
+            until: Some(until),
         }
     }
 }
@@ -223,14 +202,14 @@ impl SharedNic {
     /// Wakes the progress thread if no poller holds the lease, and the NIC has work before the
     /// thread would wake, or the thread sleeps on links that have changed.
     pub(crate) fn wake_if_due(&self, engine: &mut Engine) {
-        if engine.lease.is_held() {
+        if engine.progress.is_lease_held() {
             return;
         }
         if engine.links.take_change() {
             return self.wake();
         }
         let Some(due) = engine.next_due() else { return };
-        if engine.thread_wakeup.must_wake(due) {
+        if engine.progress.thread_wakeup.must_wake(due) {
             self.wake();
         }
     }
@@ -299,37 +278,21 @@ impl SharedNic {
         let now = clock::now();
         engine.links.end_sleep();
         engine.links.release_idle(now);
-        let is_check_due = now - engine.last_lease_check >= CHECK_INTERVAL / 2;
-        if is_check_due {
-            engine.last_lease_check = now;
-        }
-        // An event of a link wakes the thread before the next check of the lease is due.
-        if !is_check_due && engine.lease.is_held() && engine.host_access().is_ok() {
-            return Some(WakeConditions::under_lease(engine, now));
-        }
-        if engine.lease.check() && engine.host_access().is_ok() {
-            // A lease holder whose polls all find completions does not drive the NIC, and a holder
-            // that waits for data in memory does not poll when the data arrives. In both cases the
-            // thread drives the NIC.
-            if engine.last_poll_drive.is_none_or(|(_, at)| now - at >= ABSENT_AFTER) {
+        let has_host_access = engine.host_access().is_ok();
+        match engine.progress.begin_thread_round(now, has_host_access) {
+            ThreadRole::Sleeps(until) => return Some(WakeConditions::under_lease(engine, now, until)),
+            ThreadRole::DrivesForHolder => {
                 let had_datagrams = engine.drive(now, Driver::Thread) > 0;
-                let cpu_time = engine.poller.filter(|_| had_datagrams).and_then(ThreadCpuClock::cpu_time);
-                engine.lease.record_absent(now, cpu_time);
-            } else {
-                engine.lease.record_present();
+                let until = engine.progress.end_absence(now, had_datagrams)?;
+                return Some(WakeConditions::under_lease(engine, now, until));
             }
-            if !engine.lease.is_held() {
-                return None;
-            }
-            return Some(WakeConditions::under_lease(engine, now));
+            ThreadRole::Drives => {}
         }
         if engine.drive(now, Driver::Thread) > 0 {
-            engine.spin_policy.record_receive(now);
+            engine.progress.record_thread_receive(now);
             return None;
         }
-        if engine.spin_policy.should_spin(now, engine.last_host_call)
-            && !engine.completion_queues.has_sleepers(now)
-        {
+        if engine.progress.must_spin(now) && !engine.completion_queues.has_sleepers(now) {
             return None;
         }
         let is_alive = engine.dma_ok();
@@ -337,14 +300,12 @@ impl SharedNic {
             return None;
         }
         engine.flush_capture();
-        let is_active = now - engine.last_active < ACTIVE_PERIOD;
-        let next_check = is_active.then_some(now + MAX_SLEEP_WHEN_ACTIVE);
         Some(WakeConditions {
             socket: engine.socket.clone().filter(|_| is_alive),
             multicast_sockets: if is_alive { engine.multicast_sockets() } else { Vec::new() },
             link_descriptors: if is_alive { engine.links.descriptors(now) } else { Arc::default() },
             tx_blocked: engine.tx_queue.is_blocked(),
-            until: [next_check, engine.next_due()].into_iter().flatten().min(),
+            until: [engine.progress.max_sleep(now), engine.next_due()].into_iter().flatten().min(),
         })
     }
 

@@ -249,8 +249,7 @@ impl SoftNic {
         engine.host_access().map_err(NoHostAccess)?;
         let now = clock::now();
         let result = call(&mut engine, now);
-        engine.last_active = now;
-        engine.last_host_call = now;
+        engine.progress.record_call(now);
         engine.flush_call(now);
         self.shared.wake_if_due(&mut engine);
         result

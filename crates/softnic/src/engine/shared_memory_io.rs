@@ -7,10 +7,11 @@ use mitra_transport::IpPath;
 use mitra_verbs::{Gid, Time};
 use mitra_wire::{ICRC_LEN, ROCE_PORT};
 
+use super::Engine;
 use super::receive::is_ack;
 use super::transmit::{SendResult, TxQueue, datagram_start};
-use super::{Engine, LINK_INTERVAL, MAX_RECEIVES_LATE_TIMER};
 use crate::path_cache::IcrcCheck;
+use crate::progress::MAX_RECEIVES_LATE_TIMER;
 use crate::shared_memory::{Broken, OutgoingLink, Record, Route, readable};
 
 /// The largest number of datagrams that one round takes from a link.
@@ -186,8 +187,7 @@ impl Engine {
 
     /// Handles the events of the links if the last look at their descriptors was long ago.
     pub(crate) fn look_at_links(&mut self, now: Time) {
-        if now - self.last_link_look >= LINK_INTERVAL {
-            self.last_link_look = now;
+        if self.progress.begin_link_look(now) {
             let descriptors = self.links.descriptors(now);
             self.links.handle_events(&readable(&descriptors), now);
         }

@@ -1,6 +1,5 @@
 //! The verbs of a [`SoftNic`]: its implementation of [`Provider`].
 
-use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -15,13 +14,8 @@ use mitra_verbs::{
 
 use super::SoftNic;
 use crate::clock;
-use crate::engine::Driver;
 use crate::held_ports::HeldPort;
-use crate::thread_cpu_clock::ThreadCpuClock;
-
-/// A poll does not drive the NIC if a poll of another completion queue has driven it within this
-/// time. A caller that polls several queues in turn then drives the NIC once per turn.
-const MIN_DRIVE_INTERVAL: Duration = Duration::from_micros(1);
+use crate::progress::Driver;
 
 impl SoftNic {
     /// Posts send requests. If the application waits for data in memory, sends pending ACKs
@@ -32,7 +26,7 @@ impl SoftNic {
     ) -> Result<(), PostError> {
         self.host_call(|engine, now| {
             post(&mut engine.nic, now)?;
-            if engine.lease.is_denied(now) {
+            if engine.progress.waits_in_memory(now) {
                 engine.nic.flush_acks();
             }
             Ok(())
@@ -168,7 +162,7 @@ impl Provider for SoftNic {
         let mut engine = self.shared.lock()?;
         let count = engine.poll_cq(cq, max, out)?;
         if count > 0 || max == 0 {
-            engine.lease.record_poll();
+            engine.progress.record_poll();
             engine.completion_queues.record_poll();
             return Ok(count);
         }
@@ -176,22 +170,17 @@ impl Provider for SoftNic {
             return Ok(0);
         }
         let now = clock::now();
-        if engine.last_poll_drive.is_some_and(|(other, at)| other != cq && now - at < MIN_DRIVE_INTERVAL) {
+        if !engine.progress.begin_poll(cq, now) {
             engine.completion_queues.record_empty_poll(cq, now);
-            engine.lease.record_poll();
             return Ok(0);
         }
-        engine.last_poll_drive = Some((cq, now));
-        engine.last_host_call = now;
-        engine.poller = Some(ThreadCpuClock::current());
         engine.drive(now, Driver::Poller);
         let count = engine.poll_cq(cq, max, out)?;
         match count {
             0 => engine.completion_queues.record_empty_poll(cq, now),
             _ => engine.completion_queues.record_poll(),
         }
-        if !engine.completion_queues.has_sleepers(now) && engine.lease.record_drive(now) {
-            // The progress thread sleeps on the socket, and must sleep on a timer from now on.
+        if !engine.completion_queues.has_sleepers(now) && engine.progress.end_poll(now) {
             self.shared.wake();
         }
         self.shared.wake_if_due(&mut engine);
@@ -206,7 +195,7 @@ impl Provider for SoftNic {
     fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
         self.host_call(|engine, now| {
             engine.nic.req_notify_cq(cq, solicited_only)?;
-            if engine.completion_queues.arm(cq, now) && engine.lease.release() {
+            if engine.completion_queues.arm(cq, now) && engine.progress.release_lease() {
                 self.shared.wake();
             }
             Ok(())

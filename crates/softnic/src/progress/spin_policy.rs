@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-use crate::thread_cpu_clock::ThreadCpuClock;
+use super::thread_cpu_clock::ThreadCpuClock;
 
 /// How long the progress thread spins after it has received a datagram. Peers of a passive process
 /// then see the latency of a process that polls.
