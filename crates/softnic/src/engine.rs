@@ -2,8 +2,9 @@
 
 mod multicast;
 mod port_refusals;
+mod process;
 mod receive;
-mod shared_memory_io;
+mod receive_rings;
 mod stalls;
 mod transmit;
 
@@ -31,7 +32,7 @@ use crate::udp_socket::RoceSocket;
 use multicast::MulticastGroup;
 use port_refusals::PortRefusals;
 use receive::RxBuffer;
-use transmit::TxQueue;
+use transmit::{SendResult, TxQueue};
 
 /// If a timer expired longer ago than this, the round drains the socket before it handles the
 /// timer. The ACK that the timer waits for may be in the socket, and a retransmission would only
@@ -42,8 +43,9 @@ const MAX_RECEIVES_SETTLE: u32 = 256;
 /// A delayed datagram that meets a full ring waits for this time.
 const RING_RETRY: Duration = Duration::from_millis(1);
 
-/// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path,
-/// `engine/transmit.rs` the transmit path.
+/// The state that a NIC's lock protects. `engine/receive.rs` and `engine/receive_rings.rs`
+/// receive from the two carriers, `engine/process.rs` handles what they bring, and
+/// `engine/transmit.rs` sends.
 pub(crate) struct Engine {
     pub(crate) nic: Nic,
     pub(crate) memory: MemoryRegions,
@@ -242,11 +244,11 @@ impl Engine {
             }
             match delayed.direction {
                 Direction::Transmit(class) => {
-                    let mut datagram = delayed.datagram.into_vec();
-                    if !self.send_one(now, delayed.peer, class, &mut datagram, None) {
-                        // The ring of the peer is full.
+                    let sent = self.send_one(now, delayed.peer, class, &delayed.datagram, None);
+                    if !matches!(sent, SendResult::Consumed(_)) {
+                        // The ring of the peer, or the socket, is full.
                         let later = now + RING_RETRY;
-                        self.delay_queue.push(later, delayed.direction, delayed.peer, &datagram);
+                        self.delay_queue.push(later, delayed.direction, delayed.peer, &delayed.datagram);
                     }
                 }
                 Direction::Receive(group, traffic_class) => {

@@ -29,7 +29,6 @@ pub(crate) struct TxPath {
 }
 
 pub(crate) struct RxPath {
-    pub(crate) gid: Gid,
     icrc: IcrcPath,
     /// The identification of the last accepted packet.
     last_ident: u16,
@@ -79,13 +78,7 @@ impl RxPath {
     }
 
     fn new(from: SocketAddr, to: SocketAddr) -> RxPath {
-        RxPath {
-            gid: Gid::from(from.ip()),
-            icrc: IcrcPath::new(from, to),
-            last_ident: 0,
-            is_predictable: false,
-            unexpected: 0,
-        }
+        RxPath { icrc: IcrcPath::new(from, to), last_ident: 0, is_predictable: false, unexpected: 0 }
     }
 
     /// Checks the ICRC of the datagram at position `index` of a `UDP_GRO` run.

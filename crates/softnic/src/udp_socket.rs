@@ -105,7 +105,9 @@ pub(crate) struct RoceSocket {
     receives_traffic_class: AtomicBool,
 }
 
+/// What a carrier has put into the buffer: a datagram, or a run of them.
 pub(crate) struct Received {
+    pub(crate) carrier: Carrier,
     pub(crate) from: SocketAddr,
     pub(crate) len: usize,
     /// The length of each datagram except the last, which may be shorter. `None` if the call
@@ -113,6 +115,16 @@ pub(crate) struct Received {
     pub(crate) segment_len: Option<usize>,
     /// The traffic class, or 0 before [`RoceSocket::receive_traffic_classes`].
     pub(crate) traffic_class: u8,
+}
+
+/// What carries datagrams between two NICs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Carrier {
+    Udp,
+    /// A ring in shared memory. The ICRC of the datagram is left out, unless it is sealed.
+    Ring {
+        is_sealed: bool,
+    },
 }
 
 /// A buffer for control messages, aligned as `struct cmsghdr` requires.
@@ -272,7 +284,7 @@ impl RoceSocket {
                 sys::recvfrom::<SockaddrStorage>(fd, buffer).inspect_err(|_| gro.record_empty())?;
             self.record(gro, len, from.as_ref());
             let from = from.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
-            return Ok(Received { from, len, segment_len: None, traffic_class: 0 });
+            return Ok(Received { carrier: Carrier::Udp, from, len, segment_len: None, traffic_class: 0 });
         }
         let mut control = CmsgBuffer([0; CMSG_SPACE]);
         let mut iov = [IoSliceMut::new(buffer)];
@@ -293,7 +305,7 @@ impl RoceSocket {
         }
         self.record(gro, len, from.as_ref());
         let from = from.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
-        Ok(Received { from, len, segment_len, traffic_class })
+        Ok(Received { carrier: Carrier::Udp, from, len, segment_len, traffic_class })
     }
 
     /// Removes the oldest entry of the error queue. After an ICMP message, the next receive or send

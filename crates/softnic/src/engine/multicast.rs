@@ -71,8 +71,10 @@ impl Engine {
                 let MulticastGroup { gid, ref socket } = self.multicast_groups[index];
                 let (local, received) =
                     (socket.address(), socket.receive(self.rx_buffer.bytes_mut(), &mut GroPolicy::Off));
-                if !self.process_received(now, local, Some(gid), received) {
-                    break;
+                match received {
+                    Ok(received) => self.process(now, local, Some(gid), &received),
+                    Err(error) if self.handle_receive_error(error) => {}
+                    Err(_) => break,
                 }
                 receives += 1;
             }

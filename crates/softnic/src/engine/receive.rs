@@ -1,28 +1,16 @@
-//! The receive path: from the socket through the ICRC check and fault injection to the transport.
+//! Receiving from the socket. What a datagram does then is in [`process`](super::process).
 
 use core::time::Duration;
-use std::net::SocketAddr;
 
-use mitra_transport::IpPath;
-use mitra_transport::fault::Verdict;
-use mitra_verbs::{Gid, Psn, Time};
-use mitra_wire::{Aeth, ICRC_LEN, Message, Packet, Syndrome, opcode};
+use mitra_verbs::Time;
+use mitra_wire::{ICRC_LEN, Packet, opcode};
 use nix::errno::Errno;
 
 use crate::Offload;
 use crate::clock;
-use crate::delay_queue::Direction;
 use crate::engine::Engine;
 use crate::gro_policy::GroPolicy;
-use crate::path_cache::IcrcCheck;
-use crate::udp_socket::{ACK_LEN, Received};
-
-#[derive(Clone, Copy)]
-struct Destination {
-    local: SocketAddr,
-    /// The multicast group of `local`. `None` if `local` is the NIC's own address.
-    group: Option<Gid>,
-}
+use crate::udp_socket::Received;
 
 /// The length of the receive buffer, in bytes.
 const MAX_RECEIVE: usize = 1 << 16;
@@ -85,28 +73,10 @@ impl RxBuffer {
         self.bytes = bytes;
     }
 
-    /// Returns the buffer for a receive call. [`Engine::process_received`] reads the data from it.
+    /// Returns the buffer for a receive call. [`Engine::process`] reads the data from it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
-}
-
-/// Returns whether a datagram is a positive acknowledgement. A NAK may end the queue pair, and the
-/// NIC would then drop the requests that arrived before the NAK.
-pub(super) fn is_ack(datagram: &[u8]) -> bool {
-    datagram.len() == ACK_LEN
-        && Packet::parse(&datagram[..ACK_LEN - ICRC_LEN]).is_ok_and(|packet| {
-            matches!(packet.message, Message::Ack(Aeth { syndrome: Syndrome::Ack { .. }, .. }))
-        })
-}
-
-/// Returns whether the last datagram of a run is a positive acknowledgement, and all others are
-/// requests.
-fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
-    let mut datagrams = run.chunks(segment_len);
-    datagrams.len() > 1
-        && datagrams.next_back().is_some_and(is_ack)
-        && !datagrams.any(|datagram| opcode::is_response(datagram[0]))
 }
 
 impl Engine {
@@ -119,11 +89,14 @@ impl Engine {
         let Some(socket) = &self.socket else { return false };
         let local = socket.address();
         let received = socket.receive(&mut self.rx_buffer.bytes, &mut self.rx_buffer.gro);
-        if !received.as_ref().is_ok_and(|received| self.may_overtake_ack(received)) {
-            if received.is_ok() {
-                self.rx_buffer.overtakers = 0;
-            }
-            return self.process_received(now, local, None, received);
+        let received = match received {
+            Ok(received) => received,
+            Err(error) => return self.handle_receive_error(error),
+        };
+        if !self.may_overtake_ack(&received) {
+            self.rx_buffer.overtakers = 0;
+            self.process(now, local, None, &received);
+            return true;
         }
         let buffer = &mut self.rx_buffer;
         buffer.overtakers += 1;
@@ -141,18 +114,13 @@ impl Engine {
             // `UDP_GRO` makes such a wait unnecessary: one call returns both datagrams.
             socket.enable_gro(&mut buffer.gro);
         }
-        let mut next = Some(next);
-        let is_next_ack = |next: &mut Result<Received, Errno>| {
-            next.as_ref().is_ok_and(|next| is_ack(&buffer.bytes[..next.len]))
-        };
-        if let Some(ack) = next.take_if(is_next_ack) {
-            self.process_received(now, local, None, ack);
-        }
-        self.rx_buffer.swap();
-        self.process_received(now, local, None, received);
-        if let Some(next) = next {
-            self.rx_buffer.swap();
-            self.process_received(now, local, None, next);
+        match next {
+            Ok(next) => self.process_two(now, local, &received, &next),
+            Err(error) => {
+                self.rx_buffer.swap();
+                self.process(now, local, None, &received);
+                self.handle_receive_error(error);
+            }
         }
         true
     }
@@ -174,165 +142,14 @@ impl Engine {
                 .is_ok_and(|packet| self.nic.may_overtake_ack(&packet))
     }
 
-    /// Processes the result of a receive call on the socket that is bound to `local`. Returns false
-    /// if the socket was empty.
-    pub(crate) fn process_received(
-        &mut self,
-        now: Time,
-        local: SocketAddr,
-        group: Option<Gid>,
-        received: Result<Received, Errno>,
-    ) -> bool {
-        let received = match received {
-            Ok(received) => received,
-            Err(Errno::EAGAIN) => return false,
-            Err(_) => {
-                // An example is an ICMP error for a datagram that was sent earlier. Retransmission
-                // recovers the lost datagram.
-                self.driver_counters.rx_errors += u64::from(!self.read_socket_errors());
-                return true;
-            }
-        };
-        let destination = Destination { local, group };
-        let buffer = std::mem::take(&mut self.rx_buffer.bytes);
-        let bytes = &buffer[..received.len];
-        let segment_len = received.segment_len.unwrap_or(received.len).max(1);
-        self.driver_counters.rx_runs += u64::from(segment_len < received.len);
-        let mut datagrams = bytes.chunks(segment_len).enumerate();
-        // The NIC handles an acknowledgement before the requests that precede it, because the
-        // program posted the acknowledged requests before its answers to those requests.
-        if is_ack_behind_requests(bytes, segment_len)
-            && let Some((index, ack)) = datagrams.next_back()
-        {
-            self.process_datagram(now, &received, destination, ack, index as u16);
+    /// Handles the error of a receive call. Returns false if the socket was empty.
+    pub(super) fn handle_receive_error(&mut self, error: Errno) -> bool {
+        if error == Errno::EAGAIN {
+            return false;
         }
-        for (index, datagram) in datagrams {
-            self.process_datagram(now, &received, destination, datagram, index as u16);
-        }
-        if bytes.is_empty() {
-            self.process_datagram(now, &received, destination, &[], 0);
-        }
-        self.rx_buffer.bytes = buffer;
+        // An example is an ICMP error for a datagram that was sent earlier. Retransmission recovers
+        // the lost datagram.
+        self.driver_counters.rx_errors += u64::from(!self.read_socket_errors());
         true
-    }
-
-    /// Checks a datagram, which is at position `index` of a `UDP_GRO` run, and executes its packet.
-    fn process_datagram(
-        &mut self,
-        now: Time,
-        received: &Received,
-        destination: Destination,
-        datagram: &[u8],
-        index: u16,
-    ) {
-        self.driver_counters.rx_datagrams += 1;
-        self.driver_counters.rx_bytes += datagram.len() as u64;
-        let from = received.from;
-        let path = self.paths.rx(from, destination.local);
-        let peer = IpPath { address: path.gid, traffic_class: received.traffic_class };
-        let check = path.check(datagram, index);
-        if let Some(capture) = &mut self.capture {
-            let ident = if let IcrcCheck::Good { ident, .. } = check { ident } else { index };
-            capture.packet(from, destination.local, ident, datagram);
-        }
-        match check {
-            IcrcCheck::Good { solved, .. } => self.driver_counters.rx_icrc_solved += u64::from(solved),
-            IcrcCheck::Bad => {
-                self.driver_counters.rx_icrc_bad += 1;
-                return;
-            }
-            IcrcCheck::TooShort => {
-                // By an empty datagram, another NIC of this host asks whether the process lives
-                // (`send_probes`).
-                self.driver_counters.rx_malformed += u64::from(!datagram.is_empty());
-                return;
-            }
-        }
-        self.process_packet(now, peer, destination.group, datagram);
-    }
-
-    /// Executes the packet of a datagram, whose ICRC was checked.
-    pub(super) fn process_packet(&mut self, now: Time, peer: IpPath, group: Option<Gid>, datagram: &[u8]) {
-        let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
-            self.driver_counters.rx_malformed += 1;
-            return;
-        };
-        if self.faults.is_idle() {
-            self.dispatch(now, peer, group, &packet);
-        } else {
-            self.execute_with_faults(now, peer, group, datagram, &packet);
-        }
-    }
-
-    fn execute_with_faults(
-        &mut self,
-        now: Time,
-        peer: IpPath,
-        group: Option<Gid>,
-        datagram: &[u8],
-        packet: &Packet<'_>,
-    ) {
-        let tap = self.faults.receive(packet);
-        // A failure that defers placements applies to this packet too, so it is handled before the
-        // packet is executed.
-        self.handle_failure(tap.failure);
-        match tap.verdict {
-            Verdict::Pass => self.execute(now, peer, group, packet),
-            Verdict::Drop => self.driver_counters.fault_dropped += 1,
-            Verdict::Corrupt(_) => {
-                // The ICRC detects every single-bit error, so the corrupted packet would fail the
-                // check.
-                self.driver_counters.fault_corrupted += 1;
-                self.driver_counters.rx_icrc_bad += 1;
-            }
-            Verdict::Duplicate => {
-                self.driver_counters.fault_duplicated += 1;
-                self.execute(now, peer, group, packet);
-                self.execute(now, peer, group, packet);
-            }
-            Verdict::Delay(by) => {
-                match self.delay_queue.push(
-                    now + by,
-                    Direction::Receive(group, peer.traffic_class),
-                    peer.address,
-                    datagram,
-                ) {
-                    true => self.driver_counters.fault_delayed += 1,
-                    false => self.driver_counters.fault_dropped += 1,
-                }
-            }
-        }
-    }
-
-    pub(crate) fn execute_delayed(&mut self, now: Time, peer: IpPath, group: Option<Gid>, datagram: &[u8]) {
-        if let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) {
-            self.execute(now, peer, group, &packet);
-        }
-    }
-
-    /// Executes a packet. If the expected PSN has changed, reports the packet to fault injection,
-    /// whose stages 4 and 5 (`docs/faults.md`) count only executed packets.
-    fn execute(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
-        if !self.dma_ok() {
-            return;
-        }
-        let psn_before = self.expected_psn(packet);
-        self.dispatch(now, peer, group, packet);
-        if self.expected_psn(packet) != psn_before {
-            let failure = self.faults.executed(packet);
-            self.handle_failure(failure);
-        }
-    }
-
-    fn dispatch(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
-        match group {
-            None => self.nic.handle_packet(now, peer, packet, &mut self.memory),
-            Some(group) => self.nic.handle_multicast(now, peer, group, packet, &mut self.memory),
-        }
-    }
-
-    /// Returns the expected request PSN of the queue pair that a packet addresses.
-    fn expected_psn(&self, packet: &Packet<'_>) -> Option<Psn> {
-        self.nic.query_qp(packet.dest_qp).ok().map(|status| status.rq_psn)
     }
 }

@@ -1,6 +1,6 @@
-//! The transmit path: from the transport through fault injection and the ICRC to the socket, in as
-//! few system calls as possible. [`shared_memory_io`](super::shared_memory_io) sends to the NICs of
-//! this host, and [`stalls`](super::stalls) to those whose rings are full.
+//! The transmit path: from the transport through fault injection to the ring of a NIC of this host,
+//! or through the ICRC to the socket, in as few system calls as possible. [`stalls`](super::stalls)
+//! holds what waits for rings with room.
 
 use mitra_transport::TxBatch;
 use mitra_transport::fault::{TapResult, Verdict};
@@ -12,6 +12,7 @@ use crate::Offload;
 use crate::delay_queue::Direction;
 use crate::engine::Engine;
 use crate::engine::stalls::Stalls;
+use crate::shared_memory::{Broken, OutgoingLink, Record, Route};
 use crate::udp_socket::{ACK_LEN, MAX_GSO_SEGMENTS, MAX_SENDMMSG, MAX_UDP_PAYLOAD};
 
 /// A run of two datagrams shorter than this, in bytes, is sent as two datagrams, unless the second
@@ -23,6 +24,9 @@ use crate::udp_socket::{ACK_LEN, MAX_GSO_SEGMENTS, MAX_SENDMMSG, MAX_UDP_PAYLOAD
 /// sent separately, and 1.35 times as long in a run. A receiver of a request and an ACK waits for
 /// both, so a run is faster for this pair (`ib_send_lat`: 3.5 µs instead of 4.2 µs).
 const MIN_PAIR_LEN: usize = 1000;
+
+/// The bytes of a long batch that wait for those behind them.
+const MAX_HIDDEN: usize = 16 << 10;
 
 /// Packets that the transport has produced and the socket has not yet taken.
 pub(crate) struct TxQueue {
@@ -78,6 +82,45 @@ pub(super) enum SendResult {
     Stalled,
 }
 
+/// The result of adding datagrams to a link.
+#[derive(Default)]
+struct Pushes {
+    /// The number of datagrams that were sent, the first ones.
+    sent: usize,
+    is_full: bool,
+    is_broken: bool,
+}
+
+/// Adds datagrams to a link, and makes them visible to the receiver, which reads the first while
+/// this end adds the last.
+fn push_all<'a>(
+    link: &mut OutgoingLink,
+    now: Time,
+    (traffic_class, is_sealed): (u8, bool),
+    mut datagrams: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> Pushes {
+    let mut pushes = Pushes::default();
+    let mut hidden = 0;
+    while let Some(datagram) = datagrams.next() {
+        match link.push(now, Record { len: datagram.len(), traffic_class, is_sealed }, datagram) {
+            Ok(true) => pushes.sent += 1,
+            Ok(false) => pushes.is_full = true,
+            Err(Broken) => pushes.is_broken = true,
+        }
+        if pushes.is_full || pushes.is_broken {
+            break;
+        }
+        hidden += datagram.len();
+        // An acknowledgement becomes visible together with the request in front of it.
+        if hidden >= MAX_HIDDEN && datagrams.len() >= 2 {
+            hidden = 0;
+            pushes.is_broken |= link.publish().is_err();
+        }
+    }
+    pushes.is_broken |= link.publish().is_err();
+    pushes
+}
+
 impl Engine {
     /// Sends all packets that the transport can send now, until the socket blocks.
     pub(crate) fn transmit(&mut self, now: Time) {
@@ -87,8 +130,12 @@ impl Engine {
         let mut stalled = self.tx_queue.stalls.len();
         loop {
             while self.tx_queue.is_blocked() {
-                let result =
-                    if self.faults.is_idle() { self.send_next(now) } else { self.send_next_with_faults(now) };
+                let result = if self.faults.is_idle() {
+                    self.tx_queue.tap = None;
+                    self.send_next(now, None)
+                } else {
+                    self.send_next_with_faults(now)
+                };
                 match result {
                     SendResult::Consumed(count) => self.tx_queue.next += count,
                     SendResult::Blocked => {
@@ -113,14 +160,50 @@ impl Engine {
         }
     }
 
+    /// Sends the next datagrams of the queue: into the ring of the peer, or over UDP. Flips a bit
+    /// of the first if `flip` is set.
+    fn send_next(&mut self, now: Time, flip: Option<u32>) -> SendResult {
+        let TxQueue { batch, next, .. } = &mut self.tx_queue;
+        let count = batch.ends.len() - *next;
+        let link = match self.links.route(batch.destination, now) {
+            Route::Link(link) if self.is_interface_up => link,
+            Route::Udp => return self.send_by_udp(flip),
+            Route::Later => return SendResult::Stalled,
+            Route::Link(_) | Route::None => {
+                self.driver_counters.tx_errors += count as u64;
+                return SendResult::Consumed(count);
+            }
+        };
+        let mut from = datagram_start(&batch.ends, *next);
+        if let Some(bit) = flip {
+            let datagram = &mut batch.bytes[from..batch.ends[*next] as usize];
+            self.paths.tx(batch.destination).icrc.seal(datagram, 0);
+            flip_bit(datagram, bit);
+        }
+        let datagrams = batch.ends[*next..].iter().map(|&end| {
+            let start = std::mem::replace(&mut from, end as usize);
+            &batch.bytes[start..end as usize]
+        });
+        let Pushes { sent, is_full, is_broken } =
+            push_all(link, now, (batch.traffic_class, flip.is_some()), datagrams);
+        if is_broken {
+            // The remaining datagrams go over UDP.
+            self.links.close(batch.destination, now);
+        }
+        self.driver_counters.tx_shared_memory += sent as u64;
+        if sent == 0 && is_full && !is_broken {
+            return SendResult::Stalled;
+        }
+        self.record_sent(sent, false, flip.is_some());
+        SendResult::Consumed(sent)
+    }
+
     /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or
     /// a single datagram.
-    fn send_next(&mut self, now: Time) -> SendResult {
-        if let Some(result) = self.send_by_link(now) {
-            return result;
-        }
+    fn send_by_udp(&mut self, flip: Option<u32>) -> SendResult {
         let Some(socket) = &self.socket else { return SendResult::Blocked };
         let TxQueue { batch, next, use_gso, icmp_errors, .. } = &mut self.tx_queue;
+        let use_gso = *use_gso;
         let path = self.paths.tx(batch.destination);
         socket.set_traffic_class(batch.traffic_class);
         let ends = &batch.ends[*next..];
@@ -129,18 +212,21 @@ impl Engine {
         if count == 2 && segment_len < MIN_PAIR_LEN && (ends[1] - ends[0]) as usize != ACK_LEN {
             count = 1;
         }
-        if !*use_gso {
+        if !use_gso {
             count = ends.len().min(MAX_SENDMMSG);
         }
         let mut from = start;
         for (index, &end) in ends[..count].iter().enumerate() {
-            let ident = if *use_gso { index as u16 } else { 0 };
+            let ident = if use_gso { index as u16 } else { 0 };
             path.icrc.seal(&mut batch.bytes[from..end as usize], ident);
             from = end as usize;
         }
+        if let Some(bit) = flip {
+            flip_bit(&mut batch.bytes[start..ends[0] as usize], bit);
+        }
         let sent = if count == 1 {
             socket.send(&batch.bytes[start..from], &path.socket_address).map(|()| 1)
-        } else if *use_gso {
+        } else if use_gso {
             let run = &batch.bytes[start..from];
             socket.send_gso(run, segment_len as u16, &path.socket_address).map(|()| count)
         } else {
@@ -153,23 +239,34 @@ impl Engine {
         match sent {
             Ok(count) => {
                 *icmp_errors = 0;
-                self.driver_counters.tx_datagrams += count as u64;
-                self.driver_counters.tx_bytes += (ends[count - 1] as usize - start) as u64;
-                self.driver_counters.tx_runs += u64::from(*use_gso && count > 1);
-                if let Some(capture) = &mut self.capture {
-                    let mut from = start;
-                    for (index, &end) in ends[..count].iter().enumerate() {
-                        let ident = if *use_gso { index as u16 } else { 0 };
-                        let datagram = &batch.bytes[from..end as usize];
-                        capture.packet(socket.address(), path.address, ident, datagram);
-                        from = end as usize;
-                    }
-                }
+                self.driver_counters.tx_runs += u64::from(use_gso && count > 1);
+                self.record_sent(count, use_gso, true);
                 SendResult::Consumed(count)
             }
             Err(Errno::EAGAIN) => SendResult::Blocked,
             Err(Errno::EINTR) => SendResult::Consumed(0),
             Err(error) => self.on_send_error(error, count),
+        }
+    }
+
+    /// Counts and captures the first `count` datagrams of the queue, which a carrier has taken.
+    /// With `has_idents`, the IPv4 identification of each is its position.
+    fn record_sent(&mut self, count: usize, has_idents: bool, is_sealed: bool) {
+        let TxQueue { batch, next, .. } = &mut self.tx_queue;
+        let mut from = datagram_start(&batch.ends, *next);
+        let ends = &batch.ends[*next..*next + count];
+        let bytes = ends.last().map_or(0, |&end| end as usize - from);
+        self.driver_counters.tx_datagrams += count as u64;
+        self.driver_counters.tx_bytes += bytes as u64;
+        let (Some(capture), Some(socket)) = (&mut self.capture, &self.socket) else { return };
+        let path = self.paths.tx(batch.destination);
+        for (index, &end) in ends.iter().enumerate() {
+            let ident = if has_idents { index as u16 } else { 0 };
+            let datagram = &mut batch.bytes[std::mem::replace(&mut from, end as usize)..end as usize];
+            if !is_sealed {
+                path.icrc.seal(datagram, ident);
+            }
+            capture.packet(socket.address(), path.address, ident, datagram);
         }
     }
 
@@ -201,30 +298,33 @@ impl Engine {
     }
 
     fn send_next_with_faults(&mut self, now: Time) -> SendResult {
-        let start = datagram_start(&self.tx_queue.batch.ends, self.tx_queue.next);
-        let end = self.tx_queue.batch.ends[self.tx_queue.next] as usize;
-        let (peer, class) = (self.tx_queue.batch.destination, self.tx_queue.batch.traffic_class);
-        let mut datagram = self.tx_queue.batch.bytes[start..end].to_vec();
+        let TxQueue { batch, next, tap, .. } = &mut self.tx_queue;
+        let (start, end) = (datagram_start(&batch.ends, *next), batch.ends[*next] as usize);
+        let (peer, class) = (batch.destination, batch.traffic_class);
+        let datagram = batch.bytes[start..end].to_vec();
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
             debug_assert!(false, "the transport emits well-formed packets");
             return SendResult::Consumed(1);
         };
-        let mut tap = self.tx_queue.tap.take().unwrap_or_else(|| self.faults.transmit(&packet));
+        let mut tap = tap.take().unwrap_or_else(|| self.faults.transmit(&packet));
         let flip = if let Verdict::Corrupt(bit) = tap.verdict { Some(bit) } else { None };
         match tap.verdict {
             Verdict::Pass | Verdict::Corrupt(_) | Verdict::Duplicate => {
-                if !self.send_one(now, peer, class, &mut datagram, flip) {
-                    self.tx_queue.tap = Some(tap);
-                    return SendResult::Stalled;
-                }
-                self.driver_counters.fault_corrupted += u64::from(flip.is_some());
-                if tap.verdict == Verdict::Duplicate {
-                    self.driver_counters.fault_duplicated += 1;
-                    if !self.send_one(now, peer, class, &mut datagram, None) {
-                        // The first copy is sent.
-                        tap.verdict = Verdict::Pass;
+                let copies = if tap.verdict == Verdict::Duplicate { 2 } else { 1 };
+                for copy in 0..copies {
+                    let result = self.send_one(now, peer, class, &datagram, flip);
+                    // A NIC that this packet has killed sends nothing later.
+                    if !matches!(result, SendResult::Consumed(_)) && self.faults.dma_ok() {
+                        if copy > 0 {
+                            // The first copy is sent.
+                            tap.verdict = Verdict::Pass;
+                        }
                         self.tx_queue.tap = Some(tap);
-                        return SendResult::Stalled;
+                        return result;
+                    }
+                    if copy == 0 {
+                        self.driver_counters.fault_corrupted += u64::from(flip.is_some());
+                        self.driver_counters.fault_duplicated += u64::from(copies > 1);
                     }
                 }
             }
@@ -240,46 +340,29 @@ impl Engine {
         SendResult::Consumed(1)
     }
 
-    /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the
-    /// socket does not take the datagram, the datagram is lost. Returns false if it met a full
-    /// ring, and is still to be sent.
-    pub(crate) fn send_one(
+    /// Sends one datagram, whose ICRC is not set, in front of the queue. Flips one of its bits if
+    /// `flip` is set. Unless the result is [`SendResult::Consumed`], the datagram is still to be
+    /// sent.
+    pub(super) fn send_one(
         &mut self,
         now: Time,
         peer: Gid,
         traffic_class: u8,
-        datagram: &mut [u8],
+        datagram: &[u8],
         flip: Option<u32>,
-    ) -> bool {
-        self.paths.tx(peer).icrc.seal(datagram, 0);
-        if let Some(bit) = flip {
-            flip_bit(datagram, bit);
-        }
-        match self.send_one_by_link(now, peer, traffic_class, datagram) {
-            None => {}
-            Some(SendResult::Stalled) => return false,
-            Some(SendResult::Consumed(_) | SendResult::Blocked) => return true,
-        }
-        let Some(socket) = &self.socket else { return true };
-        socket.set_traffic_class(traffic_class);
-        let path = self.paths.tx(peer);
-        let mut sent = socket.send(datagram, &path.socket_address);
-        let (local, address, socket_address) = (socket.address(), path.address, path.socket_address);
-        while sent.is_err_and(|error| error != Errno::EAGAIN) && self.is_about_earlier_datagram() {
-            let Some(socket) = &self.socket else { return true };
-            sent = socket.send(datagram, &socket_address);
-        }
-        match sent {
-            Ok(()) => {
-                self.driver_counters.tx_datagrams += 1;
-                self.driver_counters.tx_bytes += datagram.len() as u64;
-                if let Some(capture) = &mut self.capture {
-                    capture.packet(local, address, 0, datagram);
-                }
+    ) -> SendResult {
+        let ends = vec![datagram.len() as u32];
+        let single = TxBatch { destination: peer, traffic_class, bytes: datagram.to_vec(), ends };
+        let queued = std::mem::replace(&mut self.tx_queue.batch, single);
+        let next = std::mem::take(&mut self.tx_queue.next);
+        let result = loop {
+            match self.send_next(now, flip) {
+                SendResult::Consumed(0) => {}
+                result => break result,
             }
-            Err(_) => self.driver_counters.tx_errors += 1,
-        }
-        true
+        };
+        (self.tx_queue.batch, self.tx_queue.next) = (queued, next);
+        result
     }
 }
 
@@ -289,7 +372,7 @@ pub(crate) fn flip_bit(datagram: &mut [u8], bit: u32) {
 }
 
 /// Returns the offset of a datagram, from the end offsets of all datagrams.
-pub(super) fn datagram_start(ends: &[u32], index: usize) -> usize {
+fn datagram_start(ends: &[u32], index: usize) -> usize {
     index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)
 }
 
