@@ -1,12 +1,12 @@
-//! One process of the store: an event loop that serves client connections and drives the process
-//! node.
+//! One process of the store for its clients: an event loop over their connections, and RESP. The
+//! replicated store is behind [`Store`].
 
 mod client_connection;
 mod client_state;
 mod config_parameters;
-mod leader_choice;
-mod memories;
 mod multi_part;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -16,24 +16,23 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv_store::{Event, KvStore, Reply as KvReply, Request};
-use mitra_consensus::log::{Log, LogError};
-use mitra_consensus::replicated_store::{LogHost, Outcome, ReplicatedStore};
-use mitra_consensus::{Actions, Composite, Input, ProcessId};
-use mitra_consensus_rdma::{MemoryState, ProcessConfig, ProcessNode, StartError};
+use mitra_consensus::ProcessId;
+use mitra_consensus::kv_store::{Event, Reply as KvReply, Request};
+use mitra_consensus::log::LogError;
+use mitra_consensus::replicated_store::Outcome;
+use mitra_consensus_rdma::{MemoryState, StartError};
 use mitra_failover::Domain;
 
 use self::client_connection::ClientConnection;
-use self::leader_choice::LeaderChoice;
-use self::memories::Memories;
 use self::multi_part::{MultiPart, MultiPartResult};
-use crate::StoreConfig;
+use crate::ServerConfig;
 use crate::command::{Command, ReplyStyle};
+use crate::log_store::LogStore;
 use crate::resp::Reply;
+use crate::store::{Store, Waiter};
 
 const LISTENER: Token = Token(usize::MAX);
-const NODE: Token = Token(usize::MAX - 1);
+const STORE: Token = Token(usize::MAX - 1);
 /// The maximum number of client connections. The server closes further connections at once.
 const MAX_CLIENTS: usize = 4096;
 /// The maximum number of bytes that all connections buffer. The server closes the connections that
@@ -41,71 +40,14 @@ const MAX_CLIENTS: usize = 4096;
 const MAX_BUFFERED_BYTES: usize = 256 << 20;
 /// The duration for which the server polls without sleeping after its last work.
 const SPIN_DURATION: Duration = Duration::from_micros(50);
-/// The maximum duration of a sleep. The process node takes part in a failover only when it is
+/// The maximum duration of a sleep. The store takes part in a failover only when it is
 /// polled, so the sleep delays failovers by at most this time.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
-/// The largest message between processes, in bytes.
-const MAX_MESSAGE_BYTES: usize = 256;
-
-/// The configuration of a [`Server`].
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// The dimensions of the store, the same at all processes and memory nodes.
-    pub store: StoreConfig,
-    /// The id of this process.
-    pub id: ProcessId,
-    /// The token of each process, indexed by [`ProcessId`].
-    pub tokens: Vec<mitra_consensus_rdma::Token>,
-    /// The address at which each process accepts its peers, indexed by [`ProcessId`].
-    pub processes: Vec<SocketAddr>,
-    /// The address of each memory node.
-    pub memories: Vec<SocketAddr>,
-    /// The address at which each process serves clients, indexed by [`ProcessId`]. The server
-    /// redirects clients to the leader's address.
-    pub client_addresses: Vec<SocketAddr>,
-    /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals
-    /// without a heartbeat. On a busy machine, where leaders that were suspected prove alive, it
-    /// takes up to a second more, or up to twice as long if the thirteen intervals are longer.
-    pub heartbeat_interval: Duration,
-    /// The configuration of the RDMA connections. Both ends of a connection must use the same
-    /// configuration.
-    pub failover: mitra_failover::Config,
-}
-
-/// The state machine of a store process.
-type Member = Composite<Log, Heartbeat>;
-
-/// The client request that waits for an outcome.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Waiter {
-    /// The id of the client connection.
-    connection: usize,
-    /// The number of the request on the connection.
-    request: u64,
-    /// Whether the request belongs to the client's own session (`MITRA.*`). The reply to a read
-    /// then contains the index of the log entry.
-    in_session: bool,
-}
-
-struct LogOfNode<'a>(&'a mut ProcessNode<Member>);
-
-impl LogHost for LogOfNode<'_> {
-    fn log(&self) -> &Log {
-        &self.0.process().first
-    }
-
-    fn with_log<T>(&mut self, f: impl FnOnce(&mut Log, &mut Actions<Log>) -> T) -> T {
-        self.0.with_process(|member, out| member.with_first(f, out))
-    }
-}
 
 /// One process of the store, with its clients.
 pub struct Server {
     config: ServerConfig,
-    node: ProcessNode<Member>,
-    store: ReplicatedStore<Waiter>,
-    leader_choice: LeaderChoice,
-    memories: Memories,
+    store: Box<dyn Store>,
     /// Why no request can be answered, if a majority of the memory nodes is lost.
     majority_lost: Option<String>,
     poll: Poll,
@@ -126,7 +68,7 @@ impl Server {
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] if the dimensions are not valid.
-    /// - The errors of [`ProcessNode::new`].
+    /// - The errors of [`ProcessNode::new`](mitra_consensus_rdma::ProcessNode::new).
     /// - [`StartError::Io`] if an operating system call fails.
     pub fn new(
         domain: &Arc<Domain>,
@@ -134,34 +76,25 @@ impl Server {
         client_listener: TcpListener,
         config: ServerConfig,
     ) -> Result<Server, StartError> {
-        let store = config.store;
-        let node_config = ProcessConfig {
-            id: config.id,
-            tokens: config.tokens.clone(),
-            processes: config.processes.clone(),
-            memories: config.memories.iter().map(|&address| (address, store.regions())).collect(),
-            register_capacity: store.register_capacity(),
-            max_message_bytes: MAX_MESSAGE_BYTES,
-            wake_delay: config.heartbeat_interval,
-            failover: config.failover,
-        };
-        let log = Log::new(config.id, store.log_config())
-            .ok_or(StartError::ProcessCount(config.processes.len()))?;
-        let heartbeat = Heartbeat::new(config.id, store.processes, store.memories);
-        let member = Member::new(log, heartbeat, store.log_config().regions().len() as u8);
-        let node = ProcessNode::new(member, domain, peer_listener, &node_config)?;
+        let store = Box::new(LogStore::new(domain, peer_listener, &config)?);
+        Ok(Server::over(store, client_listener, config)?)
+    }
+
+    /// Creates a server of the clients of `store`.
+    fn over(
+        store: Box<dyn Store>,
+        client_listener: TcpListener,
+        config: ServerConfig,
+    ) -> std::io::Result<Server> {
         client_listener.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(client_listener);
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        for fd in node.fds() {
-            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), NODE, Interest::READABLE)?;
+        for fd in store.fds() {
+            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), STORE, Interest::READABLE)?;
         }
         Ok(Server {
-            node,
-            store: ReplicatedStore::new(KvStore::new(store.kv_limits())),
-            leader_choice: LeaderChoice::new(config.heartbeat_interval, Instant::now()),
-            memories: Memories::new(config.memories.clone()),
+            store,
             majority_lost: None,
             poll,
             events: Events::with_capacity(256),
@@ -185,17 +118,17 @@ impl Server {
 
     /// Returns the leader that this process knows of.
     pub fn leader(&self) -> Option<ProcessId> {
-        self.leader_choice.leader()
+        self.store.leader()
     }
 
     /// Returns the address of each memory node, and what this process knows of it.
     pub fn memories(&self) -> impl Iterator<Item = (SocketAddr, MemoryState)> {
-        self.memories.states()
+        self.store.memories().states()
     }
 
     /// Returns whether this process is the leader and can commit changes.
     pub fn is_leader(&self) -> bool {
-        self.node.process().first.is_leader()
+        self.store.is_leader()
     }
 
     /// Handles pending work, and sleeps for at most 1 ms if there is none. Call this in a loop.
@@ -207,10 +140,10 @@ impl Server {
         let timeout = if client_work || self.last_activity.elapsed() < SPIN_DURATION {
             Duration::ZERO
         } else {
-            self.node.arm();
-            match self.step() {
+            self.store.arm();
+            match self.step()? {
                 true => Duration::ZERO,
-                false => self.node.next_timeout(MAX_SLEEP),
+                false => self.store.next_timeout(MAX_SLEEP),
             }
         };
         match self.poll.poll(&mut self.events, Some(timeout)) {
@@ -220,7 +153,7 @@ impl Server {
         for event in &std::mem::replace(&mut self.events, Events::with_capacity(0)) {
             match event.token() {
                 LISTENER => self.accept(),
-                NODE => self.node.drain_events(),
+                STORE => self.store.drain_events(),
                 Token(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.readable |=
@@ -230,26 +163,20 @@ impl Server {
             }
         }
         self.events = Events::with_capacity(256);
-        self.step();
-        if self.store.is_unreadable() {
-            let message = "a snapshot in the memories cannot be decoded: processes of two versions share these memories";
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
-        }
+        self.step()?;
         Ok(())
     }
 
     /// Returns whether there was work.
-    fn step(&mut self) -> bool {
-        let mut busy = self.node.poll();
-        self.watch_memories();
-        self.drive_store();
+    fn step(&mut self) -> std::io::Result<bool> {
+        let mut busy = false;
         let ids: Vec<usize> =
             self.connections.iter().filter(|(_, c)| c.has_work()).map(|(&id, _)| id).collect();
         for id in ids {
             busy |= self.serve_client(id);
         }
-        // The second call submits the commands of the clients.
-        self.drive_store();
+        busy |= self.store.drive()?;
+        self.watch_memories();
         let (outcomes, changes) = self.store.take_outcomes();
         busy |= !outcomes.is_empty();
         for (waiter, outcome) in outcomes {
@@ -270,14 +197,13 @@ impl Server {
         if busy {
             self.last_activity = Instant::now();
         }
-        busy
+        Ok(busy)
     }
 
     /// Once a majority of the memory nodes is lost, answers all requests that wait. Nobody knows
     /// whether such a memory node comes back, and when.
     fn watch_memories(&mut self) {
-        self.memories.update(self.node.memory_states());
-        let reason = self.memories.majority_lost();
+        let reason = self.store.memories().majority_lost();
         if let (Some(reason), None) = (&reason, &self.majority_lost) {
             let reply = Reply::Error(format!("UNKNOWN {reason}: the change may or may not be made"));
             self.connections.values_mut().for_each(|connection| connection.reply_to_all(&reply));
@@ -294,19 +220,6 @@ impl Server {
             total -= largest.buffered_bytes();
             largest.abort();
         }
-    }
-
-    fn drive_store(&mut self) {
-        let Member { first: log, second: heartbeat, .. } = self.node.process();
-        let named = heartbeat.leader(log.eligible_leaders());
-        let before = self.leader_choice.leader();
-        let leader = self.leader_choice.step(named, Instant::now());
-        if leader != before
-            && let Some(leader) = leader
-        {
-            self.node.handle_input(Input::Leader(leader));
-        }
-        self.store.drive(&mut LogOfNode(&mut self.node));
     }
 
     fn accept(&mut self) {
@@ -446,14 +359,15 @@ impl Server {
     fn info(&self) -> String {
         let me = self.config.id;
         let leader = self.leader().map_or("nobody".into(), |p| p.to_string());
+        let (memories, peers) = self.store.connected();
         format!(
             "# Mitra\r\nprocess:{me}\r\nleader:{leader}\r\nleads:{}\r\napplied:{}\r\nmemories:{}\r\nlost_memories:{}\r\n\
              processes:{}\r\nclients:{}\r\ncommands:{}\r\n",
             u8::from(self.is_leader()),
             self.store.applied(),
-            self.node.connected_memories(),
-            self.memories.lost().count(),
-            self.node.connected_peers() + 1,
+            memories,
+            self.store.memories().lost().count(),
+            peers + 1,
             self.connections.len(),
             self.commands,
         )

@@ -6,34 +6,34 @@ use mitra_consensus_rdma::MemoryState;
 
 /// The states of all memory nodes.
 #[derive(Debug)]
-pub(super) struct Memories {
+pub(crate) struct Memories {
     addresses: Vec<SocketAddr>,
     states: Vec<MemoryState>,
 }
 
 impl Memories {
-    pub(super) fn new(addresses: Vec<SocketAddr>) -> Memories {
+    pub(crate) fn new(addresses: Vec<SocketAddr>) -> Memories {
         let states = vec![MemoryState::Connecting; addresses.len()];
         Memories { addresses, states }
     }
 
-    pub(super) fn update(&mut self, states: impl Iterator<Item = MemoryState>) {
+    pub(crate) fn update(&mut self, states: impl Iterator<Item = MemoryState>) {
         self.states.clear();
         self.states.extend(states);
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = (SocketAddr, MemoryState)> {
+    pub(crate) fn states(&self) -> impl Iterator<Item = (SocketAddr, MemoryState)> {
         self.addresses.iter().copied().zip(self.states.iter().copied())
     }
 
-    pub(super) fn lost(&self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn lost(&self) -> impl Iterator<Item = SocketAddr> {
         let is_usable = |state| matches!(state, MemoryState::Connecting | MemoryState::Connected);
         self.states().filter(move |&(_, state)| !is_usable(state)).map(|(address, _)| address)
     }
 
     /// Returns why no request can be answered, or `None` if a majority of the memory nodes may be
     /// usable.
-    pub(super) fn majority_lost(&self) -> Option<String> {
+    pub(crate) fn majority_lost(&self) -> Option<String> {
         let (lost, all) = (self.lost().count(), self.states.len());
         // A majority is more than half.
         if 2 * (all - lost) > all {
