@@ -278,7 +278,8 @@ impl Ledger {
     /// vQP keeps a completion log. Requires [`Ledger::has_room`], and that the queue is not halted.
     #[inline]
     pub fn admit_new(&mut self, wr: &mut SendWr) -> Option<Entry> {
-        if self.unposted() > 0 || self.log || self.drain != Drain::Off || self.awaits_local_op() {
+        let waits = self.unposted() > 0 || self.cursor >= self.max_posted || self.awaits_local_op();
+        if waits || self.log || self.drain != Drain::Off {
             return None;
         }
         let entry = self.entry(wr);
