@@ -22,7 +22,7 @@ use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::packet_counts::PacketCounter;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
-use crate::vqp::send_queue::SendQueue;
+use crate::vqp::send_queue::{PostPath, SendQueue};
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::termination::Termination;
 use crate::vqp::window_sync::WindowSync;
@@ -124,20 +124,21 @@ impl<Q: DataQps> Datapath<Q> {
         self.send.check(wr, self.rails.config(), self.rails.qpn())
     }
 
-    /// Records a prepared send. If `at_once` names a rail and no other send waits, posts the send
-    /// before recording it. Returns the sequence number, and the failure of the rail if the rail
-    /// has failed.
+    /// Records a prepared send and, with a `path`, posts it. See [`SendQueue::submit`]. Returns the
+    /// sequence number, and the failure of the rail if the rail has failed.
     #[inline]
     pub(super) fn submit(
         &mut self,
         wr: SendWr,
         write_policy: WritePolicy,
-        at_once: Option<usize>,
+        path: Option<PostPath>,
     ) -> (u64, Option<Failure>) {
         let domain = &self.domain;
         self.latency.on_post(self.send.ledger.next_seq(), || domain.nics()[0].provider.now());
-        let path = at_once.and_then(|rail| Some((self.rails.data_qp(rail)?, rail)));
-        self.send.submit(wr, write_policy, path, domain)
+        match path.and_then(|path| Some((path, self.rails.data_qp(path.rail)?))) {
+            Some((path, qp)) => self.send.submit(wr, write_policy, path, qp, domain),
+            None => (self.send.ledger.push(wr, write_policy), None),
+        }
     }
 
     /// # Errors
@@ -201,10 +202,10 @@ impl<Q: DataQps> Datapath<Q> {
         shared.make_slots(&self.domain, self.rails.config().recv_wrs, &mut self.recv)
     }
 
-    /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
+    /// Posts one list of pending sends. See [`SendQueue::post`].
     #[inline]
-    pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Option<Failure> {
-        self.send.post(self.rails.data_qp(rail)?, rail, epoch, &self.domain, replaying)
+    pub(super) fn post_sends(&mut self, path: PostPath) -> Option<Failure> {
+        self.send.post(path, self.rails.data_qp(path.rail)?, &self.domain)
     }
 
     /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive

@@ -7,12 +7,12 @@ pub trait Failover: sealed::Failover + fmt::Debug {}
 impl<F: sealed::Failover + fmt::Debug> Failover for F {}
 
 pub(super) mod sealed {
-    use mitra_verbs::{Access, Result, RnrTimer};
+    use mitra_verbs::{Access, Result, RnrTimer, SendWr};
 
     use crate::close_reason::CloseReason;
+    use crate::config::WritePolicy;
     use crate::memory_region::RemoteRegion;
     use crate::vqp::datapath::{DataQps, Datapath};
-    use crate::vqp::failure::Failure;
     use crate::vqp::recovery::Recovery;
 
     /// Drives the queue pairs of a datapath, and moves the datapath to other queue pairs after a
@@ -44,11 +44,9 @@ pub(super) mod sealed {
         /// Called after the send queue knows the region.
         fn on_import(&mut self, dp: &mut Datapath<Self::Qps>, region: &RemoteRegion);
 
-        /// Returns the rail on which a new send may be posted at once.
-        fn open_rail(&self, dp: &Datapath<Self::Qps>) -> Option<usize>;
-
-        /// Records a failure, which [`Failover::post_pending_sends`] handles.
-        fn note_failure(&mut self, failure: Option<Failure>);
+        /// Records a prepared send and returns its sequence number. Posts the send, unless it has
+        /// to wait.
+        fn submit(&mut self, dp: &mut Datapath<Self::Qps>, wr: SendWr, policy: WritePolicy) -> u64;
 
         /// Posts the sends that wait.
         fn post_pending_sends(&mut self, dp: &mut Datapath<Self::Qps>);

@@ -25,7 +25,7 @@
 //!    collects the evidence for the peer (`datapath`) and sends the evidence.
 //! 3. `maintenance` receives the peer's evidence, and the negotiation requests the decision. The
 //!    ledger decides whether the WRITE has completed or is to be replayed, and `recovery` posts the
-//!    replay on the new rail.
+//!    replay on the new rail, as `replay` limits it.
 //! 4. The completion of the last operation that was in flight completes the failover report.
 //!    Meanwhile `rail_rejoin` connects new queue pairs on the old rail, so that a later failover
 //!    can use it.
@@ -51,6 +51,7 @@ mod rail_rejoin;
 mod rail_set;
 mod receive_queue;
 mod recovery;
+mod replay;
 mod report_recorder;
 mod send_queue;
 pub(crate) mod shared_backup;

@@ -23,6 +23,7 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::futile_move_detector::FutileMoveDetector;
+use crate::vqp::replay::Replay;
 use crate::vqp::report_recorder::ReportRecorder;
 
 mod closing;
@@ -34,6 +35,7 @@ pub struct Recovery {
     /// `None` until the vQP is connected.
     pub(super) control: Option<ControlProtocol>,
     fence: Fence,
+    pub(super) replay: Replay,
     pub(super) report: ReportRecorder,
     futile_moves: FutileMoveDetector,
     /// The failures that are not handled yet, in the order of their detection.
@@ -50,6 +52,7 @@ impl Recovery {
         Recovery {
             control: None,
             fence: Fence::default(),
+            replay: Replay::default(),
             report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
             failures: VecDeque::new(),
@@ -105,15 +108,20 @@ impl Recovery {
         self.negotiation().is_some_and(RailNegotiation::is_stranded)
     }
 
-    /// Returns whether a failover has begun and the vQP has not moved yet.
-    #[inline]
-    pub(super) fn is_failover_in_progress(&self) -> bool {
-        self.report.is_recording()
+    /// Handles the queued failures and the actions of the negotiation until none is left. If the
+    /// vQP has closed, completes its outstanding requests.
+    pub(super) fn settle(&mut self, dp: &mut Datapath) {
+        self.settle_in_batch(dp);
+        if let Some(reason) = dp.termination.take_flush() {
+            self.flush(dp, reason);
+            self.settle_in_batch(dp);
+        }
     }
 
-    /// Handles the queued failures and the actions of the negotiation until none is left. A failure
-    /// comes before the actions that were queued earlier.
-    pub(super) fn settle(&mut self, dp: &mut Datapath) {
+    /// Like [`Recovery::settle`], but leaves the outstanding requests of a closed vQP, because some
+    /// may complete later in the batch of completions. A failure comes before the actions that were
+    /// queued earlier.
+    fn settle_in_batch(&mut self, dp: &mut Datapath) {
         loop {
             if let Some(failure) = self.failures.pop_front() {
                 self.handle_failure(dp, failure);
@@ -130,7 +138,7 @@ impl Recovery {
     /// or a failure is not handled yet.
     pub(super) fn needs_poll(&self) -> bool {
         self.has_settled
-            || self.is_failover_in_progress()
+            || self.replay.is_failover_in_progress()
             || !self.failures.is_empty()
             || !self.fence.is_idle()
     }
@@ -172,7 +180,7 @@ impl Recovery {
             return self.begin_close(dp, CloseReason::NoRail);
         }
         if is_active {
-            self.report.on_detected(rail, cause, now, dp.send.ledger.next_seq());
+            self.on_detected(dp, rail, cause);
             // The choice of the next rail needs the current state of every other rail.
             for other in (0..dp.rails.len()).filter(|&other| other != rail) {
                 if let Some(Failure::Rail { rail, cause }) = self.observe_device(dp, other, true) {
@@ -181,7 +189,13 @@ impl Recovery {
             }
         }
         self.record_rail_failure(dp, rail, cause);
-        self.discard_report_if_no_move();
+        self.end_failover_if_no_move();
+    }
+
+    fn on_detected(&mut self, dp: &Datapath, rail: usize, cause: Cause) {
+        if self.replay.on_detected(dp.send.ledger.next_seq()) {
+            self.report.on_detected(rail, cause, dp.now());
+        }
     }
 
     fn record_rail_failure(&mut self, dp: &Datapath, rail: usize, cause: Cause) {
@@ -201,7 +215,7 @@ impl Recovery {
     /// die without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let failure = self.observe_device(dp, rail, query);
-        self.discard_report_if_no_move();
+        self.end_failover_if_no_move();
         self.failures.extend(failure);
         self.settle(dp);
     }
@@ -245,9 +259,15 @@ impl Recovery {
         self.settle(dp);
     }
 
-    /// Discards the report of a failure after which the vQP stays on the active rail.
-    fn discard_report_if_no_move(&mut self) {
+    /// Ends the failover if the vQP stays on the active rail.
+    fn end_failover_if_no_move(&mut self) {
         if self.is_active() && !self.is_stranded() {
+            self.end_failover();
+        }
+    }
+
+    fn end_failover(&mut self) {
+        if self.replay.on_stay() {
             self.report.discard();
         }
     }
@@ -305,8 +325,8 @@ impl Recovery {
             Action::Stay => {
                 let now = dp.now();
                 dp.rails.get_mut(self.active_rail()).note_heard(now);
-                self.discard_report_if_no_move();
-                self.post_burst(dp);
+                self.end_failover_if_no_move();
+                self.post_list(dp);
             }
             Action::Close { reason, peer_evidence } => self.on_close(dp, reason, peer_evidence),
         }
@@ -326,7 +346,7 @@ impl Recovery {
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         let is_failback = self.negotiation().is_some_and(RailNegotiation::is_failback);
         let cause = if is_failback { Cause::Failback } else { Cause::Peer };
-        self.report.on_detected(rail, cause, dp.now(), dp.send.ledger.next_seq());
+        self.on_detected(dp, rail, cause);
         self.report.on_fence_began(dp.now());
         dp.windows.cut_off(rail);
         if !dp.rails.is_down(rail)
@@ -426,11 +446,11 @@ impl Recovery {
             dp.recv.begin_epoch();
         }
         dp.rails.get_mut(rail).note_heard(now);
-        if self.report.is_recording() {
+        if self.replay.on_move() {
             dp.domain.counters().count_failover();
+            self.report.on_decided(now, (old, rail), ballot, stats);
         }
-        self.report.on_decided(now, (old, rail), ballot, stats);
         self.post_recvs(dp, rail);
-        self.post_burst(dp);
+        self.post_list(dp);
     }
 }

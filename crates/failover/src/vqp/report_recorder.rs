@@ -17,37 +17,15 @@ pub(super) struct ReportRecorder {
     span: Option<RecoverySpan>,
     current: Option<FailoverReport>,
     pub(super) last: Option<FailoverReport>,
-    /// The sequence number after the last operation that was in flight when the failure was
-    /// detected.
-    next_seq: u64,
-    /// The last failover is complete when all operations below this sequence number are complete.
-    completes_below_seq: u64,
 }
 
 impl ReportRecorder {
     pub(super) fn new(telemetry: Arc<VqpTelemetry>) -> ReportRecorder {
-        ReportRecorder {
-            telemetry,
-            span: None,
-            current: None,
-            last: None,
-            next_seq: 0,
-            completes_below_seq: 0,
-        }
+        ReportRecorder { telemetry, span: None, current: None, last: None }
     }
 
-    /// Returns whether a failover is in progress or the active rail has failed.
-    #[inline]
-    pub(super) fn is_recording(&self) -> bool {
-        self.current.is_some()
-    }
-
-    /// Starts a report of the failure of `rail`, unless a report is in progress. `next_seq` is the
-    /// sequence number after the last operation in flight.
-    pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time, next_seq: u64) {
-        if self.current.is_some() {
-            return;
-        }
+    /// Starts a report of the failure of `rail`. No report is in progress.
+    pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time) {
         let report = FailoverReport {
             epoch: 0,
             from: rail,
@@ -64,7 +42,6 @@ impl ReportRecorder {
         self.telemetry.on_detected(&report);
         self.span = Some(RecoverySpan::on_detected(self.telemetry.live().qpn(), &report));
         self.current = Some(report);
-        self.next_seq = next_seq;
     }
 
     pub(super) fn discard(&mut self) {
@@ -117,19 +94,12 @@ impl ReportRecorder {
                 span.on_decided(&report, ballot);
             }
             self.last = Some(report);
-            self.completes_below_seq = self.next_seq;
         }
     }
 
-    /// Completes the last failover if all its operations are complete. `first_seq` is the sequence
-    /// number of the oldest outstanding operation.
-    #[inline]
-    pub(super) fn on_progress(&mut self, first_seq: u64, now: impl FnOnce() -> Time) {
-        if let Some(last) = &mut self.last
-            && last.completed_at.is_none()
-            && first_seq >= self.completes_below_seq
-        {
-            let now = now();
+    /// Completes the last failover. Its replay has ended.
+    pub(super) fn on_recovered(&mut self, now: Time) {
+        if let Some(last) = &mut self.last {
             last.completed_at = Some(now);
             self.telemetry.on_recovered(last, now);
             if self.current.is_none()
@@ -138,11 +108,5 @@ impl ReportRecorder {
                 span.on_recovered(now);
             }
         }
-    }
-
-    /// Returns whether an operation that was in flight at the last failure has not completed.
-    #[inline]
-    pub(super) fn is_replaying(&self) -> bool {
-        self.last.as_ref().is_some_and(|report| report.completed_at.is_none())
     }
 }

@@ -15,17 +15,22 @@ use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::vqp::failure::Failure;
+use crate::vqp::replay::PostLimit;
 use crate::vqp::wr_id_flags;
-
-/// The number of work requests per posted list. A list is long enough for the NIC to send several
-/// packets with one system call, and short enough not to delay the first completion. A list is
-/// longer by one if its last request is a completion log entry.
-const BURST: usize = 16;
 
 const NUMBERS_USED_UP: Error =
     Error::Invalid("2^48 operations were posted, as many as the queue pair can number: connect a new one");
 
 const HALTED: Error = Error::Invalid("an operation ended in an error: take its completions, then resume()");
+
+/// Where and how sends are posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PostPath {
+    pub(super) rail: usize,
+    /// The epoch of the rail.
+    pub(super) epoch: u16,
+    pub(super) limit: PostLimit,
+}
 
 /// The send queue: the ledger of operations, and the translation and posting of requests.
 #[derive(Debug)]
@@ -90,53 +95,46 @@ impl SendQueue {
         key_translation::check_rkey(wr, &self.remote_keys)
     }
 
-    /// Records a request in the ledger, and returns its sequence number. If `path` names a queue
-    /// pair and its rail, and no request waits before this one ([`Ledger::admit_new`]), posts the
-    /// request before recording it: the ledger records the request while its packets are on their
-    /// way. Otherwise [`SendQueue::post`] posts the request. The caller has called
-    /// [`SendQueue::check`]. The check is a function of its own, because the compiler copies a
-    /// request that is passed by value to a function that may refuse it.
+    /// Records a request in the ledger and posts it, and returns its sequence number. If the ledger
+    /// admits the request at once ([`Ledger::admit_new`]), posts the request before recording it:
+    /// the ledger records the request while its packets are on their way. Otherwise posts a list as
+    /// [`SendQueue::post`] does. The caller has called [`SendQueue::check`]. The check is a
+    /// function of its own, because the compiler copies a request that is passed by value to a
+    /// function that may refuse it.
     #[inline]
     pub(super) fn submit(
         &mut self,
         mut wr: SendWr,
         write_policy: WritePolicy,
-        path: Option<(&DataQp, usize)>,
+        path: PostPath,
+        qp: &DataQp,
         domain: &Domain,
     ) -> (u64, Option<Failure>) {
-        if let Some((qp, rail)) = path
-            && let Some(entry) = self.ledger.admit_new(&mut wr)
-        {
-            let posted = post_one(&wr, qp, rail, domain, &self.remote_keys);
-            let seq = wr.wr_id;
-            self.ledger.push_posted(wr, write_policy, entry);
-            return (seq, posted.err().and_then(|error| self.on_refused(rail, seq, error)));
-        }
-        (self.ledger.push(wr, write_policy), None)
+        let Some(entry) = self.ledger.admit_new(&mut wr) else {
+            let seq = self.ledger.push(wr, write_policy);
+            return (seq, self.post(path, qp, domain));
+        };
+        let posted = post_one(&wr, qp, path.rail, domain, &self.remote_keys);
+        let seq = wr.wr_id;
+        self.ledger.push_posted(wr, write_policy, entry);
+        (seq, posted.err().and_then(|error| self.on_refused(path.rail, seq, error)))
     }
 
     pub(super) fn check_shape(&self, wr: &SendWr, config: &Config) -> Result<()> {
         key_translation::check_shape(wr, config, self.max_message)
     }
 
-    /// Returns whether the next pending operation is a bind or a local invalidation, which sends
+    /// Returns whether the next operation to post is a bind or a local invalidation, which sends
     /// nothing to the peer. Nothing is posted behind such an operation before it has completed.
-    pub(super) fn next_is_local(&self) -> bool {
-        self.ledger.next_pending().is_some_and(|(wr, _)| wr.op.is_local())
+    /// `new` is a request that is not recorded yet.
+    pub(super) fn next_is_local(&self, new: Option<&SendWr>) -> bool {
+        self.ledger.next_pending().map(|(wr, _)| wr).or(new).is_some_and(|wr| wr.op.is_local())
     }
 
     /// Posts one list of the pending operations that the limits allow, and their log entries if
-    /// there is a log. If `replaying`, operations that were in flight at a failure are outstanding.
-    /// A list then has either replays or one new request. The NIC sends a whole list before the
-    /// next poll, so a longer list would delay the completions of the replays.
-    pub(super) fn post(
-        &mut self,
-        qp: &DataQp,
-        rail: usize,
-        epoch: u16,
-        domain: &Domain,
-        replaying: bool,
-    ) -> Option<Failure> {
+    /// there is a log.
+    pub(super) fn post(&mut self, path: PostPath, qp: &DataQp, domain: &Domain) -> Option<Failure> {
+        let PostPath { rail, epoch, limit } = path;
         let is_single = self.ledger.unposted() == 1;
         let first = self.ledger.next_posting()?;
         if is_single && first.log_seq.is_none() {
@@ -157,7 +155,8 @@ impl SendQueue {
             if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
                 self.burst.push(completion_log::entry(region, rail, wr_id_flags::LOG | seq, epoch, seq));
             }
-            let may_continue = self.burst.len() < BURST && (!replaying || self.ledger.next_is_replay());
+            let may_continue =
+                self.burst.len() < limit.per_list && (!limit.is_new_alone || self.ledger.next_is_replay());
             next = if may_continue { self.ledger.next_posting() } else { None };
         }
         let posted = if self.burst.is_empty() { Ok(()) } else { qp.post_send(&self.burst) };

@@ -13,9 +13,6 @@ pub struct Termination {
     pub(super) peer_evidence: Option<Evidence>,
     /// Whether the vQP has closed, and still has to complete its outstanding requests.
     flush_pending: bool,
-    /// Whether a batch of polled completions is being handled. The flush follows after the batch,
-    /// because outstanding requests may complete later in the batch.
-    pub(super) in_batch: bool,
 }
 
 impl Termination {
@@ -40,10 +37,7 @@ impl Termination {
 
     /// Returns the reason for closing once, when the outstanding requests are to be flushed.
     pub(super) fn take_flush(&mut self) -> Option<CloseReason> {
-        if self.in_batch || !core::mem::take(&mut self.flush_pending) {
-            return None;
-        }
-        self.reason
+        self.reason.filter(|_| core::mem::take(&mut self.flush_pending))
     }
 
     /// Records the event of a rail's queue pair. The vQP's number `qpn` replaces the number in the

@@ -53,16 +53,14 @@ impl Recovery {
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
         dp.termination.close(reason);
         dp.termination.peer_evidence = peer_evidence;
-        self.report.discard();
-        self.flush_if_closed(dp);
+        self.end_failover();
     }
 
     /// Completes every outstanding request of a closed vQP, and sends the peer the final evidence.
-    /// Does nothing inside a batch of completions. Operations whose successful completions are
-    /// still in the completion queue end in success, because the peer has acknowledged them. The
-    /// peer's final evidence decides the other operations.
-    pub(super) fn flush_if_closed(&mut self, dp: &mut Datapath) {
-        let Some(reason) = dp.termination.take_flush() else { return };
+    /// Operations whose successful completions are still in the completion queue end in success,
+    /// because the peer has acknowledged them. The peer's final evidence decides the other
+    /// operations.
+    pub(super) fn flush(&mut self, dp: &mut Datapath, reason: CloseReason) {
         let active = self.active_rail();
         let is_fenced = self.fence.is_done();
         let mut drained =

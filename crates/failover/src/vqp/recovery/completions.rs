@@ -1,8 +1,12 @@
+use mitra_verbs::SendWr;
+
 use super::Recovery;
 use crate::cause::Cause;
 use crate::config::Service;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
+use crate::vqp::replay::PostLimit;
+use crate::vqp::send_queue::PostPath;
 
 const POLL_BATCH: usize = 32;
 
@@ -30,16 +34,14 @@ impl Recovery {
                 self.settle(dp);
             }
         } else {
-            dp.termination.in_batch = true;
             for wc in &wcs {
                 if let Some(failure) = dp.on_completion(rail, wc, &mut self.fence) {
-                    self.fail(dp, failure);
+                    self.failures.push_back(failure);
+                    self.settle_in_batch(dp);
                 }
             }
-            dp.termination.in_batch = false;
             self.wcs = wcs;
             if dp.termination.is_closed() {
-                self.flush_if_closed(dp);
                 self.settle(dp);
             }
         }
@@ -53,7 +55,9 @@ impl Recovery {
             self.fail(dp, failure);
         }
         dp.take_send_completions();
-        self.report.on_progress(dp.send.ledger.first_seq(), || dp.now());
+        if self.replay.on_progress(dp.send.ledger.first_seq()) {
+            self.report.on_recovered(dp.now());
+        }
         if dp.send.ledger.unposted() > 0 {
             self.post_sends(dp);
         }
@@ -67,32 +71,38 @@ impl Recovery {
         }
     }
 
+    /// Posts one list of pending sends.
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
-        self.post_burst(dp);
+        self.post_list(dp);
         self.settle_failures(dp);
     }
 
-    pub(super) fn post_burst(&mut self, dp: &mut Datapath) {
-        if let Some((rail, epoch)) = self.posting_rail(dp) {
-            self.failures.extend(dp.post_sends(rail, epoch, self.report.is_replaying()));
+    pub(super) fn post_list(&mut self, dp: &mut Datapath) {
+        if let Some(path) = self.post_path(dp, None, self.replay.limit_of_poll()) {
+            self.failures.extend(dp.post_sends(path));
         }
     }
 
-    /// Returns the rail on which sends may be posted, and its epoch.
+    /// Returns where sends may be posted. `new` is a send that is not recorded yet.
     #[inline]
-    pub(in crate::vqp) fn posting_rail(&self, dp: &Datapath) -> Option<(usize, u16)> {
+    pub(in crate::vqp) fn post_path(
+        &self,
+        dp: &Datapath,
+        new: Option<&SendWr>,
+        limit: PostLimit,
+    ) -> Option<PostPath> {
         let negotiation = self.negotiation().filter(|n| n.may_post())?;
         let rail = negotiation.active();
         if dp.config().service == Service::Unreliable
             && !carries_messages(dp, rail)
-            && !dp.send.next_is_local()
+            && !dp.send.next_is_local(new)
         {
             return None; // messages on this rail would be lost
         }
         if !dp.windows.is_in_step(rail) {
             return None; // the next poll posts sends behind the rail's binds and invalidations
         }
-        Some((rail, negotiation.ballot().epoch))
+        Some(PostPath { rail, epoch: negotiation.ballot().epoch, limit })
     }
 
     /// Posts the receives on `rail`, and discards them on the rail where they were posted before.

@@ -13,7 +13,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
-use crate::config::{Config, Service};
+use crate::config::{Config, Service, WritePolicy};
 use crate::evidence::Placed;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
@@ -24,6 +24,8 @@ use crate::vqp::failure::Failure;
 use crate::vqp::fence::Fence;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::recovery::Recovery;
+use crate::vqp::replay::PostLimit;
+use crate::vqp::send_queue::PostPath;
 use crate::vqp::shared_receives::ReceiveSource;
 use crate::vqp::{VirtualQp, with_slots};
 
@@ -240,12 +242,14 @@ impl sealed::Failover for SharedFailover {
         }
     }
 
-    fn open_rail(&self, dp: &MemberPath) -> Option<usize> {
-        dp.rails.own.as_ref().filter(|_| self.uses_own && self.fence.is_idle()).map(|own| own.rail)
-    }
-
-    fn note_failure(&mut self, failure: Option<Failure>) {
-        self.failure = self.failure.or(failure);
+    fn submit(&mut self, dp: &mut MemberPath, wr: SendWr, policy: WritePolicy) -> u64 {
+        let path = self.post_path(dp);
+        let (seq, failure) = dp.submit(wr, policy, path);
+        self.note_failure(failure);
+        if !self.uses_own {
+            self.post_pending_sends(dp);
+        }
+        seq
     }
 
     /// Posts waiting sends on the own queue pair, or on the backup if the backup can carry them.
@@ -255,9 +259,8 @@ impl sealed::Failover for SharedFailover {
             return;
         }
         if self.uses_own {
-            if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle()) {
-                let (rail, epoch) = (own.rail, own.epoch);
-                self.note_failure(dp.post_sends(rail, epoch, false));
+            if let Some(path) = self.post_path(dp) {
+                self.note_failure(dp.post_sends(path));
             }
             return;
         }
@@ -347,6 +350,19 @@ impl sealed::Failover for SharedFailover {
         // An error has no consequence: nothing is bound on the queue pairs, and the memory of the
         // log is not freed while a NIC refers to it.
         let _ = dp.destroy_queues();
+    }
+}
+
+impl SharedFailover {
+    /// Returns where sends may be posted on the own queue pair.
+    fn post_path(&self, dp: &MemberPath) -> Option<PostPath> {
+        let own = dp.rails.own.as_ref().filter(|_| self.uses_own && self.fence.is_idle())?;
+        Some(PostPath { rail: own.rail, epoch: own.epoch, limit: PostLimit::BURST })
+    }
+
+    /// Records a failure, which the next poll handles.
+    fn note_failure(&mut self, failure: Option<Failure>) {
+        self.failure = self.failure.or(failure);
     }
 }
 

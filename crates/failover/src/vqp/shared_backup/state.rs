@@ -308,7 +308,7 @@ impl State {
         }
         wr.wr_id = user(member);
         wr.flags.set(SendFlags::SIGNALED, true);
-        if self.backup.submit(wr, policy, false).is_err() {
+        if self.backup.record(wr, policy).is_err() {
             return false;
         }
         self.note_posted(Posted::Op { member, seq });

@@ -64,7 +64,7 @@ impl VirtualQp {
     /// The time at which [`VirtualQp::handle_events`] is due without an event. `None` if no timer
     /// is running.
     pub fn event_timeout(&self) -> Option<Time> {
-        let polls = self.failover.recovery.is_failover_in_progress() || self.datapath.windows.is_busy;
+        let polls = self.failover.recovery.replay.is_failover_in_progress() || self.datapath.windows.is_busy;
         let next_round = polls.then(|| self.datapath.now() + POLL_INTERVAL);
         [self.poll_timeout(), next_round].into_iter().flatten().min()
     }

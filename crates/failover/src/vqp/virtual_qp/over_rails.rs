@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
-use mitra_verbs::{Access, CqId, Gid, Mtu, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, CqId, Gid, Mtu, Qpn, Result, RnrTimer, SendWr, Time};
 
 use super::VirtualQp;
 use crate::activity::CountedVqp;
 use crate::builder::{BuildError, VirtualQpBuilder, Wakeup};
 use crate::close_reason::CloseReason;
-use crate::config::{Config, Service};
+use crate::config::{Config, Service, WritePolicy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
 use crate::group_member::Member;
@@ -17,7 +17,6 @@ use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::event_channels::EventChannels;
 use crate::vqp::failover::sealed;
-use crate::vqp::failure::Failure;
 use crate::vqp::group_membership::GroupMembership;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::packet_counts::PacketCounts;
@@ -83,31 +82,23 @@ impl sealed::Failover for OwnFailover {
     fn on_import(&mut self, _dp: &mut Datapath, _region: &RemoteRegion) {}
 
     #[inline]
-    fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        // Until the operations that were in flight at a failure have completed, a new send waits
-        // for a poll.
-        if self.recovery.report.is_replaying() {
-            return None;
+    fn submit(&mut self, dp: &mut Datapath, wr: SendWr, policy: WritePolicy) -> u64 {
+        let limit = self.recovery.replay.limit_of_call();
+        let path = limit.and_then(|limit| self.recovery.post_path(dp, Some(&wr), limit));
+        let (seq, failure) = dp.submit(wr, policy, path);
+        if let Some(failure) = failure {
+            self.recovery.fail(dp, failure);
         }
-        self.recovery.posting_rail(dp).map(|(rail, _)| rail)
-    }
-
-    #[inline]
-    fn note_failure(&mut self, failure: Option<Failure>) {
-        self.recovery.failures.extend(failure);
+        self.maintain_on_post(dp);
+        seq
     }
 
     #[inline]
     fn post_pending_sends(&mut self, dp: &mut Datapath) {
-        self.recovery.settle_failures(dp);
-        // See `open_rail`.
-        if dp.send.ledger.unposted() > 0 && !self.recovery.report.is_replaying() {
+        if dp.send.ledger.unposted() > 0 && self.recovery.replay.limit_of_call().is_some() {
             self.recovery.post_sends(dp);
         }
-        // A member of the poll group runs maintenance only when it is woken or a timer is due.
-        if dp.rails.group.is_none() && self.maintenance.schedule.on_post(|| dp.now()) {
-            self.maintain(dp);
-        }
+        self.maintain_on_post(dp);
     }
 
     fn post_added_recvs(&mut self, dp: &mut Datapath) {
@@ -124,7 +115,7 @@ impl sealed::Failover for OwnFailover {
             Some(group) => self.is_maintenance_of_member_due(group, dp),
         };
         self.recovery.drive_active_rail(dp);
-        if is_due || self.recovery.is_failover_in_progress() {
+        if is_due || self.recovery.replay.is_failover_in_progress() {
             self.maintenance.schedule.on_maintenance_from_poll();
             self.maintain(dp);
         }
@@ -191,6 +182,15 @@ impl sealed::Failover for OwnFailover {
 }
 
 impl OwnFailover {
+    /// Runs maintenance when it is due. A member of the poll group runs maintenance only when it is
+    /// woken or a timer is due.
+    #[inline]
+    fn maintain_on_post(&mut self, dp: &mut Datapath) {
+        if dp.rails.group.is_none() && self.maintenance.schedule.on_post(|| dp.now()) {
+            self.maintain(dp);
+        }
+    }
+
     /// Runs maintenance, and schedules the next run of a member of the poll group.
     fn maintain(&mut self, dp: &mut Datapath) {
         // Members run seldom, and mostly because of an event, so each of their runs is a full run.

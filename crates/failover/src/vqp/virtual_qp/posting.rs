@@ -28,9 +28,14 @@ impl<F: Failover> VirtualQp<F> {
     /// that is not registered completes with
     /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
     pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
-        let seq = self.submit(wr, write_policy, true)?;
-        self.post_pending_sends();
-        Ok(seq)
+        if self.datapath.config().service.is_xrc() {
+            let seq = self.record(wr, write_policy)?;
+            self.post_pending_sends();
+            return Ok(seq);
+        }
+        self.check_open()?;
+        self.datapath.prepare_send(&wr)?;
+        Ok(self.failover.submit(&mut self.datapath, wr, write_policy))
     }
 
     /// Posts all sends in order with the configured [`WritePolicy`], or none.
@@ -52,7 +57,7 @@ impl<F: Failover> VirtualQp<F> {
     ) -> Result<(), PostError> {
         let first = self.datapath.send.ledger.next_seq();
         for (index, (wr, write_policy)) in wrs.into_iter().enumerate() {
-            if let Err(error) = self.submit(wr, write_policy, false) {
+            if let Err(error) = self.record(wr, write_policy) {
                 self.datapath.truncate_sends(first);
                 return Err(PostError { index, error });
             }
@@ -85,14 +90,13 @@ impl<F: Failover> VirtualQp<F> {
         self.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
-    /// Checks a send and records it in the ledger. With `at_once`, posts the send before recording
-    /// it, if no other send waits. Otherwise [`VirtualQp::post_pending_sends`] posts the send.
+    /// Checks a send and records it in the ledger, for [`VirtualQp::post_pending_sends`] to post.
     #[inline]
-    pub(in crate::vqp) fn submit(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
+    pub(in crate::vqp) fn record(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
         self.check_open()?;
         match self.datapath.config().service {
-            Service::Reliable | Service::Unreliable => self.submit_one(wr, policy, at_once),
-            Service::XrcSend => self.submit_xrc(wr, policy),
+            Service::Reliable | Service::Unreliable => self.record_one(wr, policy),
+            Service::XrcSend => self.record_xrc(wr, policy),
             Service::XrcReceive => {
                 Err(Error::Invalid("the receiving end of an XRC connection sends nothing"))
             }
@@ -100,16 +104,13 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     #[inline]
-    fn submit_one(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
+    fn record_one(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
         self.datapath.prepare_send(&wr)?;
-        let rail = if at_once { self.failover.open_rail(&self.datapath) } else { None };
-        let (seq, failure) = self.datapath.submit(wr, policy, rail);
-        self.failover.note_failure(failure);
-        Ok(seq)
+        Ok(self.datapath.submit(wr, policy, None).0)
     }
 
     /// Records an XRC send together with its header, or neither.
-    fn submit_xrc(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
+    fn record_xrc(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
         let depth = self.datapath.config().send_wrs;
         if self.outstanding() >= depth as usize {
             return Err(Error::QueueFull { queue: "send queue", qpn: self.datapath.rails.qpn(), depth });
@@ -121,13 +122,13 @@ impl<F: Failover> VirtualQp<F> {
         let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
         let first = ledger.next_seq();
         if let Some(header) = header {
-            let header = self.submit_one(header, policy, false)?;
+            let header = self.record_one(header, policy)?;
             self.datapath.latency.truncate(header); // the latency is measured for the message, not for the header
             if let Some(headers) = &mut self.datapath.xrc_headers {
                 headers.push(header + 1, oldest);
             }
         }
-        self.submit_one(message, policy, false).inspect_err(|_| self.datapath.truncate_sends(first))
+        self.record_one(message, policy).inspect_err(|_| self.datapath.truncate_sends(first))
     }
 
     #[inline]

@@ -29,9 +29,9 @@ impl OwnFailover {
             VqpPhase::Closed
         } else if self.recovery.control.is_none() {
             VqpPhase::Unconnected
-        } else if self.recovery.is_failover_in_progress() {
+        } else if self.recovery.replay.is_failover_in_progress() {
             VqpPhase::Recovering
-        } else if self.recovery.report.is_replaying() {
+        } else if self.recovery.replay.is_pending() {
             VqpPhase::Replaying
         } else if dp.send.ledger.is_halted() {
             VqpPhase::Halted

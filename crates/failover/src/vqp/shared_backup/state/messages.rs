@@ -140,7 +140,7 @@ impl State {
     fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
         let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
         wr.flags.set(SendFlags::SIGNALED, true);
-        if self.backup.submit(wr, WritePolicy::Strict, false).is_err() {
+        if self.backup.record(wr, WritePolicy::Strict).is_err() {
             return false;
         }
         self.note_posted(Posted::Message { buffer, len });

@@ -32,7 +32,7 @@ impl State {
     fn close_without_receives(&mut self, now: Time) {
         let completed = self.posted_count - self.posted.len() as u64;
         let is_message = matches!(self.posted.front(), Some(Posted::Message { .. }));
-        if !is_message || self.backup.failover.recovery.is_failover_in_progress() {
+        if !is_message || self.backup.failover.recovery.replay.is_failover_in_progress() {
             self.oldest_since = None;
             return;
         }
