@@ -26,6 +26,7 @@ use closing::{PeerBindings, PendingClose};
 use failback::Preference;
 use home_preference::KnownHomes;
 use move_pauses::MovePauses;
+use rail_state::RailState;
 
 mod closing;
 #[cfg(test)]
@@ -42,6 +43,7 @@ mod messages;
 mod move_pauses;
 mod rail_choice;
 mod rail_rejoin;
+mod rail_state;
 #[cfg(test)]
 mod tests;
 
@@ -142,7 +144,7 @@ struct UnconfirmedMove {
     evidence_resent_at: Option<Time>,
 }
 
-/// One end's state of the negotiation. In sets of rails (`u8`), bit i is rail i.
+/// One end's state of the negotiation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RailNegotiation {
     role: Role,
@@ -152,28 +154,14 @@ pub struct RailNegotiation {
     promised: Ballot,
     /// The highest epoch that the peer's refusals named.
     peer_epoch: u16,
-    /// Rails whose port is down or whose NIC is dead at this end.
-    down: u8,
-    /// The rails in `down` whose NIC is dead.
-    dead: u8,
-    /// Rails whose current queue pair has failed at this end.
-    qp_failed: u8,
-    /// Rails that the peer cannot use, by its last heartbeat. Later heartbeats may have been lost.
-    peer_unusable: u8,
+    rails: [RailState; MAX_RAILS],
     homes: KnownHomes,
     /// Whether a move may replace the queue pairs of the active rail and stay on it.
     replaces_active_qps: bool,
     /// Whether the driver decides operations by the peer's evidence.
     needs_evidence: bool,
-    /// Rails that the vQP left and on which this end has not connected its new queue pair.
-    local_qp_missing: u8,
-    /// Rails that the vQP left and on which the peer's new queue pair is not known to be connected.
-    peer_qp_missing: u8,
     /// By rail, the ballot by which the vQP last left it.
     left_by: [Option<Ballot>; MAX_RAILS],
-    /// Rails that the peer refused in the current move, or in the last one if that ended in
-    /// [`Action::Stay`].
-    refused: u8,
     /// The time at which this end proposes refused rails again, and the pause from then to the next
     /// such proposal.
     refused_until: Option<(Time, Duration)>,
@@ -224,17 +212,11 @@ impl RailNegotiation {
             current: Ballot::FIRST,
             promised: Ballot::FIRST,
             peer_epoch: Ballot::FIRST.epoch,
-            down: 0,
-            dead: 0,
-            qp_failed: 0,
-            peer_unusable: 0,
+            rails: [RailState::empty(); MAX_RAILS],
             homes: KnownHomes::default(),
             replaces_active_qps: false,
             needs_evidence: true,
-            local_qp_missing: 0,
-            peer_qp_missing: 0,
             left_by: [None; MAX_RAILS],
-            refused: 0,
             refused_until: None,
             stranded_since: None,
             move_pauses: MovePauses::default(),
@@ -320,17 +302,12 @@ impl RailNegotiation {
 
     /// Records the failure of a rail at this end, which the driver may report repeatedly.
     pub fn rail_failed(&mut self, now: Time, rail: usize, failure: RailFailure) {
-        let bit = 1 << rail;
-        match failure {
-            RailFailure::Silent => {}
-            RailFailure::LinkDown => self.down |= bit,
-            RailFailure::QpFailed => self.qp_failed |= bit,
-            RailFailure::NicDead => {
-                self.down |= bit;
-                self.dead |= bit;
-                self.qp_failed |= bit;
-            }
-        }
+        self.rail_mut(rail).insert(match failure {
+            RailFailure::Silent => RailState::empty(),
+            RailFailure::LinkDown => RailState::DOWN,
+            RailFailure::QpFailed => RailState::QP_FAILED,
+            RailFailure::NicDead => RailState::DOWN | RailState::DEAD | RailState::QP_FAILED,
+        });
         match &self.phase {
             Phase::Active if rail == self.active() || self.stranded_since.is_some() => {
                 self.propose(now);
@@ -340,24 +317,23 @@ impl RailNegotiation {
             }
             // If the new rail fails, another move follows. The vQP closes only if the NICs of all
             // rails are dead.
-            Phase::Moving(_) if self.all_rails() & !self.dead == 0 => {
+            Phase::Moving(_) if self.are_all_nics_dead() => {
                 self.close(CloseReason::FailedDuringRecovery);
             }
-            Phase::Moving(_) if self.qp_failed & (1 << self.active) != 0 => self.request_fence(),
+            Phase::Moving(_) if self.has_active_qp_failed() => self.request_fence(),
             Phase::Closed | Phase::Active | Phase::Moving(_) => {}
         }
     }
 
     /// Records that this end's device of a rail works again.
     pub fn rail_recovered(&mut self, now: Time, rail: usize) {
-        let bit = 1 << rail;
-        self.down &= !bit;
+        self.rail_mut(rail).remove(RailState::DOWN);
         if !Mutant::HealedNicStaysDead.is_on() {
-            self.dead &= !bit;
+            self.rail_mut(rail).remove(RailState::DEAD);
         }
         if rail != self.active() {
-            self.qp_failed &= !bit;
-        } else if self.is_active() && self.qp_failed & bit == 0 {
+            self.rail_mut(rail).remove(RailState::QP_FAILED);
+        } else if self.is_active() && !self.has_active_qp_failed() {
             self.stranded_since = None; // the vQP stays on the rail
         }
         self.retry_proposal(now);
@@ -390,10 +366,9 @@ impl RailNegotiation {
         let (ballot, rail, home) = (m.ballot, m.rail, m.home);
         let local_evidence = m.local_evidence.clone().unwrap_or_default();
         let (old, previous) = (self.active, self.current);
-        self.peer_qp_missing &= !(1 << rail);
-        self.peer_qp_missing |= 1 << old;
-        self.local_qp_missing |= 1 << old;
-        self.qp_failed &= !(1 << old); // the queue pair is replaced, even if it failed after its fence had begun
+        self.rail_mut(rail).remove(RailState::PEER_QP_MISSING);
+        self.rail_mut(old).insert(RailState::LOCAL_QP_MISSING | RailState::PEER_QP_MISSING);
+        self.rail_mut(old).remove(RailState::QP_FAILED); // the queue pair is replaced, even if it failed after its fence had begun
         self.left_by[usize::from(old)] = Some(ballot);
         self.active = rail;
         self.current = ballot;
@@ -417,7 +392,7 @@ impl RailNegotiation {
         if self.closes_by_pending() {
             return;
         }
-        if (self.down | self.qp_failed) & (1 << rail) != 0 {
+        if self.has_active_failed() {
             self.propose(now);
         }
     }
@@ -427,7 +402,7 @@ impl RailNegotiation {
     pub fn handle_timeout(&mut self, now: Time) {
         self.drive_pending_close(now);
         if self.connect_deadline().is_some_and(|t| t <= now) {
-            self.qp_failed |= 1 << self.active;
+            self.rail_mut(self.active).insert(RailState::QP_FAILED);
             return self.propose(now);
         }
         if self.next_send.is_none_or(|t| t > now) {
@@ -443,7 +418,7 @@ impl RailNegotiation {
             Phase::Moving(_) if proposes_again => self.propose(now),
             Phase::Moving(_) => self.send_progress(now),
             Phase::Active => {
-                let failed_since = self.stranded_since.filter(|_| self.qp_failed & (1 << self.active) != 0);
+                let failed_since = self.stranded_since.filter(|_| self.has_active_qp_failed());
                 if failed_since.is_some_and(|since| now.saturating_since(since) >= self.peer_timeout) {
                     return self.close(self.no_rail_reason());
                 }
@@ -465,10 +440,6 @@ impl RailNegotiation {
             }
             Phase::Closed => self.next_send = None,
         }
-    }
-
-    fn all_rails(&self) -> u8 {
-        u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
     /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move unless
@@ -517,7 +488,7 @@ impl RailNegotiation {
         }
         // The message goes out before the fence, so that both ends fence at the same time.
         self.send_progress(now);
-        if !proposed || self.qp_failed & (1 << self.active) != 0 {
+        if !proposed || self.has_active_qp_failed() {
             self.request_fence();
         }
     }
@@ -528,7 +499,7 @@ impl RailNegotiation {
         {
             // The queue pair is replaced after the fence, so its failure does not matter. The
             // driver reports a dead NIC again.
-            self.qp_failed &= !(1 << self.active);
+            self.rail_mut(self.active).remove(RailState::QP_FAILED);
             self.actions.push(Action::Fence { rail: self.active });
         }
     }

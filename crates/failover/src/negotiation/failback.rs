@@ -99,9 +99,9 @@ impl RailNegotiation {
         let Some(preference) = self.preference.filter(|preference| preference.rail == rail) else {
             return false;
         };
-        let works = (self.down | self.qp_failed) & (1 << self.active) == 0;
         let half = preference.pause(self.peer_timeout) / 2;
-        works && preference.usable_since.is_some_and(|since| now.saturating_since(since) >= half)
+        !self.has_active_failed()
+            && preference.usable_since.is_some_and(|since| now.saturating_since(since) >= half)
     }
 
     /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if

@@ -358,7 +358,14 @@ fn rail_is_usable_only_if_nothing_excludes_it() {
     for (down, refused, peer_unusable) in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (0, 1, 1), (1, 0, 1)] {
         let [mut end, _] = ends(2);
         assert!(end.is_usable(1));
-        (end.down, end.refused, end.peer_unusable) = (down << 1, refused << 1, peer_unusable << 1);
+        let states = [
+            (RailState::DOWN, down),
+            (RailState::REFUSED, refused),
+            (RailState::PEER_UNUSABLE, peer_unusable),
+        ];
+        for (state, is_set) in states {
+            end.rail_mut(1_u8).set(state, is_set == 1);
+        }
         assert!(!end.is_usable(1), "{down} {refused} {peer_unusable}");
     }
 }

@@ -13,6 +13,7 @@
 
 use mitra_verbs::Time;
 
+use super::rail_state::RailState;
 use super::{Phase, RailNegotiation};
 use crate::home_rail::Home;
 
@@ -114,7 +115,8 @@ impl RailNegotiation {
         };
         let wait = self.peer_timeout / WAITS_PER_TIMEOUT;
         let is_wait_over = waits_since.is_some_and(|since| now.saturating_since(since) >= wait);
-        let (is_down, is_refused) = (self.down & (1 << home.rail) != 0, self.refused & (1 << home.rail) != 0);
+        let state = self.rail(home.rail);
+        let (is_down, is_refused) = (state.contains(RailState::DOWN), state.contains(RailState::REFUSED));
         let min_stay = self.retry_interval * MIN_STAY_RETRIES;
         let has_stayed =
             self.homes.considered.is_none_or(|(_, since)| now.saturating_since(since) >= min_stay);
@@ -131,7 +133,7 @@ impl RailNegotiation {
     pub(super) fn has_newer_home(&self, rail: u8, named: Option<Home>) -> bool {
         let Some(home) = self.homes.own else { return false };
         let is_newer = Some(home) > self.homes.bound && home > named.unwrap_or_default();
-        is_newer && home.rail != rail && self.down & (1 << home.rail) == 0
+        is_newer && home.rail != rail && !self.rail(home.rail).contains(RailState::DOWN)
     }
 
     /// Updates the home of the move by the home that the peer names when it accepts.

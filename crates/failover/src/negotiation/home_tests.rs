@@ -216,7 +216,7 @@ fn evidence_for_a_superseded_ballot_is_not_sent() {
 #[test]
 fn move_continues_if_the_home_comes_back() {
     let (mut a, ballot) = accepted_and_ready();
-    a.peer_qp_missing = 1 << 2;
+    a.rail_mut(2_u8).insert(RailState::PEER_QP_MISSING);
     a.home_is_newer(Time::ZERO, home(2, 2));
     assert_eq!(a.move_ballot(), Some(ballot));
     drop(actions(&mut a));
@@ -228,7 +228,7 @@ fn move_continues_if_the_home_comes_back() {
 #[test]
 fn home_that_stays_unusable_is_left_after_a_while() {
     let mut a = end_at(Role::Zero, home(1, 1));
-    a.peer_qp_missing = 1 << 1;
+    a.rail_mut(1_u8).insert(RailState::PEER_QP_MISSING);
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     assert_eq!(actions(&mut a), []);
     a.handle_timeout(Time::ZERO + PEER_TIMEOUT / 8);
@@ -286,9 +286,9 @@ fn home_is_awaited_for_a_part_of_the_peer_timeout_while_it_may_be_usable() {
     assert_eq!((end.is_active(), end.destination()), (false, 1));
     assert_eq!(end.awaited_home(at(timeout / 5)), Some(1));
     assert_eq!(end.awaited_home(at(timeout / 4)), None);
-    for (down, refused) in [(0b10, 0), (0, 0b10), (0b10, 0b10)] {
+    for state in [RailState::DOWN, RailState::REFUSED, RailState::DOWN | RailState::REFUSED] {
         let mut end = new();
-        (end.down, end.refused) = (down, refused);
+        end.rail_mut(1_u8).insert(state);
         assert_eq!(end.awaited_home(Time::ZERO), None);
     }
 }

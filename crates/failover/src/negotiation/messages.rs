@@ -3,6 +3,7 @@
 use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
+use super::rail_state::RailState;
 use super::{Action, Phase, RailNegotiation};
 use crate::ballot::Ballot;
 use crate::control_message::{Body, Message};
@@ -65,7 +66,7 @@ impl RailNegotiation {
         // end accepts the proposal, the peer's evidence repeats the content of the Resume. If this
         // end declines, it goes on asking for the Resume.
         self.unconfirmed = None;
-        let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
+        let is_usable = rail < self.rail_count && self.is_locally_usable(rail);
         if !is_usable || self.has_newer_home(rail, home) {
             self.promised = ballot;
             self.declined = Some(ballot);
@@ -122,7 +123,7 @@ impl RailNegotiation {
             && m.proposed
             && m.ballot == ballot
         {
-            self.refused = unusable;
+            self.set_rails_with(RailState::REFUSED, unusable);
             self.homes.on_peer_home(home);
             self.peer_epoch = self.peer_epoch.max(promised_epoch);
             self.propose_again(now);

@@ -7,6 +7,7 @@ use mitra_verbs::Time;
 
 use crate::ballot::Ballot;
 
+use super::rail_state::RailState;
 use super::{ATTEMPTS_PER_TIMEOUT, Action, CloseReason, Phase, RailNegotiation};
 
 /// The longest pause between two moves is the peer timeout divided by this number, so no pause
@@ -19,13 +20,18 @@ impl RailNegotiation {
         self.stranded_since.is_some()
     }
 
-    /// The rails to which this end accepts no move. The active rail is usable if its queue pair can
-    /// be replaced.
+    /// The rails to which this end accepts no move: bit i is rail i.
     pub fn local_unusable(&self) -> u8 {
-        let active = 1 << self.active;
-        let others = (self.down | self.qp_failed | self.local_qp_missing) & !active;
-        let is_active_usable = self.replaces_active_qps && self.down & active == 0;
-        others | if is_active_usable { 0 } else { active }
+        (0..self.rail_count).fold(0, |set, rail| set | u8::from(!self.is_locally_usable(rail)) << rail)
+    }
+
+    /// Whether this end accepts a move to `rail`. The active rail is usable if its queue pair can
+    /// be replaced.
+    pub(super) fn is_locally_usable(&self, rail: u8) -> bool {
+        if rail == self.active {
+            return self.replaces_active_qps && !self.rail(rail).contains(RailState::DOWN);
+        }
+        !self.rail(rail).intersects(RailState::FAILED | RailState::LOCAL_QP_MISSING)
     }
 
     /// Starts a move, or proposes a higher ballot in the move in progress. If no move can begin or
@@ -41,7 +47,7 @@ impl RailNegotiation {
     /// Proposes another rail after a refusal. The refusal ends a failback if the active rail works.
     pub(super) fn propose_again(&mut self, now: Time) {
         let is_failback = matches!(&self.phase, Phase::Moving(m) if m.is_failback && !m.is_fence_requested);
-        if is_failback && (self.down | self.qp_failed) & (1 << self.active) == 0 {
+        if is_failback && !self.has_active_failed() {
             self.wait_for_rail(now);
         } else {
             self.propose(now);
@@ -76,21 +82,22 @@ impl RailNegotiation {
         let mut others = (1..self.rail_count).map(|i| (self.active + i) % self.rail_count);
         let other = others.find(|&rail| self.is_usable(rail));
         let is_fenced = matches!(&self.phase, Phase::Moving(m) if m.is_fence_requested);
-        let is_failed = is_fenced || self.qp_failed & (1 << self.active) != 0;
+        let is_failed = is_fenced || self.has_active_qp_failed();
         other.or_else(|| Some(self.active).filter(|&rail| is_failed && self.is_usable(rail)))
     }
 
     /// Whether both ends can use `rail`, as far as this end knows.
     pub(super) fn is_usable(&self, rail: u8) -> bool {
-        let usable = self.all_rails() & !(self.local_unusable() | self.refused | self.peer_unusable);
-        usable & (1 << rail) != 0 && (rail == self.active || self.peer_qp_missing & (1 << rail) == 0)
+        let at_peer = RailState::REFUSED | RailState::PEER_UNUSABLE;
+        let excluding = if rail == self.active { at_peer } else { at_peer | RailState::PEER_QP_MISSING };
+        rail < self.rail_count && self.is_locally_usable(rail) && !self.rail(rail).intersects(excluding)
     }
 
     /// Waits until a move can begin. In a move whose old rail is not fenced, the vQP stays on that
     /// rail. The vQP closes only if every NIC of this end is dead, because a port that is down may
     /// come up.
     fn wait_for_rail(&mut self, now: Time) {
-        if self.all_rails() & !self.dead == 0 {
+        if self.are_all_nics_dead() {
             return self.close(self.no_rail_reason());
         }
         if let Phase::Moving(m) = &self.phase
@@ -100,7 +107,7 @@ impl RailNegotiation {
             self.next_send = self.awaits_peer_moved.then_some(now + self.retry_interval);
             self.actions.push(Action::Stay);
         }
-        if self.is_active() && (self.down | self.qp_failed) & (1 << self.active) == 0 {
+        if self.is_active() && !self.has_active_failed() {
             return self.forget_refusals(); // the active rail may still work
         }
         self.next_send.get_or_insert(now + self.retry_interval);
@@ -128,15 +135,17 @@ impl RailNegotiation {
     }
 
     pub(super) fn on_peer_unusable(&mut self, now: Time, unusable: u8) {
-        if core::mem::replace(&mut self.peer_unusable, unusable) & !unusable != 0 {
-            self.refused &= unusable;
+        let before = self.rails_with(RailState::PEER_UNUSABLE);
+        self.set_rails_with(RailState::PEER_UNUSABLE, unusable);
+        if before & !unusable != 0 {
+            self.set_rails_with(RailState::REFUSED, self.rails_with(RailState::REFUSED) & unusable);
             self.retry_proposal(now);
         }
     }
 
     /// Whether the peer refused the rail that this end proposed in the move in progress.
     pub(super) fn is_refused(&self) -> bool {
-        matches!(&self.phase, Phase::Moving(m) if m.proposed && self.refused & (1 << m.rail) != 0)
+        matches!(&self.phase, Phase::Moving(m) if m.proposed && self.rail(m.rail).contains(RailState::REFUSED))
     }
 
     /// Returns whether the time has come to propose refused rails again. If so, forgets the
@@ -150,12 +159,13 @@ impl RailNegotiation {
         }
         self.refused_until =
             Some((now + pause, (pause * 2).min(self.peer_timeout.max(Duration::from_secs(60)))));
-        (self.refused, self.peer_unusable) = (0, 0);
+        self.set_rails_with(RailState::REFUSED | RailState::PEER_UNUSABLE, 0);
         true
     }
 
     pub(super) fn forget_refusals(&mut self) {
-        (self.refused, self.refused_until) = (0, None);
+        self.set_rails_with(RailState::REFUSED, 0);
+        self.refused_until = None;
     }
 
     pub(super) fn no_rail_reason(&self) -> CloseReason {

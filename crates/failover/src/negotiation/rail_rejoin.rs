@@ -7,6 +7,7 @@
 
 use mitra_verbs::Time;
 
+use super::rail_state::RailState;
 use super::{Phase, RailNegotiation};
 use crate::ballot::Ballot;
 
@@ -24,19 +25,20 @@ impl RailNegotiation {
             Phase::Moving(m) => !m.is_fence_requested,
             Phase::Closed => false,
         };
-        is_unfenced && (self.local_qp_missing | self.peer_qp_missing) & (1 << self.active) == 0
+        let missing = RailState::LOCAL_QP_MISSING | RailState::PEER_QP_MISSING;
+        is_unfenced && !self.rail(self.active).intersects(missing)
     }
 
     /// The time at which unconnected new queue pairs of the active rail count as failed. Nothing is
     /// posted on them, so no retries show that the peer is gone.
     pub(super) fn connect_deadline(&self) -> Option<Time> {
-        let is_waiting = self.is_active() && !self.may_post() && self.qp_failed & (1 << self.active) == 0;
+        let is_waiting = self.is_active() && !self.may_post() && !self.has_active_qp_failed();
         is_waiting.then(|| self.move_pauses.last_move + self.peer_timeout / 2)
     }
 
     /// Whether this end must replace its queue pair of `rail` or connect it to the peer's.
     pub fn is_local_qp_missing(&self, rail: usize) -> bool {
-        self.local_qp_missing & (1 << rail) != 0
+        self.rail(rail).contains(RailState::LOCAL_QP_MISSING)
     }
 
     /// The ballot that identifies the next queue pairs of `rail`. By this ballot, the vQP last left
@@ -57,18 +59,17 @@ impl RailNegotiation {
 
     /// Whether the vQP left `rail` and the peer's new queue pair is not known to be connected.
     pub fn awaits_new_qps(&self, rail: usize) -> bool {
-        self.left_by(rail).is_some() && self.peer_qp_missing & (1 << rail) != 0
+        self.left_by(rail).is_some() && self.rail(rail).contains(RailState::PEER_QP_MISSING)
     }
 
     /// Records that this end has connected its new queue pair.
     pub fn local_qp_connected(&mut self, rail: usize) {
-        self.local_qp_missing &= !(1 << rail);
+        self.rail_mut(rail).remove(RailState::LOCAL_QP_MISSING);
     }
 
     /// Records that the peer has connected its new queue pair.
     pub fn peer_qp_connected(&mut self, now: Time, rail: usize) {
-        self.peer_qp_missing &= !(1 << rail);
-        self.refused &= !(1 << rail);
+        self.rail_mut(rail).remove(RailState::PEER_QP_MISSING | RailState::REFUSED);
         self.retry_proposal(now);
     }
 }

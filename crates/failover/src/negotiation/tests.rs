@@ -418,15 +418,15 @@ fn refusal_holds_for_its_ballot_until_the_next_move() {
     let mut a = end(3);
     receive(&mut a, Ballot::FIRST, refuse(0b110, 9));
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
-    assert!(!a.is_active() && a.refused == 0);
+    assert!(!a.is_active() && a.rails_with(RailState::REFUSED) == 0);
     let ballot = a.promised;
     receive(&mut a, ballot, refuse(0b011, 2));
-    assert_eq!(a.refused, 0b011);
+    assert_eq!(a.rails_with(RailState::REFUSED), 0b011);
     a.fenced(Time::ZERO, evidence(1));
     let ballot = a.promised;
     receive(&mut a, ballot, evidence_for(2, evidence(2)));
     a.moved(Time::ZERO, 0);
-    assert_eq!((a.active(), a.refused), (2, 0));
+    assert_eq!((a.active(), a.rails_with(RailState::REFUSED)), (2, 0));
 }
 
 /// A lower ballot would be refused again.
