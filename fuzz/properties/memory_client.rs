@@ -8,8 +8,7 @@ use std::collections::HashMap;
 
 use mitra_consensus::{LegalChange, Op, OpId, Permissions, ProcessId, Region, RegisterKind, Response};
 use mitra_consensus_memory::{Client, ClientLink, Layout, MAX_READ_BYTES, MemoryReply, RegionGrant, Welcome};
-use mitra_failover::{Outcome, UnresolvedError};
-use mitra_verbs::WcStatus;
+use mitra_verbs::Ended;
 
 use super::bytes::Bytes;
 
@@ -88,9 +87,9 @@ impl World {
                 self.message(&encode(&MemoryReply::Seqs { seqs }));
             }
             5 => {
-                let (at, outcome) = (usize::from(input.byte()), outcome(input.byte()));
+                let (at, ended) = (usize::from(input.byte()), ended(input.byte()));
                 let bytes = input.string();
-                self.complete(at, outcome, bytes);
+                self.complete(at, ended, bytes);
             }
             6 => self.disconnect(),
             _ => {
@@ -133,18 +132,17 @@ impl World {
 
     /// Completes a posted request. A READ returns as many bytes as it asked for, and an atomic 8:
     /// the connection guarantees that.
-    fn complete(&mut self, at: usize, outcome: Outcome, bytes: &[u8]) {
+    fn complete(&mut self, at: usize, ended: Ended, bytes: &[u8]) {
         if self.link.posted.is_empty() {
             return;
         }
         let posted = self.link.posted.remove(at % self.link.posted.len());
         let data: Vec<u8> = bytes.iter().copied().cycle().take(posted.len).collect();
         let data = if data.is_empty() { vec![0; posted.len] } else { data };
-        let responses = self
-            .respond(|client, _, responses| client.on_completion(posted.wr_id, outcome, &data, responses));
-        let was_executed =
-            matches!(outcome, Outcome::Success | Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
-        assert!(was_executed || !responses.contains(&Response::Ack), "{outcome:?} acknowledged a write");
+        let responses =
+            self.respond(|client, _, responses| client.on_completion(posted.wr_id, ended, &data, responses));
+        let was_executed = matches!(ended, Ended::Success | Ended::ValueLost);
+        assert!(was_executed || !responses.contains(&Response::Ack), "{ended:?} acknowledged a write");
     }
 
     fn disconnect(&mut self) {
@@ -195,7 +193,7 @@ impl World {
                 return;
             }
             if self.link.messages.is_empty() {
-                self.complete(0, Outcome::Success, &[]);
+                self.complete(0, Ended::Success, &[]);
             } else {
                 let request = self.link.messages.remove(0);
                 self.message(&honest_reply(&request));
@@ -230,12 +228,12 @@ fn encode(reply: &MemoryReply) -> Vec<u8> {
     postcard::to_stdvec(reply).expect("postcard encodes any MemoryReply")
 }
 
-fn outcome(choice: u8) -> Outcome {
+fn ended(choice: u8) -> Ended {
     match choice % 5 {
-        0 | 1 => Outcome::Success,
-        2 => Outcome::Failed(WcStatus::RemoteAccess),
-        3 => Outcome::Unresolved(UnresolvedError::Indeterminate),
-        _ => Outcome::Unresolved(UnresolvedError::ExecutedBehindError),
+        0 | 1 => Ended::Success,
+        2 => Ended::NotExecuted,
+        3 => Ended::Unknown,
+        _ => Ended::ValueLost,
     }
 }
 

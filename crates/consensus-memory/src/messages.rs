@@ -22,7 +22,7 @@ pub struct Hello {
     /// A random number that the process draws at each start, so that a restart is recognisable.
     pub incarnation: u64,
     /// The data by which the acceptor connects its end to the sender's end: an encoded
-    /// [`mitra_failover::ConnectInfo`].
+    /// `ConnectInfo` of `mitra-failover`.
     pub info: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ pub struct Hello {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// The data by which the process connects its end to the acceptor's end: an encoded
-    /// [`mitra_failover::ConnectInfo`].
+    /// `ConnectInfo` of `mitra-failover`.
     pub info: Vec<u8>,
     /// A random number that identifies the contents of a memory. A memory with a new incarnation
     /// has lost its contents. 0 between processes.

@@ -157,7 +157,12 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
                     match event {
                         LinkEvent::Completed(completion) => {
                             let data = self.staging.complete(completion.wr_id);
-                            self.client.on_completion(completion.wr_id, completion.outcome, &data, responses);
+                            self.client.on_completion(
+                                completion.wr_id,
+                                completion.outcome.ended(),
+                                &data,
+                                responses,
+                            );
                         }
                         LinkEvent::Message(message) => {
                             let mut link = StagedLink { link, staging: &mut self.staging };

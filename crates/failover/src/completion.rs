@@ -1,6 +1,6 @@
 use core::fmt;
 
-use mitra_verbs::{Key, Srqn, WcOpcode, WcStatus};
+use mitra_verbs::{Ended, Key, Srqn, WcOpcode, WcStatus};
 
 use crate::close_reason::CloseReason;
 
@@ -39,6 +39,36 @@ pub enum Outcome {
     Failed(WcStatus),
     /// The execution or the return value is unknown.
     Unresolved(UnresolvedError),
+}
+
+impl Outcome {
+    /// How the operation ended, for a program that does not need the reason. An operation that a
+    /// NIC refused, or that the vQP did not send, was not executed; of a WRITE that the peer's NIC
+    /// refused in the middle, the packets before may be placed. Behind another error, an atomic may
+    /// have been executed, and its value not stored. An operation that the vQP could not decide
+    /// before it closed is unknown. The peer may execute that operation until the connection is
+    /// fenced.
+    pub fn ended(self) -> Ended {
+        match self {
+            Outcome::Success => Ended::Success,
+            Outcome::Failed(
+                WcStatus::Flushed
+                | WcStatus::LocalLength
+                | WcStatus::LocalQpOperation
+                | WcStatus::WindowBind
+                | WcStatus::RemoteInvalidRequest
+                | WcStatus::RemoteAccess
+                | WcStatus::RnrRetryExceeded,
+            ) => Ended::NotExecuted,
+            Outcome::Failed(_) => Ended::Unknown,
+            Outcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
+                Ended::ValueLost
+            }
+            Outcome::Unresolved(UnresolvedError::Indeterminate | UnresolvedError::Undecided(_)) => {
+                Ended::Unknown
+            }
+        }
+    }
 }
 
 impl fmt::Display for Outcome {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use mitra_failover::{Completion, Domain, Outcome as VqpOutcome, UnresolvedError, VirtualMr, VirtualQp};
-use mitra_verbs::{Access, Buffer, Error, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Buffer, Ended, Error, WcOpcode, WcStatus};
 
 use crate::path::{Path, PathError};
 use crate::request::{Outcome, Request};
@@ -68,18 +68,18 @@ impl VqpSession {
 
     fn outcome(&self, index: usize, completion: &Completion) -> Result<Outcome, PathError> {
         Ok(match completion.outcome {
-            VqpOutcome::Success => self.scratch.executed(index, completion.opcode != WcOpcode::Write),
-            VqpOutcome::Failed(WcStatus::Flushed) => Outcome::NotExecuted,
-            VqpOutcome::Failed(status) => return Err(PathError::Refused(status)),
-            VqpOutcome::Unresolved(UnresolvedError::Indeterminate) => Outcome::Unknown,
-            VqpOutcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
-                Outcome::ValueLost
+            VqpOutcome::Failed(status) if status != WcStatus::Flushed => {
+                return Err(PathError::Refused(status));
             }
             VqpOutcome::Unresolved(UnresolvedError::Undecided(reason)) => {
                 return Err(PathError::Closed(reason));
             }
-            // This version has no rule for a new kind of unresolved error.
-            VqpOutcome::Unresolved(_) => Outcome::Unknown,
+            outcome => match outcome.ended() {
+                Ended::Success => self.scratch.executed(index, completion.opcode != WcOpcode::Write),
+                Ended::ValueLost => Outcome::ValueLost,
+                Ended::NotExecuted => Outcome::NotExecuted,
+                Ended::Unknown => Outcome::Unknown,
+            },
         })
     }
 }

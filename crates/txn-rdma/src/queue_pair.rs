@@ -9,7 +9,7 @@ use mitra_failover::{
     CloseReason, Completion, Config, ConnectInfo, Domain, FailoverReport, Outcome, RemoteRegion,
     UnresolvedError, VirtualQp, WritePolicy,
 };
-use mitra_verbs::{Error, SendWr, Time, WcStatus};
+use mitra_verbs::{Ended, Error, SendWr, Time, WcStatus};
 use serde::{Deserialize, Serialize};
 
 use self::rc::{RcInfo, RcQp};
@@ -49,17 +49,6 @@ pub enum LinkError {
     /// A NIC refused a verb.
     #[error("the NIC: {0}")]
     Nic(#[from] Error),
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ending {
-    Success,
-    /// The request was executed, but its return value is lost.
-    ValueLost,
-    NotExecuted,
-    /// The request may have been executed.
-    Unknown,
 }
 
 /// One end of a connection. Requests end in the order in which they were posted.
@@ -137,16 +126,16 @@ impl QueuePair {
     }
 
     /// Drives the connection, and appends the ends of requests.
-    pub(crate) fn poll(&mut self, ended: &mut Vec<Ending>) -> Result<(), LinkError> {
+    pub(crate) fn poll(&mut self, out: &mut Vec<Ended>) -> Result<(), LinkError> {
         match self {
             QueuePair::Virtual { vqp, completions } => {
                 vqp.poll(completions);
                 for completion in completions.drain(..) {
-                    ended.push(ending(completion.outcome)?);
+                    out.push(ended(completion.outcome)?);
                 }
                 vqp.close_reason().map_or(Ok(()), |reason| Err(LinkError::Closed(reason)))
             }
-            QueuePair::Rc(qp) => qp.poll(ended),
+            QueuePair::Rc(qp) => qp.poll(out),
         }
     }
 
@@ -221,16 +210,10 @@ impl Drop for QueuePair {
     }
 }
 
-fn ending(outcome: Outcome) -> Result<Ending, LinkError> {
-    Ok(match outcome {
-        Outcome::Success => Ending::Success,
-        Outcome::Failed(WcStatus::Flushed) => Ending::NotExecuted,
-        Outcome::Failed(status) => return Err(LinkError::Request(status)),
-        Outcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
-            Ending::ValueLost
-        }
-        Outcome::Unresolved(UnresolvedError::Undecided(reason)) => return Err(LinkError::Closed(reason)),
-        // An unresolved error that this version does not know counts as unknown.
-        Outcome::Unresolved(_) => Ending::Unknown,
-    })
+fn ended(outcome: Outcome) -> Result<Ended, LinkError> {
+    match outcome {
+        Outcome::Failed(status) if status != WcStatus::Flushed => Err(LinkError::Request(status)),
+        Outcome::Unresolved(UnresolvedError::Undecided(reason)) => Err(LinkError::Closed(reason)),
+        outcome => Ok(outcome.ended()),
+    }
 }

@@ -9,6 +9,7 @@ mod atomics {
 mod buffer;
 mod codec;
 mod device;
+mod ended;
 mod error;
 mod event;
 pub mod fault;
@@ -31,6 +32,7 @@ pub use codec::{Codec, Kinds, Malformed, Reader};
 pub use device::{
     AtomicScope, Capabilities, Counter, DeviceAttr, GRH_LEN, Gid, Limits, Mtu, PortAttr, PortState,
 };
+pub use ended::Ended;
 pub use error::{Error, PostError, Result};
 pub use event::AsyncEvent;
 pub use foreign_memory::{ForeignMemory, Unmapped};

@@ -1,8 +1,8 @@
 //! The conversion of completions and of the memory node's replies into responses to operations.
 
 use mitra_consensus::{Op, OpId, Response};
-use mitra_failover::{Outcome, UnresolvedError};
 use mitra_mutants::Mutant;
+use mitra_verbs::Ended;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +21,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
     pub fn on_completion(
         &mut self,
         wr_id: u64,
-        outcome: Outcome,
+        ended: Ended,
         data: &[u8],
         responses: &mut Vec<(OpId, Response<C>)>,
     ) {
@@ -29,24 +29,23 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         if self.pending[at].stage != Stage::Posted {
             return;
         }
-        match (&self.pending[at].op, outcome) {
-            (Op::Write { .. }, Outcome::Success) => self.respond(at, Response::Ack, responses),
-            (Op::Write { .. }, Outcome::Failed(_)) => self.respond(at, Response::Nak, responses),
-            // The WRITE was executed, although an earlier request failed. The failed request makes
-            // the driver reconnect.
-            (Op::Write { .. }, Outcome::Unresolved(UnresolvedError::ExecutedBehindError)) => {
+        match (&self.pending[at].op, ended) {
+            // A WRITE returns no value that could be lost.
+            (Op::Write { .. }, Ended::Success | Ended::ValueLost) => {
                 self.respond(at, Response::Ack, responses);
             }
-            (Op::Write { .. }, Outcome::Unresolved(_)) if Mutant::UnresolvedWriteAcknowledged.is_on() => {
+            (Op::Write { .. }, Ended::NotExecuted) => self.respond(at, Response::Nak, responses),
+            (Op::Write { .. }, Ended::Unknown) if Mutant::UnresolvedWriteAcknowledged.is_on() => {
                 self.respond(at, Response::Ack, responses);
             }
-            (Op::Write { .. }, Outcome::Unresolved(_)) if Mutant::UnresolvedWriteRefused.is_on() => {
+            (Op::Write { .. }, Ended::Unknown) if Mutant::UnresolvedWriteRefused.is_on() => {
                 self.respond(at, Response::Nak, responses);
             }
-            (Op::Write { .. }, Outcome::Unresolved(_)) => self.pending[at].stage = Stage::OutcomeUnknown,
-            (_, Outcome::Failed(_) | Outcome::Unresolved(_)) => self.pending[at].stage = Stage::Queued,
-            (Op::WriteOnce { .. }, Outcome::Success) => self.finish_write_once(at, data, responses),
-            (_, Outcome::Success) => self.finish_read(at, data, responses),
+            (Op::Write { .. }, Ended::Unknown) => self.pending[at].stage = Stage::OutcomeUnknown,
+            (Op::WriteOnce { .. }, Ended::Success) => self.finish_write_once(at, data, responses),
+            (_, Ended::Success) => self.finish_read(at, data, responses),
+            // The operation can be repeated.
+            _ => self.pending[at].stage = Stage::Queued,
         }
     }
 

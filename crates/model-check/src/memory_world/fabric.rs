@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use mitra_consensus::ProcessId;
 use mitra_consensus_memory::{ClientLink, NodeNic};
-use mitra_failover::{CloseReason, Outcome, UnresolvedError};
 use mitra_prng::Prng;
-use mitra_verbs::{Access, Buffer, WcStatus};
+use mitra_verbs::{Access, Buffer, Ended};
 
 /// The number of bytes of a WRITE or a READ that move in one step.
 const PIECE_BYTES: usize = 8;
@@ -187,16 +186,16 @@ impl Work {
     /// failed. `None` stands for no outcome. `refusal` tells whether the connection failed because
     /// the NIC refused a request. After a refusal, the NIC executes no more requests of the
     /// connection.
-    pub(super) fn outcome_after_failure(&self, refusal: bool, rng: &mut Prng) -> Option<Outcome> {
-        let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::NoRail));
+    pub(super) fn outcome_after_failure(&self, refusal: bool, rng: &mut Prng) -> Option<Ended> {
         match rng.below(3) {
             0 => None,
-            1 => Some(undecided),
-            _ if self.refused => Some(Outcome::Failed(WcStatus::RemoteAccess)),
-            _ if !refusal => Some(Outcome::Unresolved(UnresolvedError::Indeterminate)),
-            _ if self.is_executed() => Some(Outcome::Unresolved(UnresolvedError::ExecutedBehindError)),
-            _ if self.is_begun() => Some(Outcome::Unresolved(UnresolvedError::Indeterminate)),
-            _ => Some(Outcome::Failed(WcStatus::Flushed)),
+            // The connection closed before it could decide the request.
+            1 => Some(Ended::Unknown),
+            _ if self.refused => Some(Ended::NotExecuted),
+            _ if !refusal => Some(Ended::Unknown),
+            _ if self.is_executed() => Some(Ended::ValueLost),
+            _ if self.is_begun() => Some(Ended::Unknown),
+            _ => Some(Ended::NotExecuted),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use mitra_consensus::Permissions;
 use mitra_consensus_memory::MemoryRequest;
-use mitra_failover::Outcome;
 use mitra_prng::Prng;
+use mitra_verbs::Ended;
 
 use super::disk::WriteFault;
 use super::fabric::{Moved, QpId, WorkOp};
@@ -214,12 +214,7 @@ impl MemoryWorld {
             Step::Complete(qp, work) => {
                 let Some((life, end)) = self.ends.get_mut(&qp) else { return };
                 let (life, work, mut responses) = (*life, end.works.remove(work), Vec::new());
-                self.lives[life].client.on_completion(
-                    work.wr_id,
-                    Outcome::Success,
-                    &work.data,
-                    &mut responses,
-                );
+                self.lives[life].client.on_completion(work.wr_id, Ended::Success, &work.data, &mut responses);
                 self.handle(life, responses);
             }
             Step::NoticeBreak(qp) | Step::Break(qp) => self.break_end(qp),

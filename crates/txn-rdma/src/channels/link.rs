@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use mitra_failover::{Config, Domain, FailoverReport, RemoteRegion, WritePolicy};
 use mitra_txn::{Op, Outcome, Request};
-use mitra_verbs::{Data, Error, InlineData, Key, SendOp, SendWr};
+use mitra_verbs::{Data, Ended, Error, InlineData, Key, SendOp, SendWr};
 
 use super::staging::{Space, Staging};
 use super::{Counters, PostError, RequestRef, Tickets};
-use crate::queue_pair::{Ending, LinkError, QpInfo, QpKind, QueuePair};
+use crate::queue_pair::{LinkError, QpInfo, QpKind, QueuePair};
 
 /// The connection to one memory node.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Link {
     /// The requests that are posted, in their order, with their staging memory.
     posted: VecDeque<(RequestRef, Space)>,
     wrs: Vec<(SendWr, WritePolicy)>,
-    ended: Vec<Ending>,
+    ended: Vec<Ended>,
 }
 
 impl Link {
@@ -167,15 +167,15 @@ impl Link {
             let Some((at, space)) = self.posted.pop_front() else { break };
             let request = tickets.request(at);
             let outcome = match self.ended[index] {
-                Ending::Success if matches!(request.op, Op::Write(_)) => Outcome::Executed(Vec::new()),
-                Ending::Success => Outcome::Executed(self.staging.read(space, payload_bytes(request))),
-                Ending::ValueLost => Outcome::ValueLost,
-                Ending::NotExecuted => Outcome::NotExecuted,
-                Ending::Unknown => Outcome::Unknown,
+                Ended::Success if matches!(request.op, Op::Write(_)) => Outcome::Executed(Vec::new()),
+                Ended::Success => Outcome::Executed(self.staging.read(space, payload_bytes(request))),
+                Ended::ValueLost => Outcome::ValueLost,
+                Ended::NotExecuted => Outcome::NotExecuted,
+                Ended::Unknown => Outcome::Unknown,
             };
             self.staging.free(space);
             tickets.end(at, outcome);
-            if matches!(self.ended[index], Ending::NotExecuted | Ending::Unknown) {
+            if matches!(self.ended[index], Ended::NotExecuted | Ended::Unknown) {
                 self.drop_waiting(at.ticket, tickets);
             }
         }

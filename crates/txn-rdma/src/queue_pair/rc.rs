@@ -2,12 +2,12 @@
 
 use mitra_failover::{Config, DetectorConfig, Domain, LocalNic};
 use mitra_verbs::{
-    Access, CqId, Error, Gid, InlineData, Mtu, PostError, Psn, QpBuildError, QpBuilder, Qpn, RcConnection,
-    SendWr, Wc, WcStatus,
+    Access, CqId, Ended, Error, Gid, InlineData, Mtu, PostError, Psn, QpBuildError, QpBuilder, Qpn,
+    RcConnection, SendWr, Wc, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Ending, LinkError};
+use super::LinkError;
 
 /// The connection data of an RC queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -84,13 +84,13 @@ impl RcQp {
         posted
     }
 
-    pub(super) fn poll(&mut self, ended: &mut Vec<Ending>) -> Result<(), LinkError> {
+    pub(super) fn poll(&mut self, ended: &mut Vec<Ended>) -> Result<(), LinkError> {
         self.nic.provider.poll_cq(self.cq, 64, &mut self.completions)?;
         for completion in self.completions.drain(..) {
             if completion.status != WcStatus::Success {
                 return Err(LinkError::Request(completion.status));
             }
-            ended.push(Ending::Success);
+            ended.push(Ended::Success);
         }
         Ok(())
     }
