@@ -14,6 +14,6 @@ pub use extra_timeout::ExtraTimeout;
 pub use memory_client::MemoryState;
 pub use memory_node::{MemoryConfig, MemoryNode, StartError};
 pub use mitra_consensus_memory::{StorageError, Token};
-pub use mitra_handshake::ReadyCqs;
+pub use mitra_driver::ReadyCqs;
 pub use process_node::{ProcessConfig, ProcessNode};
 pub use storage_directory::StorageConfig;

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mitra_driver::ReadyCqs;
 use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, OwnedRegion, RemoteRegion, VirtualQp};
-use mitra_handshake::ReadyCqs;
 use mitra_verbs::{Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
 /// The number of send buffers, and the number of receive buffers. Work requests with ids below this

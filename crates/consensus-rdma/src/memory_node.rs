@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use mitra_consensus::{ProcessId, RegisterKind};
 use mitra_consensus_memory::{Hello, Layout, Node, NodeConfig, Storage};
+use mitra_driver::{Poller, ReadyCqs};
 use mitra_failover::{Domain, VirtualMr};
-use mitra_handshake::{Acceptor, Poller, ReadyCqs};
+use mitra_handshake::Acceptor;
 
 pub use self::config::{MemoryConfig, StartError};
 use self::nics::Nics;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use mitra_consensus::{Action, Input, MemoryId, OpId, Process, ProcessId, Region, Response};
 use mitra_consensus_memory::{Hello, Token};
+use mitra_driver::Poller;
 use mitra_failover::{Domain, FailoverReport};
-use mitra_handshake::{Acceptor, Poller};
+use mitra_handshake::Acceptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -4,6 +4,7 @@
 mod background;
 mod driven_qp;
 mod pollable_qp;
+mod poller;
 mod slot;
 
 /// The lock of a vQP. `tests/slot_orders.rs` compiles the slot with a lock of loom instead.
@@ -14,6 +15,7 @@ mod sync {
 pub use background::Driver;
 pub use driven_qp::{DrivenQp, DrivenQpGuard};
 pub use pollable_qp::{PollableQp, PollableQpGuard};
+pub use poller::{Poller, ReadyCqs, Waker};
 
 use std::io;
 

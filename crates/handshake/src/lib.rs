@@ -3,8 +3,6 @@
 
 mod acceptor;
 mod frame;
-mod poller;
 
 pub use acceptor::{Acceptor, Incoming, dial};
 pub use frame::{read_frame, write_frame};
-pub use poller::{Poller, ReadyCqs, Waker};

@@ -6,8 +6,8 @@ mod fences;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mitra_driver::Poller;
 use mitra_failover::{Domain, FailoverReport};
-use mitra_handshake::Poller;
 use mitra_txn::{Life, NodeId, Outcome, Request};
 
 pub use self::connect::{ConnectError, LinksConfig};

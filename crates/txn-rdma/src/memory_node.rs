@@ -10,8 +10,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mitra_driver::{Poller, Waker};
 use mitra_failover::Domain;
-use mitra_handshake::{Acceptor, Poller, Waker};
+use mitra_handshake::Acceptor;
 use mitra_txn::Life;
 use mitra_verbs::Buffer;
 use nix::poll::{PollFd, PollFlags, ppoll};

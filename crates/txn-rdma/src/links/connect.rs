@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mitra_driver::Poller;
 use mitra_failover::Domain;
-use mitra_handshake::Poller;
 use mitra_txn::{Life, NodeId};
 use mitra_verbs::Error;
 
