@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod connection;
 mod driven_qp;
 mod pollable_qp;
 mod poller;
+mod queue_pair;
 mod slot;
 
 /// The lock of a vQP. `tests/slot_orders.rs` compiles the slot with a lock of loom instead.
@@ -13,9 +15,11 @@ mod sync {
 }
 
 pub use background::Driver;
+pub use connection::{Connection, Event, Staged};
 pub use driven_qp::{DrivenQp, DrivenQpGuard};
 pub use pollable_qp::{PollableQp, PollableQpGuard};
 pub use poller::{Poller, ReadyCqs, Waker};
+pub use queue_pair::{ConnectionError, QpInfo, QpKind, QueuePair};
 
 use std::io;
 

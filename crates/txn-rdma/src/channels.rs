@@ -1,13 +1,12 @@
 //! The queue pairs of a coordinator to all memory nodes, without the handshake that connects them.
 
 mod link;
-mod staging;
 
+use mitra_driver::ConnectionError;
 use mitra_failover::FailoverReport;
 use mitra_txn::{NodeId, Outcome, Request};
 
 pub use self::link::Link;
-use crate::queue_pair::LinkError;
 
 /// The traffic of a coordinator's connections since they were made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -31,7 +30,7 @@ pub struct LostNode {
     /// The node.
     pub node: NodeId,
     /// The reason for the loss.
-    pub error: LinkError,
+    pub error: ConnectionError,
 }
 
 /// Why requests were not taken.
@@ -78,6 +77,17 @@ struct Ticket {
 struct RequestRef {
     ticket: u32,
     index: u32,
+}
+
+impl RequestRef {
+    /// The number of the request on its connection.
+    fn id(self) -> u64 {
+        u64::from(self.ticket) << 32 | u64::from(self.index)
+    }
+
+    fn from_id(id: u64) -> RequestRef {
+        RequestRef { ticket: (id >> 32) as u32, index: id as u32 }
+    }
 }
 
 /// The tickets in flight. Places are reused.
@@ -198,7 +208,7 @@ impl Channels {
 
     fn for_each(
         &mut self,
-        mut step: impl FnMut(&mut Link, &mut Tickets, &mut Counters) -> Result<(), LinkError>,
+        mut step: impl FnMut(&mut Link, &mut Tickets, &mut Counters) -> Result<(), ConnectionError>,
     ) -> Result<(), LostNode> {
         for (node, link) in (0..).map(NodeId).zip(&mut self.links) {
             if let Some(link) = link {

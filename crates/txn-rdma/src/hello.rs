@@ -1,8 +1,7 @@
 //! The messages between a coordinator and a memory node over TCP: one frame in each direction.
 
+use mitra_driver::QpInfo;
 use serde::{Deserialize, Serialize};
-
-use crate::queue_pair::QpInfo;
 
 /// The version of the messages.
 pub const VERSION: u32 = 1;

@@ -8,7 +8,6 @@ mod driver;
 mod hello;
 mod links;
 mod memory_node;
-mod queue_pair;
 
 pub use bulk::{LoadError, StateError, inspect, load, round_trips, store_state};
 pub use call::CallError;
@@ -17,4 +16,4 @@ pub use driver::Driver;
 pub use hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
 pub use links::{ConnectError, Fenced, Links, LinksConfig};
 pub use memory_node::{MemoryNode, Node, NodeConfig, StartError};
-pub use queue_pair::{LinkError, QpInfo, QpKind};
+pub use mitra_driver::{ConnectionError, QpInfo, QpKind};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_driver::Poller;
+use mitra_driver::{Poller, QpKind};
 use mitra_failover::Domain;
 use mitra_txn::{Life, NodeId};
 use mitra_verbs::Error;
@@ -16,7 +16,6 @@ use super::fences::Fences;
 use crate::call::{Call, CallError};
 use crate::channels::{Channels, Link, LostNode};
 use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
-use crate::queue_pair::QpKind;
 
 /// The time between two polls while connections are being made.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mitra_driver::{QpInfo, QpKind};
 use mitra_failover::{Domain, Policy};
 use mitra_mutants::Mutant;
 use mitra_txn::{Life, NodeId};
@@ -14,7 +15,6 @@ use mitra_verbs::{AtomicScope, Buffer, Error};
 
 use self::session::Session;
 use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
-use crate::queue_pair::{QpInfo, QpKind};
 
 /// The number of lives of one coordinator that may be connected at once. Normally, a life that has
 /// ended is fenced before another life needs its place.

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use mitra_driver::{QpInfo, QpKind, QueuePair};
 use mitra_failover::{Config, Domain, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error};
 
 use crate::hello::{Answer, Refusal};
-use crate::queue_pair::{QpInfo, QpKind, QueuePair};
 
 #[derive(Debug)]
 pub(super) struct Session {

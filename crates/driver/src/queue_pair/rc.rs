@@ -2,12 +2,12 @@
 
 use mitra_failover::{Config, DetectorConfig, Domain, LocalNic};
 use mitra_verbs::{
-    Access, CqId, Ended, Error, Gid, InlineData, Mtu, PostError, Psn, QpBuildError, QpBuilder, Qpn,
-    RcConnection, SendWr, Wc, WcStatus,
+    Access, CqId, Error, Gid, InlineData, Mtu, PostError, Psn, QpBuildError, QpBuilder, Qpn, RcConnection,
+    SendWr, Wc, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
-use super::LinkError;
+use super::ConnectionError;
 
 /// The connection data of an RC queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct RcInfo {
 /// An RC queue pair. Its failure is final, because no evidence shows which requests the peer has
 /// executed.
 #[derive(Debug)]
-pub(crate) struct RcQp {
+pub(super) struct RcQp {
     nic: LocalNic,
     cq: CqId,
     qpn: Qpn,
@@ -84,15 +84,15 @@ impl RcQp {
         posted
     }
 
-    pub(super) fn poll(&mut self, ended: &mut Vec<Ended>) -> Result<(), LinkError> {
-        self.nic.provider.poll_cq(self.cq, 64, &mut self.completions)?;
-        for completion in self.completions.drain(..) {
-            if completion.status != WcStatus::Success {
-                return Err(LinkError::Request(completion.status));
-            }
-            ended.push(Ended::Success);
-        }
-        Ok(())
+    /// Returns the number of requests that have succeeded, and the first error.
+    pub(super) fn poll(&mut self) -> (usize, Result<(), ConnectionError>) {
+        let polled = self.nic.provider.poll_cq(self.cq, 64, &mut self.completions);
+        let count = self.completions.len();
+        let failed = self.completions.iter().position(|wc| wc.status != WcStatus::Success);
+        let error = failed.map(|at| ConnectionError::Request(self.completions[at].status));
+        self.completions.clear();
+        let polled = polled.map(drop).map_err(ConnectionError::Nic);
+        (failed.unwrap_or(count), error.map_or(polled, Err))
     }
 
     pub(super) fn arm(&self) -> Result<(), Error> {
@@ -106,5 +106,11 @@ impl RcQp {
         let steps = [self.nic.provider.destroy_qp(self.qpn), self.nic.provider.destroy_cq(self.cq)];
         // A dead NIC has no objects. A hung NIC is reset when the memory is deregistered.
         steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal))).fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for RcQp {
+    fn drop(&mut self) {
+        let _ = self.close(); // nobody can handle the error of a NIC
     }
 }
