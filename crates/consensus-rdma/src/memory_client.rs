@@ -1,19 +1,16 @@
 //! The connection of a process to one memory node: dials the node, and drives [`Client`].
 
-mod staged_link;
-
 use std::net::SocketAddr;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::{Op, OpId, Region, Response};
-use mitra_consensus_memory::{Client, Layout, MAX_MESSAGE_BYTES, Welcome};
+use mitra_consensus_memory::{Client, Layout, MAX_MESSAGE_BYTES, MAX_READ_BYTES, Welcome};
 use mitra_failover::{FailoverReport, RemoteRegion};
 use mitra_verbs::Error;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::staged_link::{StagedLink, Staging};
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
@@ -22,6 +19,11 @@ use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 const LOST_AFTER: Duration = Duration::from_millis(200);
 /// How long a memory node that was never connected may take to start before it counts as lost.
 const START_TIME: Duration = Duration::from_secs(3);
+
+/// The number of longest READs, and of longest WRITEs, that fit into the registered memory of a
+/// link at the same time.
+const READS: usize = 4;
+const WRITES: usize = 16;
 
 /// The state of a memory node, as one process sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,11 +56,10 @@ enum State {
 pub(crate) struct MemoryClient<C> {
     address: SocketAddr,
     identity: Identity,
-    /// Declared before `staging`, so that no queue pair uses the staging memory when the fields are
-    /// dropped.
     state: State,
     client: Client<C, RemoteRegion>,
-    staging: Staging,
+    /// The registered memory of a link for the payload of READs and WRITEs.
+    operation_bytes: usize,
     connections: u64,
     /// When the client began to dial, if it is not connected.
     dials_since: Instant,
@@ -75,14 +76,16 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         register_capacity: usize,
     ) -> Result<MemoryClient<C>, Error> {
         let layout = Layout::new(regions, register_capacity);
-        let staging = Staging::new(&identity.domain, layout.slot_bytes(), layout.register_bytes())?;
-        let connecting = identity.connect(address, identity.new_link(MAX_MESSAGE_BYTES)?, Duration::ZERO)?;
+        let operation_bytes = READS * MAX_READ_BYTES.max(layout.register_bytes())
+            + WRITES * layout.slot_bytes().next_multiple_of(size_of::<u64>());
+        let link = identity.new_link(MAX_MESSAGE_BYTES, operation_bytes)?;
+        let connecting = identity.connect(address, link, Duration::ZERO)?;
         Ok(MemoryClient {
             address,
             identity,
             state: State::Connecting(connecting),
             client: Client::new(regions, register_capacity),
-            staging,
+            operation_bytes,
             connections: 0,
             dials_since: Instant::now(),
             dial_failed: false,
@@ -93,7 +96,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
     pub(crate) fn submit(&mut self, id: OpId, op: Op<C>) {
         self.client.submit(id, op);
         if let State::Connected(link) = &mut self.state {
-            self.client.post(&mut StagedLink { link, staging: &mut self.staging });
+            self.client.post(link);
+            link.post();
         }
     }
 
@@ -155,19 +159,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
                 let broken = link.is_broken();
                 for event in events {
                     match event {
-                        LinkEvent::Completed(completion) => {
-                            let data = self.staging.complete(completion.wr_id);
-                            self.client.on_completion(
-                                completion.wr_id,
-                                completion.outcome.ended(),
-                                &data,
-                                responses,
-                            );
+                        LinkEvent::Ended { id, ended, fetched } => {
+                            self.client.on_completion(id, ended, &fetched, responses);
                         }
-                        LinkEvent::Message(message) => {
-                            let mut link = StagedLink { link, staging: &mut self.staging };
-                            self.client.on_message(&message, &mut link, responses);
-                        }
+                        LinkEvent::Message(message) => self.client.on_message(&message, link, responses),
                     }
                 }
                 if broken {
@@ -176,7 +171,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             }
         }
         if let State::Connected(link) = &mut self.state {
-            self.client.post(&mut StagedLink { link, staging: &mut self.staging });
+            self.client.post(link);
+            link.post();
             self.client.nak_impossible(responses);
         }
     }
@@ -186,11 +182,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             (self.dials_since, self.dial_failed) = (Instant::now(), false);
         }
         self.client.on_disconnect();
-        // The assignment drops the old link, so that its queue pair no longer uses the staging
-        // memory.
+        // The assignment drops the old link, which frees its queue pair and memory.
         self.state = State::Backoff(Instant::now() + RETRY_INTERVAL);
-        self.staging.reset();
-        if let Ok(link) = self.identity.new_link(MAX_MESSAGE_BYTES) {
+        if let Ok(link) = self.identity.new_link(MAX_MESSAGE_BYTES, self.operation_bytes) {
             self.dial(link, Duration::ZERO);
         }
     }
@@ -217,8 +211,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         else {
             return;
         };
-        let mut staged = StagedLink { link: &mut link, staging: &mut self.staging };
-        self.client.on_welcome(welcome, &mut staged, responses);
+        self.client.on_welcome(welcome, &mut link, responses);
         if self.client.is_connected() {
             self.state = State::Connected(link);
             self.connections += 1;
@@ -283,9 +276,10 @@ mod tests {
         assert!(until_connected(&mut client));
         // Take all free queue pairs, break the connection, and take the queue pairs of that
         // connection as well.
-        let mut all: Vec<Link> = std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES).ok()).collect();
+        let mut all: Vec<Link> =
+            std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES, 0).ok()).collect();
         client.state = State::Closed;
-        all.extend(std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES).ok()));
+        all.extend(std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES, 0).ok()));
         client.reconnect();
         client.poll(&mut Vec::new());
         assert!(!client.is_connected() && !client.is_crashed());

@@ -200,7 +200,7 @@ mod tests {
         move |incarnation| {
             let domain = Arc::clone(&domain);
             let identity = Identity { process: ProcessId(1), domain, failover, token: [7; 16], incarnation };
-            let link = identity.new_link(MAX_MESSAGE_BYTES).expect("the NIC has a free queue pair");
+            let link = identity.new_link(MAX_MESSAGE_BYTES, 0).expect("the NIC has a free queue pair");
             let connecting = identity.connect(memory.address(), link, Duration::ZERO).expect("a new link");
             loop {
                 memory.serve_for(Duration::from_millis(1));

@@ -54,7 +54,7 @@ impl Peer {
         let dials = peer < identity.process;
         let state = match dials {
             true => {
-                let link = identity.new_link(max_message_bytes)?;
+                let link = identity.new_link(max_message_bytes, 0)?;
                 State::Connecting(identity.connect(address, link, Duration::ZERO)?)
             }
             false => State::Idle,
@@ -77,7 +77,7 @@ impl Peer {
         }
         // The peer dials only after it has dropped its end of the earlier connection.
         self.state = State::Idle;
-        let accepted = self.identity.new_link(self.max_message_bytes).and_then(|mut link| {
+        let accepted = self.identity.new_link(self.max_message_bytes, 0).and_then(|mut link| {
             let info = link.info();
             link.connect(&incoming.hello.info)?;
             Ok((link, info))
@@ -152,7 +152,7 @@ impl Peer {
         }
         let link = match previous {
             State::Connecting(pending) => Ok(pending.link),
-            _ => self.identity.new_link(self.max_message_bytes),
+            _ => self.identity.new_link(self.max_message_bytes, 0),
         };
         self.state = match link.and_then(|link| self.identity.connect(self.address, link, delay)) {
             Ok(pending) => State::Connecting(pending),

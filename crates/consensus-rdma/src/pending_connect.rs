@@ -29,8 +29,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn new_link(&self, max_message_bytes: usize) -> Result<Link, Error> {
-        Link::new(&self.domain, self.failover, max_message_bytes)
+    pub(crate) fn new_link(&self, max_message_bytes: usize, operation_bytes: usize) -> Result<Link, Error> {
+        Link::new(&self.domain, self.failover, max_message_bytes, operation_bytes)
     }
 
     /// Starts a handshake that connects `link` to the acceptor at `address`. The handshake begins
