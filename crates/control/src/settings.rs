@@ -13,6 +13,7 @@ use mitra_verbs::Links;
 use crate::{FaultScript, MetricsAddress, RailsConfig};
 
 const RAILS: &str = "MITRA_RAILS";
+const NICS: &str = "MITRA_NICS";
 const LINKS: &str = "MITRA_LINKS";
 const POLICY: &str = "MITRA_POLICY";
 const WRITES: &str = "MITRA_WRITES";
@@ -32,6 +33,8 @@ pub struct Settings {
     /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP
     /// addresses. Default: 1.
     pub rails: RailsConfig,
+    /// `MITRA_NICS`: the kind of the NICs, which [`Settings::nic_kind`] parses. Default: none.
+    pub nics: Option<OsString>,
     /// `MITRA_LINKS`: how packets reach the NICs of this host. Default: `auto`.
     pub links: Links,
     /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail.
@@ -78,9 +81,10 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 13] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 14] {
         [
             (RAILS, self.rails.to_string().into()),
+            (NICS, self.nics.clone().unwrap_or_default()),
             (LINKS, self.links.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
@@ -112,6 +116,7 @@ impl Settings {
         let get = |name| variable(name).filter(|value| !value.is_empty());
         Ok(Settings {
             rails: parse(RAILS, get(RAILS))?,
+            nics: get(NICS),
             links: parse(LINKS, get(LINKS))?,
             policy: parse(POLICY, get(POLICY))?,
             writes: parse(WRITES, get(WRITES))?,
@@ -127,6 +132,14 @@ impl Settings {
             latency: parse::<Flag>(LATENCY, get(LATENCY))?.0,
             trace: parse::<Flag>(TRACE, get(TRACE))?.0,
         })
+    }
+
+    /// Returns the kind of the NICs, whose names this crate does not know.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for `MITRA_NICS` if its value is the name of no kind.
+    pub fn nic_kind<K: FromStr<Err: Display> + Default>(&self) -> Result<K, SettingsError> {
+        parse(NICS, self.nics.clone())
     }
 
     /// Checks the settings against one another, and returns them.
@@ -231,6 +244,7 @@ mod tests {
         assert_eq!(parse_pairs(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
         let Settings {
             rails,
+            nics,
             links,
             policy,
             writes,
@@ -245,7 +259,7 @@ mod tests {
             trace,
         } = Settings::default();
         assert_eq!(links, Links::Auto);
-        assert!(metrics.is_none() && prefer.is_none() && !latency && !trace);
+        assert!(nics.is_none() && metrics.is_none() && prefer.is_none() && !latency && !trace);
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);
     }
@@ -254,6 +268,7 @@ mod tests {
     fn settings_survive_round_trip_through_environment() {
         let settings = Settings {
             rails: "10.0.0.1,10.1.0.1".parse().unwrap(),
+            nics: Some("soft".into()),
             links: Links::Auto,
             policy: Policy::Exact,
             writes: WritePolicy::Repeatable,
@@ -273,6 +288,15 @@ mod tests {
                 |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
             assert_eq!(Settings::from_variables(value).as_ref(), Ok(&settings));
         }
+    }
+
+    #[test]
+    fn kind_of_nics_is_parsed_by_who_knows_it() {
+        let settings = |value| parse_pairs(&[(NICS, value)]).unwrap();
+        assert_eq!(settings("").nic_kind(), Ok(0));
+        assert_eq!(settings("7").nic_kind(), Ok(7));
+        let error = settings("many").nic_kind::<u8>().unwrap_err();
+        assert_eq!(error.to_string(), "MITRA_NICS=\"many\": invalid digit found in string");
     }
 
     #[test]

@@ -24,9 +24,9 @@ const MAX_RETRIES: u8 = 7;
 ///
 /// ```
 /// # use mitra_failover::{Config, Domain, VirtualQp};
-/// # use mitra_softnic::SoftNic;
+/// # use mitra_nics::NicKind;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
+/// # let domain = Domain::new(vec![NicKind::Soft.open_free().expect("an address is free")])?;
 /// let config = Config { completion_log: Some(Default::default()), send_wrs: 256, ..Config::default() };
 /// let vqp = VirtualQp::builder(&domain).config(config).build()?;
 /// assert_eq!(vqp.config().send_wrs, 256);
@@ -38,9 +38,9 @@ const MAX_RETRIES: u8 = 7;
 ///
 /// ```
 /// # use mitra_failover::{BuildError, Config, Domain, VirtualQp};
-/// # use mitra_softnic::SoftNic;
+/// # use mitra_nics::NicKind;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
+/// # let domain = Domain::new(vec![NicKind::Soft.open_free().expect("an address is free")])?;
 /// let config = Config { rd_atomic: 17, ..Config::default() };
 /// let error = VirtualQp::builder(&domain).config(config).build().unwrap_err();
 /// assert_eq!(error, BuildError::RdAtomic { requested: 17, limit: 16 });

@@ -300,7 +300,7 @@ mod tests {
     use std::task::{Wake, Waker};
     use std::thread;
 
-    use mitra_softnic::{Config, SoftNic};
+    use mitra_nics::NicKind;
     use mitra_verbs::{Access, QpBuilder, QpCap, RecvWr, SgeList};
 
     use super::*;
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn shared_cqs() -> Arc<SharedCqs> {
-        let provider: Arc<dyn Provider> = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        let provider: Arc<dyn Provider> = NicKind::Soft.open_free().expect("a loopback NIC opens");
         let pd = provider.alloc_pd().expect("the NIC has room");
         SharedCqs::new(&LocalNic { provider, pd, channel: None })
     }

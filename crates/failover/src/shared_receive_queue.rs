@@ -250,7 +250,7 @@ pub(crate) fn len(wr: &RecvWr) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use mitra_softnic::{Config, SoftNic};
+    use mitra_nics::NicKind;
     use mitra_verbs::{Provider, SgeList};
 
     use super::*;
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn member_waits_once_and_until_the_next_receive() {
-        let nic: Arc<dyn Provider> = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        let nic: Arc<dyn Provider> = NicKind::Soft.open_free().expect("a loopback NIC opens");
         let domain = Domain::new(vec![nic]).expect("the NIC has room");
         let queue = SharedReceiveQueue::new(&domain, 4);
         let empty = RecvWr { wr_id: 0, sges: SgeList::new() };

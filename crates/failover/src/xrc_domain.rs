@@ -104,7 +104,7 @@ impl fmt::Debug for XrcDomain {
 
 #[cfg(test)]
 mod tests {
-    use mitra_softnic::{Config, SoftNic};
+    use mitra_nics::NicKind;
     use mitra_verbs::{Provider, RecvWr, SgeList};
 
     use super::*;
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn queue_that_is_added_or_removed_wakes_the_members_of_the_domain() {
-        let nic: Arc<dyn Provider> = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        let nic: Arc<dyn Provider> = NicKind::Soft.open_free().expect("a loopback NIC opens");
         let domain = Domain::new(vec![nic]).expect("the NIC has room");
         let queues = [(); 2].map(|()| SharedReceiveQueue::new(&domain, 4));
         let empty = RecvWr { wr_id: 0, sges: SgeList::new() };

@@ -1,9 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod close_on_fork;
 pub mod event_queue;
 pub mod eventfd;
+pub mod fork_generation;
 mod futex;
+pub mod interfaces;
 pub mod poll_loop;
 pub mod random;
 pub mod thread;

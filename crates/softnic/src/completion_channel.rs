@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
-use mitra_os_util::event_queue::EventQueue;
-use mitra_verbs::{CompletionChannel, CqId, Result};
+use mitra_os_util::event_queue::{Closed, EventQueue};
+use mitra_verbs::{CompletionChannel, CqId, Error, Result};
 
 /// The largest number of events that a channel or an asynchronous event queue holds.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
@@ -16,7 +17,7 @@ pub(crate) const MAX_EVENTS: usize = 1 << 16;
 ///
 /// The NIC adds events while its lock is held. `PendingWakeups` makes the descriptor readable after
 /// the lock is released, because the application calls the NIC as soon as it wakes.
-pub struct SoftCompletionChannel(EventQueue<CqId>);
+pub(crate) struct SoftCompletionChannel(EventQueue<CqId>);
 
 /// Channels whose descriptors become readable when this value is dropped.
 #[derive(Default)]
@@ -41,11 +42,6 @@ impl SoftCompletionChannel {
         EventQueue::new(MAX_EVENTS).map(SoftCompletionChannel)
     }
 
-    /// Returns the queue of the channel's events, for a consumer that sleeps on it or closes it.
-    pub fn events(&self) -> &EventQueue<CqId> {
-        &self.0
-    }
-
     /// Adds an event. The descriptor does not become readable before a [`PendingWakeups`] with this
     /// channel is dropped.
     pub(crate) fn push(&self, cq: CqId) {
@@ -61,7 +57,15 @@ impl AsFd for SoftCompletionChannel {
 
 impl CompletionChannel for SoftCompletionChannel {
     fn next_event(&self) -> Result<Option<CqId>> {
-        Ok(self.0.pop())
+        self.0.pop_unless_closed().map_err(|Closed| Error::DeviceFatal)
+    }
+
+    fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
+        self.0.begin_wait()
+    }
+
+    fn close(&self) {
+        self.0.close();
     }
 }
 

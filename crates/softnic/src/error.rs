@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use mitra_os_util::interfaces::interfaces;
 use mitra_wire::ROCE_PORT;
 
 /// Why a [`SoftNic`](crate::SoftNic) could not be opened.
@@ -85,4 +86,32 @@ impl<T, E: Into<io::Error>> WithOperation<T> for Result<T, E> {
     fn with_operation(self, operation: &'static str) -> Result<T, OpenError> {
         self.map_err(|e| OpenError::System { operation, source: e.into() })
     }
+}
+
+/// Returns the error for an address that no interface has. It names the addresses that a NIC can
+/// use. A loopback address is missing because the loopback interface is down, as in a new network
+/// namespace, or has no IPv6.
+pub(crate) fn not_local(address: IpAddr) -> OpenError {
+    let way_out = match address {
+        IpAddr::V4(v4) if v4.is_loopback() => {
+            "bring the loopback interface up (`ip link set lo up`)".to_owned()
+        }
+        IpAddr::V6(v6) if v6.is_loopback() => {
+            "bring the loopback interface up with IPv6 (`sysctl net.ipv6.conf.lo.disable_ipv6=0`, `ip link set lo up`), or use \
+             an address in 127.0.0.0/8"
+                .to_owned()
+        }
+        _ => {
+            let usable: Vec<String> = interfaces()
+                .into_iter()
+                .flatten()
+                .filter(|interface| !interface.address.is_loopback() && interface.usable.is_ok())
+                .map(|interface| interface.address.to_string())
+                .collect();
+            let others =
+                if usable.is_empty() { String::new() } else { format!(", or one of: {}", usable.join(", ")) };
+            format!("use one in 127.0.0.0/8{others}")
+        }
+    };
+    OpenError::AddressNotLocal { address, way_out }
 }

@@ -2,7 +2,6 @@
 
 mod capture;
 mod clock;
-mod close_on_fork;
 mod completion_channel;
 mod completion_queues;
 mod config;
@@ -15,7 +14,6 @@ mod fault_injection;
 mod full_ring_tests;
 mod gro_policy;
 mod held_ports;
-mod interfaces;
 #[cfg(test)]
 mod internal_tests;
 mod last_hit_cache;
@@ -27,18 +25,16 @@ mod progress_thread;
 mod roce_port_users;
 mod shared_memory;
 mod soft_nic;
+mod soft_nics;
 mod thread_wakeup;
 mod udp_socket;
 
-pub use close_on_fork::{CloseOnFork, take_descriptors_to_close_on_fork};
-pub use completion_channel::SoftCompletionChannel;
 pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use fault_injection::RailFaults;
-pub use interfaces::{Interface, interface_index, interface_of, interfaces, live_interface};
 pub use mitra_transport::fault;
 pub use mitra_verbs::Links;
-pub use progress_thread::after_fork_in_child;
 pub use roce_port_users::{RocePortUser, roce_port_users};
 pub use soft_nic::SoftNic;
+pub use soft_nics::SoftNics;
 pub use udp_socket::random_loopback_address;

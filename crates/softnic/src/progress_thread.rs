@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 
 use mitra_os_util::event_queue::EventQueue;
+use mitra_os_util::fork_generation;
+use mitra_os_util::interfaces::live_interface;
 use mitra_os_util::wake_signal::{Step, WakeSignal};
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
 use nix::net::if_::if_nametoindex;
@@ -18,27 +20,16 @@ use nix::sys::time::TimeSpec;
 use crate::clock;
 use crate::completion_channel::PendingWakeups;
 use crate::engine::Engine;
-use crate::interfaces::live_interface;
 use crate::link_watch::LinkWatch;
 use crate::progress::{Driver, ThreadRole};
 use crate::thread_wakeup;
 use crate::udp_socket::RoceSocket;
 
-/// The number of times that [`after_fork_in_child`] has run in this process and its ancestors.
-static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
-
-/// Marks all open NICs as dead in the child of a fork. Register this function as a child handler
-/// with `pthread_atfork(3)`.
-///
-/// The NICs belong to the parent. Their progress threads do not exist in the child, and the fork
-/// may have copied their locks in the locked state.
-pub fn after_fork_in_child() {
-    FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
-}
-
 /// A NIC's engine with its lock, and the control of the progress thread.
 pub(crate) struct SharedNic {
-    /// The value of [`FORK_GENERATION`] in the process that opened the NIC.
+    /// The number of the process that opened the NIC, as [`fork_generation`] has it. The NIC's
+    /// thread does not exist in a child of a fork, and the lock may have been copied in the locked
+    /// state.
     fork_generation: u32,
     engine: Mutex<Engine>,
     lock_waiters: AtomicU32,
@@ -139,7 +130,7 @@ struct Woken {
 impl SharedNic {
     pub(crate) fn new(engine: Engine, async_events: Arc<EventQueue<AsyncEvent>>) -> io::Result<SharedNic> {
         Ok(SharedNic {
-            fork_generation: FORK_GENERATION.load(Ordering::Relaxed),
+            fork_generation: fork_generation::current(),
             async_events,
             engine: Mutex::new(engine),
             lock_waiters: AtomicU32::new(0),
@@ -171,7 +162,7 @@ impl SharedNic {
 
     /// Returns whether a fork has created this process after the NIC was opened.
     pub(crate) fn is_forked_child(&self) -> bool {
-        self.fork_generation != FORK_GENERATION.load(Ordering::Relaxed)
+        self.fork_generation != fork_generation::current()
     }
 
     /// Wakes the progress thread, which reports the poisoned lock as an event ([`PanicReporter`]).

@@ -7,20 +7,19 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
 
 use mitra_os_util::event_queue::EventQueue;
+use mitra_os_util::interfaces::interface_of;
 use mitra_transport::NicConfig;
 use mitra_verbs::{AsyncEvent, DeviceAttr, Error, Gid, Mtu, PostError, Result, Time};
 
 use crate::capture::Capture;
-use crate::completion_channel::{MAX_EVENTS, SoftCompletionChannel};
+use crate::completion_channel::MAX_EVENTS;
 use crate::engine::Engine;
-use crate::error::{OpenError, WithOperation};
+use crate::error::{OpenError, WithOperation, not_local};
 use crate::fault_injection::RailFaults;
 use crate::held_ports::{self, HeldPort};
-use crate::interfaces::{interface_of, not_local};
 use crate::progress_thread::SharedNic;
 use crate::shared_memory::SharedMemoryLinks;
 use crate::udp_socket::RoceSocket;
@@ -29,9 +28,6 @@ use crate::{Config, clock};
 /// The largest send window is the size of the receive buffer divided by this. The kernel charges a
 /// datagram outside a `UDP_GRO` run with twice its length, and several senders share the buffer.
 const SEND_WINDOW_DIVISOR: usize = 4;
-
-/// The maximum time for which [`SoftNic::settle`] waits until another thread releases the lock.
-const SETTLE_WAIT: Duration = Duration::from_millis(100);
 
 /// A software NIC: one address with its RoCE port, and one lock.
 ///
@@ -102,35 +98,6 @@ impl SoftNic {
             thread: Mutex::new(Some(thread)),
             held_port: Mutex::new(None),
         }))
-    }
-
-    /// Makes the NIC receive the traffic class of each datagram, which a UD queue pair shows in the
-    /// GRH. Before this call the class in the GRH is 0. Other queue pairs have no use for the
-    /// class, and to receive the class costs 0.15 µs per receive call.
-    ///
-    /// # Errors
-    /// `DeviceFatal` if the NIC is dead.
-    pub fn receive_traffic_classes(&self) -> Result<()> {
-        self.host_call(|engine, _| {
-            engine.receive_traffic_classes();
-            Ok(())
-        })
-    }
-
-    /// Does the same as
-    /// [`Provider::create_completion_channel`](mitra_verbs::Provider::create_completion_channel),
-    /// for a consumer that needs the methods of [`SoftCompletionChannel`].
-    ///
-    /// # Errors
-    /// `DeviceFatal` if the NIC is dead, or `System` if the descriptor cannot be created.
-    pub fn create_soft_completion_channel(&self) -> Result<Arc<SoftCompletionChannel>> {
-        self.host_call(|engine, _| {
-            let channel =
-                SoftCompletionChannel::new().map_err(|e| Error::system("creating an eventfd", &e))?;
-            let channel = Arc::new(channel);
-            engine.completion_queues.add_channel(&channel);
-            Ok(channel)
-        })
     }
 
     /// Returns a handle that injects faults into this NIC.
@@ -220,23 +187,6 @@ impl SoftNic {
     /// kernel's overhead per datagram.
     pub fn receive_buffer_size(&self) -> usize {
         self.receive_buffer_size
-    }
-
-    /// Executes the datagrams that have arrived, and sends pending ACKs. A process that ends
-    /// without dropping its NIC calls this, so that senders see their messages acknowledged. Gives
-    /// up if the NIC's lock is taken for 100 ms, because an exit handler or signal handler may run
-    /// on the thread that holds the lock.
-    pub fn settle(&self) {
-        let started = Instant::now();
-        let mut locked = self.shared.try_lock();
-        while locked.is_none() && started.elapsed() < SETTLE_WAIT {
-            thread::sleep(SETTLE_WAIT / 100);
-            locked = self.shared.try_lock();
-        }
-        if let Some(mut engine) = locked {
-            engine.settle(clock::now());
-            self.shared.wake_if_due(&mut engine);
-        }
     }
 
     /// Makes a verbs call on the NIC, then sends the packets and reports the events that the call

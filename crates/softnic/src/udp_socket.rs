@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use mitra_os_util::close_on_fork::CloseOnFork;
+use mitra_os_util::interfaces::{check_usable, interface_index};
 use mitra_wire::ROCE_PORT;
 use nix::errno::Errno;
 use nix::libc::{self, c_int};
@@ -14,10 +16,8 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, Protocol, Type};
 
-use crate::close_on_fork::CloseOnFork;
-use crate::error::{OpenError, WithOperation};
+use crate::error::{OpenError, WithOperation, not_local};
 use crate::gro_policy::GroPolicy;
-use crate::interfaces::{check_usable, interface_index, not_local};
 use crate::roce_port_users::describe_process_using;
 
 /// The largest payload of a UDP datagram, or of a GSO run, in bytes.

@@ -17,6 +17,7 @@ mod foreign_memory;
 mod handle;
 mod mr;
 mod nic;
+mod nic_source;
 mod provider;
 mod qp;
 mod qp_builder;
@@ -40,6 +41,7 @@ pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId, XrcdId};
 pub use mitra_wire::{Psn, Qpn, Srqn};
 pub use mr::{Access, Mr, Mw, WindowBind, WindowType};
 pub use nic::{Links, Nic};
+pub use nic_source::{NicAddress, NicOpenError, NicRequest, NicSource, OpenedNic};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{
     GSI_QKEY, ModifyError, QpAttr, QpAttribute, QpCap, QpInitAttr, QpState, QpStatus, QpType, SqDrain,

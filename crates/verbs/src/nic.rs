@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use core::str::FromStr;
 
 use crate::Provider;
+use crate::Result;
 use crate::fault::FaultSwitch;
 
 /// A NIC that a program's device is made of.
@@ -16,6 +17,22 @@ pub trait Nic: Provider {
     fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
         None
     }
+
+    /// Makes the NIC receive the traffic class of each datagram, which a UD queue pair shows in the
+    /// GRH. Called before the first UD queue pair is created. A NIC that always receives the class
+    /// has nothing to do.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if the NIC is dead.
+    fn receive_traffic_classes(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Executes the datagrams that have arrived, and sends pending ACKs. A process that ends
+    /// without dropping its NIC calls this, so that senders see their messages acknowledged. Gives
+    /// up after 100 ms, because an exit handler or signal handler may run on a thread that holds
+    /// the NIC's lock. A NIC that outlives its process has nothing to do.
+    fn settle(&self) {}
 }
 
 /// How datagrams reach the NICs of this host: through shared memory, or over UDP. Shared memory

@@ -1,6 +1,7 @@
 use core::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use crate::{
     Access, AhId, AsyncEvent, Buffer, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw, MwId, PdId,
@@ -338,6 +339,16 @@ pub trait CompletionChannel: AsFd + Send + Sync + fmt::Debug {
     /// if there is no event.
     ///
     /// # Errors
-    /// `System`.
+    /// `System`, and `DeviceFatal` if the channel is closed and holds no event.
     fn next_event(&self) -> Result<Option<CqId>>;
+
+    /// Prepares the caller to sleep until there is an event, for a thread that does not wait for
+    /// the descriptor. Returns a futex (private to the process, `futex(2)`) and its value, or
+    /// `None` if the channel holds an event or is closed. The next event, or the end of the
+    /// channel, changes the value and wakes every sleeper.
+    fn begin_wait(&self) -> Option<(&AtomicU32, u32)>;
+
+    /// Ends the channel, whose NIC is dead: later events are dropped, the descriptor stays
+    /// readable, and waiting threads wake.
+    fn close(&self);
 }

@@ -20,8 +20,9 @@ use mitra_control::{ControlServer, ControlledDevice, ControlledNics, MetricsAddr
 use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::Domain;
 use mitra_metrics::MetricsServer;
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Nic, Provider};
+use mitra_nics::NicKind;
+use mitra_os_util::interfaces::interface_of;
+use mitra_verbs::{Nic, NicAddress, NicRequest, Provider};
 use sha2::{Digest, Sha256};
 
 use super::complain;
@@ -36,6 +37,10 @@ pub(crate) struct ClusterArgs {
     /// separated by commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
+    /// Kind of NIC: soft, or minimal, for tests of what needs less of a NIC
+    /// [default: MITRA_NICS, or soft]
+    #[arg(long, value_name = "KIND")]
+    nics: Option<NicKind>,
     /// Shared-secret file of mode 600: any bytes, the same at every process and memory node;
     /// required for addresses other than loopback
     #[arg(long, value_name = "FILE")]
@@ -62,9 +67,10 @@ pub(crate) struct Visibility {
 impl ClusterArgs {
     /// The options of a process with this number of rails that only processes of this machine
     /// reach.
-    pub(crate) fn on_loopback(rails: usize) -> ClusterArgs {
+    pub(crate) fn on_loopback(rails: usize, nics: Option<NicKind>) -> ClusterArgs {
         ClusterArgs {
             rails: RailsConfig::Count(rails),
+            nics,
             secret: None,
             fault: Vec::new(),
             metrics: None,
@@ -76,23 +82,26 @@ impl ClusterArgs {
         &self.rails
     }
 
+    pub(crate) fn nics(&self) -> Option<NicKind> {
+        self.nics
+    }
+
     /// Opens the rails. While the returned [`Visibility`] lives, `mitra fault` controls the rails,
     /// and `mitra watch` shows them.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
         let environment = Settings::from_env()?;
-        let mut configs: Vec<_> = match &self.rails {
-            RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
-            RailsConfig::Addresses(addresses) => {
-                addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect()
-            }
+        let source = self.nics.map_or_else(|| environment.nic_kind(), Ok)?.source();
+        let addresses = match &self.rails {
+            RailsConfig::Count(count) => vec![NicAddress::Free; *count],
+            RailsConfig::Addresses(addresses) => addresses.iter().copied().map(NicAddress::At).collect(),
         };
-        for config in &mut configs {
-            config.links = environment.links;
-        }
-        let open = |(rail, config)| {
-            SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
+        let open = |(rail, address)| {
+            let request = NicRequest { links: environment.links, ..NicRequest::new(source, address) };
+            let opened = source.open(&request).map_err(anyhow::Error::from_boxed);
+            opened.map(|opened| opened.nic).with_context(|| format!("cannot open the NIC of rail {rail}"))
         };
-        let nics: Vec<_> = configs.into_iter().enumerate().map(open).collect::<Result<_, _>>()?;
+        let nics: Vec<Arc<dyn Nic>> =
+            addresses.into_iter().enumerate().map(open).collect::<anyhow::Result<_>>()?;
         let faults = FaultScript(self.fault.iter().flat_map(|script| script.0.clone()).collect());
         faults.check_rails(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
         let run_dir = environment.run_dir.unwrap_or_else(run_dir::default_path);
@@ -101,8 +110,7 @@ impl ClusterArgs {
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::with_completion_channels(providers)?;
         domain.telemetry().sample_latency(self.latency);
-        let device =
-            ControlledNics::new(nics.into_iter().map(|nic| nic as Arc<dyn Nic>), Arc::clone(&domain));
+        let device = ControlledNics::new(nics, Arc::clone(&domain));
         let control = ControlServer::start(&settings, device.clone())
             .context("cannot open the control socket for `mitra fault` and `mitra watch`")?;
         let metrics = self.metrics.map(|address| serve_metrics(address, device)).transpose()?;
@@ -114,7 +122,7 @@ impl ClusterArgs {
         if self.is_on_loopback() {
             for other in others {
                 ensure!(
-                    mitra_softnic::interface_of(other.ip())?.is_some(),
+                    interface_of(other.ip())?.is_some(),
                     "{other} is on another machine, and the rails are on loopback addresses, which reach no other machine; \
                      give --rails ADDRESS,... (`mitra devices` lists the addresses)"
                 );

@@ -6,7 +6,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::path::Path;
 
-use mitra_softnic::interfaces;
+use mitra_os_util::interfaces::{Interface, interfaces};
 use mitra_verbs::Mtu;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
@@ -26,7 +26,7 @@ pub(super) struct Address {
 }
 
 pub(super) fn addresses() -> io::Result<Vec<Address>> {
-    let to_address = |interface: mitra_softnic::Interface| {
+    let to_address = |interface: Interface| {
         let down =
             (!interface.up).then(|| format!("the interface is down; ip link set {} up", interface.name));
         Address {

@@ -16,7 +16,8 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use mitra_control::{FaultScript, MetricsAddress, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, WritePolicy};
-use mitra_softnic::Links;
+use mitra_nics::NicKind;
+use mitra_verbs::Links;
 
 use super::complain;
 use library::Preload;
@@ -42,7 +43,7 @@ Between machines, give the addresses of the rails: --rails 10.0.0.1,10.1.0.1 (se
 Policies: after a failure, exact executes again only what was not executed, and reports what it cannot decide. The others
 are for comparison: transparent and blanket execute again what may have been executed (transparent no atomics), delay waits
 10 ms instead of fencing the failed rail, and none closes the connection.
-Defaults come from MITRA_RAILS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
+Defaults come from MITRA_RAILS, MITRA_NICS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
 MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE; those of options without a value are 1 or 0.
 MITRA_PRELOAD is the path of another library to preload than the one in this program.
 ", faults_in_help!(), "\
@@ -54,6 +55,11 @@ pub(crate) struct Args {
     /// separated by commas. Both ends need the same number [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
+    /// Kind of NIC: soft, or minimal, a software NIC without what programs and failover can do
+    /// without, for tests (inline data, PSNs and results of atomics that can be read)
+    /// [default: soft]
+    #[arg(long, value_name = "KIND")]
+    nics: Option<NicKind>,
     /// How packets reach the NICs of this host: through shared memory (shm), over UDP (udp), or
     /// through shared memory where it is possible (auto). NICs with shm and with udp do not reach
     /// each other [default: auto]
@@ -141,6 +147,8 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     if let Some(rails) = &args.rails {
         settings.rails = rails.clone();
     }
+    settings.nics = args.nics.map(|kind| kind.to_string().into()).or(settings.nics);
+    settings.nic_kind::<NicKind>()?;
     settings.links = args.links.unwrap_or(settings.links);
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);

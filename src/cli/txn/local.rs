@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     // The processes end when they are dropped.
     let (_memories, nodes) = match args.nodes.as_slice() {
-        [] => memory::start_all(store, rails)?,
+        [] => memory::start_all(store, rails, args.cluster.nics())?,
         nodes => (Vec::new(), nodes.to_vec()),
     };
     let config = store.links(COORDINATOR, &nodes, &args.cluster)?;

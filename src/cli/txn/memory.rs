@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use mitra_nics::NicKind;
 use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_txn_rdma::MemoryNode;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ struct Start {
     store: StoreArgs,
     id: u16,
     rails: usize,
+    /// As [`NicKind`] displays it.
+    nics: Option<String>,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -90,10 +93,16 @@ fn serve(mut memory: MemoryNode) -> ! {
 pub(super) fn start_all(
     store: &StoreArgs,
     rails: usize,
+    nics: Option<NicKind>,
 ) -> anyhow::Result<(Vec<PeerProcess>, Vec<SocketAddr>)> {
     let start = |id| {
         let mut process = PeerProcess::start(PEER_ROLE)?;
-        process.connection.send(&Start { store: store.clone(), id, rails })?;
+        process.connection.send(&Start {
+            store: store.clone(),
+            id,
+            rails,
+            nics: nics.map(|kind| kind.to_string()),
+        })?;
         let address: SocketAddr = process.connection.receive()?;
         Ok((process, address))
     };
@@ -104,8 +113,9 @@ pub(super) fn start_all(
 /// Runs a memory node that `mitra txn local` has started.
 pub(crate) fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     unblock_sigterm()?;
-    let Start { store, id, rails } = connection.receive()?;
-    let cluster = ClusterArgs::on_loopback(rails);
+    let Start { store, id, rails, nics } = connection.receive()?;
+    let nics = nics.map(|kind| kind.parse()).transpose().map_err(anyhow::Error::msg)?;
+    let cluster = ClusterArgs::on_loopback(rails, nics);
     let listener = cluster.listen(([127, 0, 0, 1], 0).into())?;
     let (domain, _faults) = cluster.open()?;
     let memory = MemoryNode::new(domain, listener, store.node(id, &cluster)?)?;

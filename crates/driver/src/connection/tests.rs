@@ -1,9 +1,9 @@
 //! Connections over software NICs.
 
 use mitra_failover::{CloseReason, Policy, VirtualMr};
-use mitra_softnic::SoftNic;
-use mitra_softnic::fault::Failure;
-use mitra_verbs::{Access, Buffer, Provider};
+use mitra_nics::NicKind;
+use mitra_verbs::fault::Failure;
+use mitra_verbs::{Access, Buffer, Nic};
 
 use super::*;
 
@@ -22,13 +22,13 @@ struct Pair {
     memory: Arc<Buffer>,
     mr: VirtualMr,
     far_domain: Arc<Domain>,
-    far_nic: Arc<SoftNic>,
+    far_nic: Arc<dyn Nic>,
 }
 
 fn pair(kind: QpKind, config: Config, staging_bytes: usize) -> Pair {
     let open = || {
-        let nic = SoftNic::open(mitra_softnic::Config::loopback()).expect("a free address");
-        let domain = Domain::new(vec![Arc::clone(&nic) as Arc<dyn Provider>]).expect("an idle NIC");
+        let nic = NicKind::Soft.open_free().expect("a free address");
+        let domain = Domain::new(vec![Arc::clone(&nic) as _]).expect("an idle NIC");
         (domain, nic)
     };
     let ((near, _), (far_domain, far_nic)) = (open(), open());
@@ -163,7 +163,8 @@ fn operations_of_a_dead_peer_are_undecided() {
         assert!(pair.write(0, &[1; 8]));
         pair.near.post().expect("an open connection");
         assert_eq!(pair.poll(1).0.len(), 1);
-        pair.far_nic.faults().fail(Failure::NicDead);
+        let faults = pair.far_nic.fault_switch().expect("software NICs fail on demand");
+        faults.fail(Failure::NicDead);
         for id in 1..4 {
             assert!(pair.read(id, 0, 8));
         }

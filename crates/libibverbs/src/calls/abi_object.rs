@@ -18,11 +18,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use mitra_os_util::fork_generation;
 use mitra_verbs::{Error, Result};
 use nix::errno::Errno;
 
 use crate::abi::ibv_context;
-use crate::common::fork_generation;
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
 

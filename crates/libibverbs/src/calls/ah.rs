@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use mitra_verbs::{AhId, Error, GRH_LEN, Gid, Provider, Result};
+use mitra_verbs::{AhId, Error, GRH_LEN, Gid, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{PORT, destroy_with_context, find_with_context};

@@ -64,7 +64,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
         // SAFETY: rule *objects* (module `calls`): the context may be closed while this thread
         // sleeps, but not in the course of this function.
         let context = unsafe { awaited.find()? };
-        take_or_sleep(&context.events, || {
+        take_or_sleep(&*context.events, || {
             // While this thread holds the lock, no other thread can destroy the object between the
             // removal of the event from the queue and the increment of the object's event count.
             let _objects = context.rails.objects();

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use mitra_verbs::{Error, Result};
@@ -43,10 +43,10 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
     let events = match &context.rails.multi_rail {
-        None => ChannelEvents::Nic(context.nic().create_soft_completion_channel()?),
+        None => ChannelEvents::Nic(context.nic().create_completion_channel()?),
         Some(_) => ChannelEvents::Process(Arc::new(new_event_queue()?)),
     };
-    let fd = events.fd();
+    let fd = events.as_fd();
     // The descriptor must initially be in blocking mode, because programs expect `ibv_get_cq_event`
     // to wait unless they set `O_NONBLOCK`.
     fcntl(fd, FcntlArg::F_GETFL)

@@ -5,8 +5,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mitra_softnic::SoftNic;
-use mitra_verbs::{AsyncEvent, Error, Result};
+use mitra_verbs::{AsyncEvent, Error, Nic, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, AwaitedObject, abi_object};
 use crate::abi::*;
@@ -155,8 +154,8 @@ impl Context {
     }
 
     /// Returns the NIC of rail 0.
-    pub(crate) fn nic(&self) -> &SoftNic {
-        self.rails.nic()
+    pub(crate) fn nic(&self) -> &dyn Nic {
+        &**self.rails.nic()
     }
 
     pub(crate) fn object_entry(&self, address: usize) -> ObjectEntry {

@@ -4,10 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use mitra_softnic::SoftNic;
-use mitra_verbs::{
-    AsyncEvent, CompletionChannel, CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus,
-};
+use mitra_verbs::{AsyncEvent, CqId, Error, Gid, Nic, Result, Wc, WcOpcode, WcStatus};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::Channel;
@@ -29,7 +26,7 @@ use crate::rails::virtual_cq::VirtualCq;
 pub(crate) struct Cq {
     pub(crate) header: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
-    nic: Arc<SoftNic>,
+    nic: Arc<dyn Nic>,
     /// See [`datagram_sl`].
     pub(crate) datagram_sl: u8,
     pub(crate) comp_events: UnacknowledgedEvents,
@@ -90,7 +87,7 @@ impl Cq {
             // before the queue was created has no such queue.
             Ok(_) | Err(Error::DeviceFatal | Error::NoSuchObject { .. }) => {
                 if self.virtual_cq.is_none() {
-                    unanswered::explain(&self.nic, &polled.batch);
+                    unanswered::explain(&*self.nic, &polled.batch);
                 }
                 Ok(!polled.batch.is_empty())
             }
@@ -151,10 +148,7 @@ pub(crate) unsafe fn create(
             let on_overflow = move || deliver(AsyncEvent::CqError(id));
             (id, Some(VirtualCq::new(multi_rail.domain(), attr.cqe, process_events, on_overflow)))
         }
-        (None, Some(ChannelEvents::Nic(channel))) => {
-            let channel: Arc<dyn CompletionChannel> = Arc::clone(channel) as _;
-            (ctx.nic().create_cq(attr.cqe, Some(&channel))?, None)
-        }
+        (None, Some(ChannelEvents::Nic(channel))) => (ctx.nic().create_cq(attr.cqe, Some(channel))?, None),
         (None, _) => (ctx.nic().create_cq(attr.cqe, None)?, None),
     };
     let header = ibv_cq_ex {

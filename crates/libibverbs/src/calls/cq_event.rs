@@ -8,7 +8,7 @@ use super::completed_events::completed_events;
 use super::cq::Cq;
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
-use crate::common::event_queue::{Closed, EventQueue, take_or_sleep, wait_for_event};
+use crate::common::event_queue::{Closed, take_or_sleep, wait_for_event};
 use crate::rails::object_table::{ChannelEvents, ObjectTable};
 
 #[unsafe(no_mangle)]
@@ -26,16 +26,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         // SAFETY: rule *objects* (module `calls`): the channel may be destroyed while this thread
         // sleeps, but not in the course of this function.
         let channel = unsafe { awaited.find()? };
-        match &channel.events {
-            ChannelEvents::Nic(nic) => {
-                let address =
-                    |objects: &ObjectTable, id| objects.cqs.get(&id).map(|entry| entry.object.address);
-                take_or_sleep(nic.events(), || take(channel, nic.events(), address))
-            }
-            ChannelEvents::Process(events) => {
-                take_or_sleep(events, || take(channel, events, |_, address| Some(address)))
-            }
-        }
+        take_or_sleep(&channel.events, || take(channel))
     });
     match taken {
         Ok(signalled) => {
@@ -51,21 +42,16 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
-/// Takes and counts the oldest event whose completion queue exists. `address_of` returns the
-/// address of the queue of an event.
+/// Takes and counts the oldest event whose completion queue exists.
 ///
 /// # Errors
 /// `Closed` if there is no event, and will be none.
-fn take<E>(
-    channel: &Channel,
-    events: &EventQueue<E>,
-    address_of: impl Fn(&ObjectTable, E) -> Option<usize>,
-) -> Result<Option<*mut ibv_cq>, Closed> {
+fn take(channel: &Channel) -> Result<Option<*mut ibv_cq>, Closed> {
     // While this thread holds the lock, no other thread can destroy the queue between the removal
     // of the event from the channel and the increment of the queue's event count.
     let objects = channel.rails.objects();
-    while let Some(event) = events.pop_unless_closed()? {
-        if let Some(address) = address_of(&objects, event) {
+    while let Some(address) = pop(&channel.events, &objects)? {
+        if let Some(address) = address {
             let signalled = address as *mut ibv_cq;
             // SAFETY: the queue of an event exists, because `ibv_destroy_cq` removes the queue and
             // its events first, under the lock that this thread holds.
@@ -74,6 +60,17 @@ fn take<E>(
         }
     }
     Ok(None)
+}
+
+/// Removes the oldest event. Returns the address of its completion queue, if the queue exists.
+fn pop(events: &ChannelEvents, objects: &ObjectTable) -> Result<Option<Option<usize>>, Closed> {
+    Ok(match events {
+        ChannelEvents::Nic(nic) => {
+            let id = nic.next_event().map_err(|_| Closed)?;
+            id.map(|id| objects.cqs.get(&id).map(|entry| entry.object.address))
+        }
+        ChannelEvents::Process(events) => events.pop_unless_closed()?.map(Some),
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::VirtualMr;
-use mitra_verbs::{Access, Buffer, Error, PdId, Provider, Result};
+use mitra_verbs::{Access, Buffer, Error, PdId, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context, find_with_context};

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use mitra_failover::VirtualMw;
-use mitra_verbs::{Error, MwId, Provider, Result, WindowType};
+use mitra_verbs::{Error, MwId, Result, WindowType};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};

@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::{ptr, slice};
 
 use mitra_verbs::{
-    Data, Error, InlineData, Key, MrId, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result,
-    SendFlags, SendOp, SendWr, Sge, Srqn, UdDestination, WindowBind,
+    Data, Error, InlineData, Key, MrId, PostError, QpType, Qpn, RecvWr, RemoteAddr, Result, SendFlags,
+    SendOp, SendWr, Sge, Srqn, UdDestination, WindowBind,
 };
 use smallvec::SmallVec;
 

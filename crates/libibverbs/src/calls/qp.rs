@@ -4,10 +4,9 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use mitra_softnic::SoftNic;
 use mitra_verbs::{
-    Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
-    Result, SendWr,
+    Error, Gid, Limits, Nic, PostError, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result,
+    SendWr,
 };
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
@@ -56,7 +55,7 @@ const MIN_INLINE_BYTES: u32 = 64;
 
 /// The component that executes the requests of a queue pair.
 pub(crate) enum Backend {
-    Nic(Arc<SoftNic>, Qpn),
+    Nic(Arc<dyn Nic>, Qpn),
     /// A virtual queue pair over several rails.
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
     /// A UD queue pair over several rails.

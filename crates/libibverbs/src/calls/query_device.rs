@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use mitra_verbs::{AtomicScope, Provider};
+use mitra_verbs::AtomicScope;
 
 use super::context::{Context, PORT};
 use super::{device, on_demand};

@@ -3,8 +3,6 @@
 use std::ffi::c_int;
 use std::{mem, ptr};
 
-use mitra_verbs::Provider;
-
 use super::context::{Context, PORT};
 use super::gid_table::GID_TABLE_LEN;
 use super::mtu::mtu_code;

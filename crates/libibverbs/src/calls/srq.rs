@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId, Srqn};
+use mitra_verbs::{AsyncEvent, Error, Result, SrqId, Srqn};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context, find_with_context};

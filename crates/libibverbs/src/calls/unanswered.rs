@@ -5,15 +5,14 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Provider, Wc, WcStatus};
+use mitra_verbs::{Nic, Wc, WcStatus};
 
 /// Whether this process, or its parent before the fork, has explained such a completion.
 static EXPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Says why the first of these completions ended in [`WcStatus::RetryExceeded`], if one did: on
 /// standard error the first time in this process, later at debug level.
-pub(super) fn explain(nic: &SoftNic, completions: &[Wc]) {
+pub(super) fn explain(nic: &dyn Nic, completions: &[Wc]) {
     let Some(wc) = completions.iter().find(|wc| wc.status == WcStatus::RetryExceeded) else { return };
     let Ok(qp) = nic.query_qp(wc.qpn) else { return };
     let (Some(peer), timeout, retries) = (qp.attr.dest_gid, qp.attr.timeout, qp.attr.retry_cnt) else {

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use mitra_verbs::{CqId, Error, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, Result};
+use mitra_verbs::{CqId, Error, PdId, QpCap, QpInitAttr, QpType, Qpn, Result};
 
 use super::abi_object::AbiObject;
 use super::context::{Context, find_with_context};

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use mitra_verbs::{Error, Provider, Result, XrcdId};
+use mitra_verbs::{Error, Result, XrcdId};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context};

@@ -4,13 +4,13 @@
 use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-pub(crate) use mitra_softnic::CloseOnFork;
-use mitra_softnic::take_descriptors_to_close_on_fork;
+pub(crate) use mitra_os_util::close_on_fork::CloseOnFork;
+use mitra_os_util::close_on_fork::take_descriptors_to_close_on_fork;
+use mitra_os_util::fork_generation;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use super::fork_generation;
 use super::high_descriptor::moved_up;
 
 /// The null device, once the handler is installed.

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU32;
 
 pub(crate) use mitra_os_util::event_queue::{Closed, EventQueue};
 use mitra_verbs::{Error, Result};
@@ -42,14 +43,26 @@ pub(crate) fn wait_for_event<T: Copy>(
     }
 }
 
+/// A queue with a descriptor, on which a thread can sleep until there is an event.
+pub(crate) trait SleepableQueue: AsFd {
+    /// As [`EventQueue::begin_wait`].
+    fn begin_wait(&self) -> Option<(&AtomicU32, u32)>;
+}
+
+impl<E> SleepableQueue for EventQueue<E> {
+    fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
+        EventQueue::begin_wait(self)
+    }
+}
+
 /// Returns the event that `take` takes from `queue`, or the futex on which to sleep until the queue
 /// has an event.
 ///
 /// # Errors
 /// `EAGAIN` if the descriptor is non-blocking and there is no event; `EIO` if the queue is closed
 /// and empty.
-pub(crate) fn take_or_sleep<E, T>(
-    queue: &EventQueue<E>,
+pub(crate) fn take_or_sleep<T>(
+    queue: &impl SleepableQueue,
     take: impl Fn() -> Result<Option<T>, Closed>,
 ) -> Result<ControlFlow<T, Futex>, Errno> {
     loop {

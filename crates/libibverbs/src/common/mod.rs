@@ -4,7 +4,6 @@ pub(crate) mod cancellation;
 pub(crate) mod close_on_fork;
 pub(crate) mod errno;
 pub(crate) mod event_queue;
-pub(crate) mod fork_generation;
 pub(crate) mod grh;
 pub(crate) mod high_descriptor;
 pub(crate) mod limit;

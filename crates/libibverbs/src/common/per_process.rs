@@ -4,7 +4,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::fork_generation;
+use mitra_os_util::fork_generation;
 
 pub(crate) struct PerProcess<T>(AtomicPtr<Owned<T>>);
 

@@ -22,7 +22,7 @@ const HEALTH_INTERVAL_MS: u16 = 1000;
 pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
     let rails = Arc::clone(rails);
     // Without queue pair 1, a peer with several rails waits for an answer until its timeout.
-    let one_rail = OneRail::new(rails.nic())
+    let one_rail = OneRail::new(Arc::clone(rails.nic()) as Arc<dyn Provider>)
         .inspect_err(|error| tracing::debug!("queue pair 1 cannot be opened: {error}"))
         .ok()
         .map(Arc::new);
@@ -34,11 +34,11 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
         let nic = rails.nic();
         let mut is_alive = true;
         loop {
-            let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
+            let mut ready = nic.async_event_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             // After `DeviceFatal`, which is the last event, nothing is left to check. If a signal
             // interrupts the wait, the queue is empty, and the loop waits again.
             let interval = if is_alive { PollTimeout::from(HEALTH_INTERVAL_MS) } else { PollTimeout::NONE };
-            let _ = poll(&mut ready, interval);
+            let _ = poll(ready.as_mut_slice(), interval);
             while let Some(event) = nic.poll_async_event() {
                 if let (AsyncEvent::GidChange, Some(one_rail)) = (event, &one_rail) {
                     one_rail.set_gid(nic.address().into());

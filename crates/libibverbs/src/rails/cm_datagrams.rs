@@ -1,7 +1,7 @@
 //! The datagrams of the connection manager (`rdma_cm`), which travel between the queue pairs 1 of
 //! the rails, as those of the kernel's connection manager do.
 
-use mitra_verbs::{PortState, Provider};
+use mitra_verbs::PortState;
 
 use super::cm_receiver::{CmConnection, CmReceiver, RailAddress};
 use super::rail_set::RailSet;

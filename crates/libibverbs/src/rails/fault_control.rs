@@ -4,7 +4,6 @@ use std::sync::Weak;
 
 use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, nic_snapshots, rail_status};
 use mitra_metrics::Snapshot;
-use mitra_verbs::Nic;
 
 use super::rail_set::RailSet;
 
@@ -32,7 +31,7 @@ impl ControlledDevice for FaultControl {
 
     fn snapshot(&mut self) -> Snapshot {
         let Some(device) = self.0.upgrade() else { return Snapshot::default() };
-        let (rails, now) = nic_snapshots(device.nics().iter().map(|nic| &**nic as &dyn Nic));
+        let (rails, now) = nic_snapshots(device.nics().iter().map(|nic| &**nic));
         let telemetry =
             device.multi_rail.as_ref().map(|multi_rail| &**multi_rail.domain().failover.telemetry());
         Snapshot::take(rails, device.objects().qps.len(), now, telemetry)

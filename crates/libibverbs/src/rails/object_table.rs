@@ -6,12 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mitra_softnic::SoftCompletionChannel;
-use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId, XrcdId};
+use mitra_verbs::{AsyncEvent, CompletionChannel, CqId, Qpn, SrqId, XrcdId};
 
 use super::virtual_cq::VirtualCq;
 use crate::abi::*;
-use crate::common::event_queue::EventQueue;
+use crate::common::event_queue::{EventQueue, SleepableQueue};
 
 /// An asynchronous event that the program has not taken.
 #[derive(Clone, Copy)]
@@ -37,23 +36,34 @@ pub(crate) struct ObjectEntry {
 #[derive(Clone)]
 pub(crate) enum ChannelEvents {
     /// The NIC's channel. Its events identify completion queues by the NIC's numbers.
-    Nic(Arc<SoftCompletionChannel>),
+    Nic(Arc<dyn CompletionChannel>),
     /// A queue in this process, on a device with several rails. Its events are the addresses of the
     /// program's completion queues.
     Process(Arc<EventQueue<usize>>),
 }
 
-impl ChannelEvents {
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+impl AsFd for ChannelEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             ChannelEvents::Nic(channel) => channel.as_fd(),
             ChannelEvents::Process(events) => events.as_fd(),
         }
     }
+}
 
+impl SleepableQueue for ChannelEvents {
+    fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
+        match self {
+            ChannelEvents::Nic(channel) => channel.begin_wait(),
+            ChannelEvents::Process(events) => events.begin_wait(),
+        }
+    }
+}
+
+impl ChannelEvents {
     fn close(&self) {
         match self {
-            ChannelEvents::Nic(channel) => channel.events().close(),
+            ChannelEvents::Nic(channel) => channel.close(),
             ChannelEvents::Process(events) => events.close(),
         }
     }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_control::{ControlServer, ControlledDevice, MetricsAddress, RailsConfig, Settings};
 use mitra_metrics::MetricsServer;
-use mitra_softnic::{Config, OpenError, SoftNic, random_loopback_address};
-use mitra_verbs::{Error, Gid, Result};
+use mitra_nics::NicKind;
+use mitra_os_util::fork_generation;
+use mitra_verbs::{Error, Gid, Nic, NicAddress, NicRequest, Result};
 
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
@@ -17,7 +18,7 @@ use super::{async_event_thread, progress_thread};
 use crate::common::lock::lock;
 use crate::common::logging;
 use crate::common::per_process::PerProcess;
-use crate::common::{cancellation, close_on_fork, fork_generation};
+use crate::common::{cancellation, close_on_fork};
 
 /// The open device, with the id of the process that opened it. The id identifies a child process
 /// that was created without the fork handlers (`_Fork(3)`).
@@ -79,12 +80,13 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
 }
 
 /// Returns the address that rail 0 of this process will have with `--rails N`, unless another
-/// process takes it first. Returns `None` if the system's random source cannot be read.
+/// process takes it first. Returns `None` if the NICs of the settings have none.
 pub(crate) fn expected_address() -> Option<IpAddr> {
     install_fork_handler();
     let expected = EXPECTED_ADDRESS.get();
     // If two threads set the address, the first address stays.
-    let _ = expected.set(random_loopback_address().ok()?);
+    let kind: NicKind = Settings::from_env().ok()?.nic_kind().ok()?;
+    let _ = expected.set(kind.source().propose_address()?);
     expected.get().copied()
 }
 
@@ -98,43 +100,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     let settings = Settings::from_env()
         .and_then(Settings::checked)
         .map_err(|e| Error::system("reading the options of `mitra run`", &e))?;
-    let mut configs = match &settings.rails {
-        RailsConfig::Count(n) => {
-            let mut configs = vec![Config::loopback(); *n];
-            configs[0].address = EXPECTED_ADDRESS.existing().and_then(OnceLock::get).copied();
-            configs
-        }
-        RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
-    };
-    for config in &mut configs {
-        config.links = settings.links;
-    }
-    if let [config] = &mut configs[..] {
-        config.limits = limits_of_nic(config.limits);
-    }
-    for config in configs.iter_mut().skip(1) {
-        config.limits = limits_of_further_rail(config.limits);
-    }
-    let nics = configs
-        .into_iter()
-        .map(|config| match (&settings.rails, SoftNic::open(config.clone())) {
-            // Another process has taken the expected address meanwhile.
-            (RailsConfig::Count(_), Err(OpenError::PortTaken { .. })) => {
-                SoftNic::open(Config { address: None, ..config })
-            }
-            (_, opened) => opened,
-        })
-        .map(|opened| opened.map_err(|e| Error::system("opening a software NIC", &e)))
-        .collect::<Result<Vec<_>>>()?;
-    for nic in &nics {
-        if let Some(failure) = nic.link_failure() {
-            let address = nic.address();
-            tracing::warn!(
-                "packets of {address} to programs of this machine go over UDP, not through shared memory, because the name of its \
-                 links cannot be used: {failure}. Another process may have taken it (ss -xl | grep mitra-softnic); another address helps"
-            );
-        }
-    }
+    let nics = open_nics(&settings)?;
     let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
     let rails = Arc::new(RailSet::new(nics, multi_rail)?);
     let started = match &rails.multi_rail {
@@ -160,6 +126,36 @@ fn open_rails() -> Result<Arc<RailSet>> {
         start_metrics(address, &rails);
     }
     Ok(rails)
+}
+
+/// Opens the NICs of the settings. Each has what the program may create on it, and what this
+/// library creates.
+fn open_nics(settings: &Settings) -> Result<Vec<Arc<dyn Nic>>> {
+    let kind: NicKind =
+        settings.nic_kind().map_err(|e| Error::system("reading the options of `mitra run`", &e))?;
+    let source = kind.source();
+    let addresses: Vec<NicAddress> = match &settings.rails {
+        RailsConfig::Count(n) => {
+            let expected = EXPECTED_ADDRESS.existing().and_then(OnceLock::get).copied();
+            let first = expected.map_or(NicAddress::Free, NicAddress::Preferred);
+            std::iter::once(first).chain(std::iter::repeat_n(NicAddress::Free, n - 1)).collect()
+        }
+        RailsConfig::Addresses(list) => list.iter().copied().map(NicAddress::At).collect(),
+    };
+    let limits = |rail| match (rail, addresses.len()) {
+        (0, 1) => limits_of_nic(source.limits()),
+        (0, _) => source.limits(),
+        _ => limits_of_further_rail(source.limits()),
+    };
+    let open = |(rail, &address)| {
+        let request = NicRequest { address, links: settings.links, limits: limits(rail) };
+        let opened = source.open(&request).map_err(|e| Error::system("opening a NIC", &*e))?;
+        if let Some(warning) = opened.warning {
+            tracing::warn!("{warning}");
+        }
+        Ok(opened.nic)
+    };
+    addresses.iter().enumerate().map(open).collect()
 }
 
 /// Starts the metrics endpoint. The program runs without it if the address is not free, for example
@@ -191,10 +187,9 @@ fn install_fork_handler() {
     }
 }
 
-/// Tells the software NICs that their threads do not exist in this process, and gives the process
-/// state of its own.
+/// Gives the process state of its own. The NICs of the parent, whose threads do not exist in this
+/// process, are dead in it.
 extern "C" fn after_fork_in_child() {
-    mitra_softnic::after_fork_in_child();
     fork_generation::after_fork_in_child();
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use mitra_control::ControlServer;
 use mitra_metrics::MetricsServer;
-use mitra_softnic::{SoftNic, interface_index};
-use mitra_verbs::{AsyncEvent, Error, Gid, Limits, Mtu, PortState, Provider, Result};
+use mitra_os_util::interfaces::interface_index;
+use mitra_verbs::{AsyncEvent, Error, Gid, Limits, Mtu, Nic, PortAttr, PortState, Result};
 
 use super::cm_receiver::SharedReceiver;
 use super::device_memory::DeviceMemory;
@@ -20,7 +20,7 @@ use crate::common::lock::lock;
 
 pub(crate) struct RailSet {
     /// The NICs, rail 0 first.
-    nics: Vec<Arc<SoftNic>>,
+    nics: Vec<Arc<dyn Nic>>,
     /// The GID that rail 0 had when the device was opened. The device's GUID contains this GID, so
     /// the GUID stays when the address changes.
     first_gid: Gid,
@@ -49,10 +49,9 @@ pub(crate) struct RailSet {
 impl RailSet {
     /// # Errors
     /// `DeviceFatal` if the NIC of rail 0 is dead.
-    pub(super) fn new(nics: Vec<Arc<SoftNic>>, multi_rail: Option<Arc<MultiRail>>) -> Result<RailSet> {
+    pub(super) fn new(nics: Vec<Arc<dyn Nic>>, multi_rail: Option<Arc<MultiRail>>) -> Result<RailSet> {
         let first_gid = nics[0].query_port()?.gid;
-        let mtus = nics.iter().filter_map(|nic| nic.query_port().ok()).map(|port| port.max_mtu);
-        let max_mtu = mtus.min().unwrap_or(Mtu::M1024);
+        let max_mtu = smallest_mtu(nics.iter().map(|nic| nic.query_port()));
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(first_gid.into()).unwrap_or(0);
         Ok(RailSet {
@@ -74,11 +73,11 @@ impl RailSet {
     }
 
     /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.
-    pub(crate) fn nic(&self) -> &Arc<SoftNic> {
+    pub(crate) fn nic(&self) -> &Arc<dyn Nic> {
         &self.nics[0]
     }
 
-    pub(crate) fn nics(&self) -> &[Arc<SoftNic>] {
+    pub(crate) fn nics(&self) -> &[Arc<dyn Nic>] {
         &self.nics
     }
 
@@ -89,7 +88,7 @@ impl RailSet {
     /// The device's port is up if the port of at least one NIC is active.
     pub(crate) fn is_up(&self) -> bool {
         let is_active =
-            |nic: &Arc<SoftNic>| nic.query_port().is_ok_and(|port| port.state == PortState::Active);
+            |nic: &Arc<dyn Nic>| nic.query_port().is_ok_and(|port| port.state == PortState::Active);
         // The ports are read in turn. A port may come up after its turn, and another go down before
         // its own. The second round then finds the first port up.
         (0..2).any(|_| self.nics.iter().any(is_active))
@@ -195,22 +194,22 @@ impl RailSet {
     }
 }
 
+/// Returns the smallest MTU of the ports, as far as they can be read.
+fn smallest_mtu(ports: impl Iterator<Item = Result<PortAttr>>) -> Mtu {
+    ports.flatten().map(|port| port.max_mtu).min().unwrap_or(Mtu::M1024)
+}
+
 #[cfg(test)]
 mod tests {
-    use mitra_softnic::Config;
-
     use super::*;
 
     /// A datagram of the port's MTU can leave on every rail.
     #[test]
     fn mtu_of_the_port_is_the_smallest_of_all_rails() {
+        let port = |max_mtu| Ok(PortAttr { state: PortState::Active, max_mtu, gid: Gid([0; 16]) });
         for mtus in [[Mtu::M4096, Mtu::M1024], [Mtu::M512, Mtu::M2048]] {
-            let nics = mtus.map(|mtu| {
-                let config = Config { max_mtu: Some(mtu), ..Config::loopback() };
-                SoftNic::open(config).expect("loopback NICs can be opened")
-            });
-            let rails = RailSet::new(nics.into(), None).expect("the NICs are alive");
-            assert_eq!(Some(rails.max_mtu()), mtus.into_iter().min());
+            let ports = [port(mtus[0]), Err(Error::DeviceFatal), port(mtus[1])];
+            assert_eq!(Some(smallest_mtu(ports.into_iter())), mtus.into_iter().min());
         }
     }
 }

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
 use mitra_failover::{Config, Domain, VirtualQp, VirtualQpBuilder};
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Codec, Error, Provider, Qpn, Result};
+use mitra_verbs::{Codec, Error, Nic, Provider, Qpn, Result};
 
 use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
@@ -45,7 +44,7 @@ impl MultiRail {
     ///
     /// # Errors
     /// `Limit` if there are too many NICs, or the error of a NIC that refuses to create an object.
-    pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<Arc<MultiRail>> {
+    pub(super) fn new(nics: &[Arc<dyn Nic>], settings: &Settings) -> Result<Arc<MultiRail>> {
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let failover = Domain::with_completion_channels(providers)?;
         let rendezvous = Rendezvous::new(failover.nics(), QUERY_TIMEOUT)?;

@@ -11,8 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Provider, Result, XrcdId};
+use mitra_verbs::{Nic, Result, XrcdId};
 
 use super::virtual_xrc_domain::VirtualXrcDomain;
 use crate::common::errno::unless_dead;
@@ -97,7 +96,7 @@ impl XrcDomains {
     ///
     /// # Errors
     /// The error of the NIC. The domain is then open as before.
-    pub(crate) fn close(&mut self, nic: &SoftNic, id: XrcdId) -> Result<()> {
+    pub(crate) fn close(&mut self, nic: &dyn Nic, id: XrcdId) -> Result<()> {
         let Some(domain) = self.open.get_mut(&id) else { return Ok(()) };
         if domain.handles > 1 {
             domain.handles -= 1;

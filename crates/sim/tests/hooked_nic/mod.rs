@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mitra_sim::{NicId, SimNic, Testbed};
@@ -158,6 +159,13 @@ impl CompletionChannel for SimChannel {
             .then(|| self.events.lock().expect("no test panics with this lock").pop_front())
             .flatten())
     }
+
+    /// The tests sleep on the descriptor.
+    fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
+        None
+    }
+
+    fn close(&self) {}
 }
 
 #[derive(Debug)]

@@ -4,13 +4,13 @@ use core::time::Duration;
 use std::io;
 use std::net::IpAddr;
 
+use mitra_os_util::interfaces::interface_of;
 use mitra_verbs::{Gid, Time};
 
 use super::RING;
 use super::memory::{MappedRing, NewRing};
 use super::rendezvous::{Connection, Secret};
 use super::ring::{Broken, Record, Sender, limit_within, ring_size};
-use crate::interfaces::interface_of;
 
 /// The bytes of a new ring that have pages, which are those of an idle ring, too. A NIC with the
 /// largest number of links has 2 MiB of such pages.

@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use mitra_os_util::close_on_fork::CloseOnFork;
 use mitra_verbs::Gid;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -23,8 +24,6 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
-
-use crate::close_on_fork::CloseOnFork;
 
 /// The first bytes of a hello. The last is the version of the ring's format.
 const MAGIC: [u8; 4] = *b"MSR\x02";

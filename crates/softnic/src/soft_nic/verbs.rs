@@ -14,6 +14,7 @@ use mitra_verbs::{
 
 use super::SoftNic;
 use crate::clock;
+use crate::completion_channel::SoftCompletionChannel;
 use crate::held_ports::HeldPort;
 use crate::progress::Driver;
 
@@ -130,7 +131,13 @@ impl Provider for SoftNic {
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
-        self.create_soft_completion_channel().map(|channel| channel as Arc<dyn CompletionChannel>)
+        self.host_call(|engine, _| {
+            let channel =
+                SoftCompletionChannel::new().map_err(|e| Error::system("creating an eventfd", &e))?;
+            let channel = Arc::new(channel);
+            engine.completion_queues.add_channel(&channel);
+            Ok(channel as Arc<dyn CompletionChannel>)
+        })
     }
 
     fn create_cq(&self, depth: u32, channel: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId> {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::common::{TIMEOUT, at, loopback, open, poll_until, sleep_until};
-use mitra_softnic::{Config, Links, OpenError, SoftNic, interfaces, roce_port_users};
+use mitra_os_util::interfaces::interfaces;
+use mitra_softnic::{Config, Links, OpenError, SoftNic, roce_port_users};
 use mitra_transport::fault::{Failure, Noise};
 use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};

@@ -54,11 +54,11 @@ const SENDS: u32 = 2048;
 /// ```
 /// # use std::sync::Arc;
 /// # use mitra_failover::{Config, Domain, SharedBackup, VirtualQp};
-/// # use mitra_softnic::SoftNic;
+/// # use mitra_nics::NicKind;
 /// # use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 /// # fn domain() -> Result<Arc<Domain>, Box<dyn std::error::Error>> {
-/// #     let nic = || SoftNic::open(mitra_softnic::Config::loopback()).map(|nic| nic as Arc<dyn Provider>);
-/// #     Ok(Domain::new(vec![nic()?, nic()?])?)
+/// #     let nic = || NicKind::Soft.open_free().expect("an address is free") as Arc<dyn Provider>;
+/// #     Ok(Domain::new(vec![nic(), nic()])?)
 /// # }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (client_domain, server_domain) = (domain()?, domain()?);

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use mitra_control::{RailsConfig, Settings};
-use mitra_softnic::{interface_of, live_interface};
-use mitra_verbs::{Counter, Gid, Provider};
+use mitra_os_util::interfaces::{interface_of, live_interface};
+use mitra_verbs::{Counter, Gid};
 
 use crate::abi::*;
 use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};

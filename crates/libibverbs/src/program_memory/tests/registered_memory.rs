@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use mitra_softnic::{Config, SoftNic};
+use mitra_nics::NicKind;
 use mitra_verbs::*;
 
 use super::*;
 
 /// A NIC with a queue pair and two registered pages of program memory.
 struct Endpoint {
-    nic: Arc<SoftNic>,
+    nic: Arc<dyn Nic>,
     cq: CqId,
     qp: Qpn,
     mr: Mr,
@@ -18,7 +18,7 @@ struct Endpoint {
 
 impl Endpoint {
     fn new() -> Endpoint {
-        Endpoint::on(SoftNic::open(Config::loopback()).unwrap())
+        Endpoint::on(NicKind::Soft.open_free().unwrap())
     }
 
     /// Deregisters the memory and creates another endpoint on the same NIC.
@@ -27,7 +27,7 @@ impl Endpoint {
         Endpoint::on(self.nic)
     }
 
-    fn on(nic: Arc<SoftNic>) -> Endpoint {
+    fn on(nic: Arc<dyn Nic>) -> Endpoint {
         let cq = nic.create_cq(64, None).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let pages = Pages::new(2);

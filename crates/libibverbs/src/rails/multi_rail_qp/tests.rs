@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
 use mitra_failover::{Domain, VirtualMr};
-use mitra_softnic::{Config, SoftNic};
+use mitra_nics::NicKind;
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Key, Provider, QpCap, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    SgeList,
+    Access, Buffer, CqId, Data, Key, Nic, Provider, QpCap, QpType, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, SgeList,
 };
 
 use super::*;
@@ -36,15 +36,15 @@ fn device() -> Arc<MultiRail> {
     device_over((0..2).map(|_| nic()))
 }
 
-fn nic() -> Arc<SoftNic> {
-    SoftNic::open(Config::loopback()).expect("loopback NICs can be opened")
+fn nic() -> Arc<dyn Nic> {
+    NicKind::Soft.open_free().expect("loopback NICs can be opened")
 }
 
-fn device_over(nics: impl Iterator<Item = Arc<SoftNic>>) -> Arc<MultiRail> {
+fn device_over(nics: impl Iterator<Item = Arc<dyn Nic>>) -> Arc<MultiRail> {
     device_with(nics, &Settings::default())
 }
 
-fn device_with(nics: impl Iterator<Item = Arc<SoftNic>>, settings: &Settings) -> Arc<MultiRail> {
+fn device_with(nics: impl Iterator<Item = Arc<dyn Nic>>, settings: &Settings) -> Arc<MultiRail> {
     let providers = nics.map(|nic| nic as Arc<dyn Provider>).collect();
     let failover = Domain::with_completion_channels(providers).expect("two NICs form a domain");
     let rendezvous = Rendezvous::new(failover.nics(), QUERY_TIMEOUT).expect("queue pair 1 is free");

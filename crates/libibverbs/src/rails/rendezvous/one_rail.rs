@@ -8,7 +8,6 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_failover::LocalNic;
-use mitra_softnic::SoftNic;
 use mitra_verbs::{AsyncEvent, Codec, Gid, Limits, Provider, Qpn, Result, SrqId};
 
 use super::gsi_qp::{GsiQp, SLOTS};
@@ -44,8 +43,7 @@ impl OneRail {
     ///
     /// # Errors
     /// The error of the NIC.
-    pub(in crate::rails) fn new(nic: &Arc<SoftNic>) -> Result<OneRail> {
-        let provider: Arc<dyn Provider> = Arc::<SoftNic>::clone(nic);
+    pub(in crate::rails) fn new(provider: Arc<dyn Provider>) -> Result<OneRail> {
         let device = DeviceAddress::new(vec![provider.query_port()?.gid], 1);
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
         let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use mitra_failover::{Domain, VirtualQp};
-use mitra_softnic::SoftNic;
-use mitra_softnic::fault::Failure;
-use mitra_verbs::Provider;
+use mitra_nics::NicKind;
+use mitra_verbs::fault::Failure;
+use mitra_verbs::{Nic, Provider};
 
 use super::terms::tests::terms;
 use super::*;
@@ -13,7 +13,7 @@ use crate::common::random::random;
 
 /// A device with two rails and one unconnected queue pair.
 struct Device {
-    nics: Vec<Arc<SoftNic>>,
+    nics: Vec<Arc<dyn Nic>>,
     rendezvous: Arc<Rendezvous>,
     qp: VirtualQp,
 }
@@ -21,8 +21,8 @@ struct Device {
 impl Device {
     /// Creates a device. If `gid` is set, the device claims to have this GID.
     fn new(gid: Option<Gid>) -> Device {
-        let open = |_| SoftNic::open(mitra_softnic::Config::loopback()).expect("loopback NICs can be opened");
-        let nics: Vec<Arc<SoftNic>> = (0..2).map(open).collect();
+        let open = |_| NicKind::Soft.open_free().expect("loopback NICs can be opened");
+        let nics: Vec<Arc<dyn Nic>> = (0..2).map(open).collect();
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::new(providers).expect("two NICs form a domain");
         let mut rendezvous =
@@ -82,10 +82,10 @@ fn query_reaches_the_owner_when_rail_0_of_either_end_is_down() {
     for (local_down, peer_down) in [(false, false), (true, false), (false, true), (true, true)] {
         let (local, peer, bystander) = (Device::new(None), Device::new(None), Device::new(None));
         if local_down {
-            local.nics[0].faults().fail(Failure::LinkDown);
+            local.nics[0].fault_switch().expect("a software NIC fails on demand").fail(Failure::LinkDown);
         }
         if peer_down {
-            peer.nics[0].faults().fail(Failure::LinkDown);
+            peer.nics[0].fault_switch().expect("a software NIC fails on demand").fail(Failure::LinkDown);
         }
         let answer = query(&local, &peer, || {
             peer.answer_all(Some(&peer.info()));
@@ -122,7 +122,7 @@ fn queries_that_wait_for_an_answer_are_bounded() {
 fn false_owner_neither_ends_nor_wins_the_query() {
     let (local, peer) = (Device::new(None), Device::new(None));
     let impostor = Device::new(Some(peer.gid()));
-    local.nics[0].faults().fail(Failure::LinkDown);
+    local.nics[0].fault_switch().expect("a software NIC fails on demand").fail(Failure::LinkDown);
     // The impostor answers in turn with its own connection data and that there is no such queue
     // pair. The owner answers only after four of these lies.
     let mut lies = 0;

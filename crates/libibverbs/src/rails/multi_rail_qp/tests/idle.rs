@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::os::fd::AsFd;
 
-use mitra_softnic::fault::Failure;
+use mitra_verbs::fault::Failure;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::*;
@@ -16,7 +16,7 @@ const PAIRS: usize = 20;
 struct Group {
     ends: [Vec<End>; 2],
     /// The NIC of the first device's rail 0.
-    nic: Arc<SoftNic>,
+    nic: Arc<dyn Nic>,
 }
 
 impl Group {
@@ -142,7 +142,7 @@ fn all_idle_queue_pairs_leave_a_failed_rail() {
     for failure in [Failure::LinkDown, Failure::NicDead] {
         let group = Group::new();
         (0..PAIRS).for_each(|pair| group.exchange(pair, 1));
-        group.nic.faults().fail(failure);
+        group.nic.fault_switch().expect("a software NIC fails on demand").fail(failure);
         let active = |end: &End| end.qp.lock().vqp.active_rail();
         group.run_until(|| group.ends.iter().flatten().all(|end| active(end) == 1));
         (0..PAIRS).for_each(|pair| group.exchange(pair, 2));

@@ -1,6 +1,6 @@
 //! Requests that the peer's NIC refuses.
 
-use mitra_softnic::fault::Failure;
+use mitra_verbs::fault::Failure;
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_
     b.post_recv(9);
     a.qp.post_send(&[a.write(1, b.remote())]).expect("the request is valid");
     assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
-    nics[0].faults().fail(Failure::LinkDown);
+    nics[0].fault_switch().expect("a software NIC fails on demand").fail(Failure::LinkDown);
     // `a` proposes, `b` fences and sends its evidence, and only `a` moves.
     a.device.domain().drive_in_background();
     for _ in 0..20 {

@@ -8,8 +8,6 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 
-use crate::error::OpenError;
-
 /// An address of this machine, with the interface that has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
@@ -106,37 +104,11 @@ pub fn interface_index(address: IpAddr) -> io::Result<u32> {
     Ok(if_nametoindex(interface.name.as_str())?)
 }
 
-/// Returns the error for an address that no interface has. It names the addresses that a NIC can
-/// use. A loopback address is missing because the loopback interface is down, as in a new network
-/// namespace, or has no IPv6.
-pub(crate) fn not_local(address: IpAddr) -> OpenError {
-    let way_out = match address {
-        IpAddr::V4(v4) if v4.is_loopback() => {
-            "bring the loopback interface up (`ip link set lo up`)".to_owned()
-        }
-        IpAddr::V6(v6) if v6.is_loopback() => {
-            "bring the loopback interface up with IPv6 (`sysctl net.ipv6.conf.lo.disable_ipv6=0`, `ip link set lo up`), or use \
-             an address in 127.0.0.0/8"
-                .to_owned()
-        }
-        _ => {
-            let usable: Vec<String> = interfaces()
-                .into_iter()
-                .flatten()
-                .filter(|interface| !interface.address.is_loopback() && interface.usable.is_ok())
-                .map(|interface| interface.address.to_string())
-                .collect();
-            let others =
-                if usable.is_empty() { String::new() } else { format!(", or one of: {}", usable.join(", ")) };
-            format!("use one in 127.0.0.0/8{others}")
-        }
-    };
-    OpenError::AddressNotLocal { address, way_out }
-}
-
-/// Checks that a NIC can use an address of this kind. The error says why the NIC cannot, and what
-/// to use instead.
-pub(crate) fn check_usable(address: IpAddr) -> Result<(), &'static str> {
+/// Checks that a RoCEv2 NIC can use an address of this kind.
+///
+/// # Errors
+/// Why the NIC cannot, and what to use instead.
+pub fn check_usable(address: IpAddr) -> Result<(), &'static str> {
     match address {
         _ if address.is_unspecified() => {
             Err("it is the unspecified address; use the address of one interface")
