@@ -78,6 +78,7 @@ impl QueuePair {
         config: &Config,
         own_channels: bool,
     ) -> Result<QueuePair> {
+        let config = &config.with_available_inline(&domain.limits());
         Ok(QueuePair(match kind {
             QpKind::Virtual => {
                 let builder = VirtualQp::builder(domain).config(*config).own_channels(own_channels);

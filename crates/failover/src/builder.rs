@@ -6,6 +6,7 @@ use mitra_verbs::Error;
 
 use crate::config::{Config, Service};
 use crate::control_message::MAX_SAVED;
+use crate::data_qp::LOG_ENTRY_LEN;
 use crate::domain::Domain;
 use crate::secret::Secret;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -168,6 +169,18 @@ pub enum BuildError {
         /// The most that every NIC has.
         limit: u32,
     },
+    /// A NIC has less inline data than the vQP itself needs.
+    #[error("{user} needs {needed} bytes of inline data, and a NIC of the domain has {limit}; {way_out}")]
+    Inline {
+        /// What sends the data.
+        user: &'static str,
+        /// In bytes.
+        needed: u32,
+        /// The most that every NIC has, in bytes.
+        limit: u32,
+        /// What to do without.
+        way_out: &'static str,
+    },
     /// A NIC refused to create an object.
     #[error(transparent)]
     Nic(#[from] Error),
@@ -194,6 +207,7 @@ impl From<BuildError> for Error {
             BuildError::UnorderedWrites { .. } => {
                 Error::Unsupported("a completion log: it does not keep the order between work requests")
             }
+            BuildError::Inline { needed, limit: most, .. } => limit("inline", needed.into(), most.into()),
             BuildError::Durable => Error::Invalid("durable needs the policy exact"),
             BuildError::Unreliable => Error::Invalid(
                 "an unreliable connection needs the policy exact or none, and no completion log",
@@ -295,6 +309,11 @@ impl VirtualQpBuilder {
             self.config = with_slots(self.config, &self.domain);
         }
         if self.config.service == Service::XrcSend {
+            let limit = self.domain.limits().inline;
+            if limit < HEADER_BYTES {
+                let (user, way_out) = ("an XRC connection", "use RC, or another NIC");
+                return Err(BuildError::Inline { user, needed: HEADER_BYTES, limit, way_out });
+            }
             self.config.recv_wrs = 0;
             self.config.inline = self.config.inline.max(HEADER_BYTES);
         }
@@ -366,6 +385,10 @@ pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> 
         && let Some(nic) = nics().find(|nic| !nic.capabilities.write_order)
     {
         return Err(BuildError::UnorderedWrites { nic: nic.name.clone() });
+    }
+    if config.completion_log.is_some() && limits.inline < LOG_ENTRY_LEN {
+        let (user, way_out) = ("a completion log", "switch the log off, or use another NIC");
+        return Err(BuildError::Inline { user, needed: LOG_ENTRY_LEN, limit: limits.inline, way_out });
     }
     for (option, requested) in [("retry_cnt", config.detector.retry_cnt), ("rnr_retry", config.rnr_retry)] {
         if requested > MAX_RETRIES {

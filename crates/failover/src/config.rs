@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use mitra_verbs::{Access, LocalAckTimeout, Mtu, QpType, RnrTimer};
+use mitra_verbs::{Access, Limits, LocalAckTimeout, Mtu, QpType, RnrTimer};
 
 pub use policy::{Fencing, ParsePolicyError, Policy, WritePolicy};
 
@@ -226,6 +226,13 @@ pub struct Config {
 }
 
 impl Config {
+    /// Returns the configuration with as much inline data as the [limits of a
+    /// domain](crate::Domain::limits) allow, and not more than before. For callers that use inline
+    /// data only where there is some.
+    pub fn with_available_inline(self, limits: &Limits) -> Config {
+        Config { inline: self.inline.min(limits.inline), ..self }
+    }
+
     /// Returns whether operations complete when the peer's processor has seen them, see
     /// [`CompletionLogConfig::durable`].
     pub fn is_durable(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::local_nic::LocalNic;
 use crate::shared_cqs::{Inbox, SharedCqs};
 
 /// The length in bytes of an entry of a completion log. Entries are posted inline.
-const LOG_ENTRY_LEN: u32 = 8;
+pub(crate) const LOG_ENTRY_LEN: u32 = 8;
 
 /// The queue slots beyond the configured depths, for requests of the vQP itself such as the fence's
 /// marker.
@@ -79,7 +79,7 @@ impl DataQp {
             recv_wrs: config.recv_wrs + 1, // one for the fence's marker
             send_sges: config.send_sges,
             recv_sges: config.recv_sges,
-            inline: config.inline.max(LOG_ENTRY_LEN),
+            inline: config.inline.max(config.completion_log.map_or(0, |_| LOG_ENTRY_LEN)),
         };
         match QpBuilder::new(config.service.qp_type(), nic.pd, cq).cap(cap).build(&**p) {
             Ok(qpn) => {

@@ -20,6 +20,7 @@ mod events;
 mod grants;
 mod poll_group;
 mod reregistration;
+mod send_buffers;
 mod shared_home;
 mod windows;
 

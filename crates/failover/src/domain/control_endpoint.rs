@@ -14,6 +14,7 @@ use mitra_verbs::{
     RecvWr, Result, SendFlags, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
+use super::send_buffers::SendBuffers;
 use super::{Domain, LocalNic, lock};
 use crate::control_message::{self, MAX_LEN};
 use crate::data_qp::{NO_CQ, NO_QP};
@@ -46,6 +47,8 @@ pub(crate) struct ControlEndpoint {
     qpn: Qpn,
     qkey: u32,
     max_recvs: u32,
+    /// Present if the NIC has no room for a message as inline data.
+    send_buffers: Option<SendBuffers>,
     state: Mutex<State>,
 }
 
@@ -147,7 +150,7 @@ impl ControlEndpoint {
             // Every call on this endpoint fails, as on an endpoint that died with its NIC.
             Err(Error::DeviceFatal) => {
                 let (nic, state) = (nic.clone(), Mutex::default());
-                ControlEndpoint { nic, cq: NO_CQ, qpn: NO_QP, qkey, max_recvs: 0, state }
+                ControlEndpoint { nic, cq: NO_CQ, qpn: NO_QP, qkey, max_recvs: 0, send_buffers: None, state }
             }
             made => made?,
         };
@@ -168,18 +171,25 @@ impl ControlEndpoint {
         let wrs = max_recvs.min(p.attr().limits.wrs);
         let cq = p.create_cq(wrs * 4, channel)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
-        let cap = QpCap { send_wrs: wrs, recv_wrs: wrs, send_sges: 1, recv_sges: 1, inline: MAX_LEN as u32 };
+        let is_inline = p.attr().limits.inline >= MAX_LEN as u32;
+        let inline = if is_inline { MAX_LEN as u32 } else { 0 };
+        let cap = QpCap { send_wrs: wrs, recv_wrs: wrs, send_sges: 1, recv_sges: 1, inline };
         let qpn = QpBuilder::ud(nic.pd, cq).cap(cap).signal_all().build(&**p)?;
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
         let block = Block::new(nic, RECVS.min(wrs) as usize)?;
         let mr = block.mr.id;
         undo.push(Box::new(move |p| p.dereg_mr(mr)));
+        let send_buffers = if is_inline { None } else { Some(SendBuffers::new(nic)?) };
+        if let Some(mr) = send_buffers.as_ref().map(SendBuffers::mr) {
+            undo.push(Box::new(move |p| p.dereg_mr(mr)));
+        }
         let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
         p.modify_qp(qpn, &QpAttr { qkey: Some(qkey), ..init })?;
         p.modify_qp(qpn, &QpAttr::to(QpState::Rtr))?;
         p.modify_qp(qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
         let state = Mutex::new(State { blocks: vec![block], ..State::default() });
-        let endpoint = ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, max_recvs: wrs, state };
+        let endpoint =
+            ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, max_recvs: wrs, send_buffers, state };
         endpoint.add_recvs(&mut lock(&endpoint.state), RECVS)?;
         Ok(endpoint)
     }
@@ -235,6 +245,7 @@ impl ControlEndpoint {
         let mut steps = vec![p.destroy_qp(self.qpn), p.destroy_cq(self.cq)];
         steps.extend(state.address_handles.drain().map(|(_, (ah, _))| p.destroy_ah(ah)));
         steps.extend(state.blocks.drain(..).map(|block| p.dereg_mr(block.mr.id)));
+        steps.extend(self.send_buffers.iter().map(|buffers| p.dereg_mr(buffers.mr())));
         let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
         errors.fold(Ok(()), Result::and)
     }
@@ -274,9 +285,17 @@ impl ControlEndpoint {
     /// NIC has failed, the message is lost, as it may be in the network. The negotiation repeats
     /// messages that need an answer.
     pub(crate) fn send(&self, destination: UdDestination, bytes: &[u8], wakes: bool) {
-        let mut wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
+        let staged = match &self.send_buffers {
+            None => Some((u64::MAX, Data::inline(bytes))),
+            Some(buffers) => buffers.fill(bytes),
+        };
+        let Some((wr_id, data)) = staged else { return };
+        let mut wr = SendWr::new(wr_id, SendOp::Send, data).to(destination);
         wr.flags.set(SendFlags::SOLICITED, wakes);
-        let _ = self.nic.provider.post_send(self.qpn, &[wr]);
+        let posted = self.nic.provider.post_send(self.qpn, &[wr]);
+        if let (Some(buffers), Err(_)) = (&self.send_buffers, posted) {
+            buffers.release(wr_id);
+        }
     }
 
     /// Returns the messages for the vQP of this cookie, in the order of arrival. Messages that name
@@ -309,6 +328,9 @@ impl ControlEndpoint {
         wcs.clear();
         // The queue has at most one completion of each receive and each send.
         self.nic.provider.poll_cq(self.cq, 2 * self.max_recvs as usize, wcs)?;
+        if let Some(buffers) = &self.send_buffers {
+            wcs.iter().filter(|wc| wc.opcode == WcOpcode::Send).for_each(|wc| buffers.release(wc.wr_id));
+        }
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
             let datagram = read(blocks, wc);
             let named = control_message::receiver_cookie(&datagram);

@@ -241,7 +241,7 @@ pub(crate) unsafe fn create(
     }
     let mut cap = init.cap;
     // A provider may grant more than the program requests (`ibv_create_qp(3)`).
-    cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES);
+    cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES.min(context.rails.limits().inline));
     if srq.is_some() || sends_only {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
