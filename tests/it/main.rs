@@ -14,6 +14,7 @@ mod glibc;
 mod interop_scapy;
 mod interop_tshark;
 mod kv;
+mod minimal_nics;
 mod refused_input;
 mod reports;
 mod run;

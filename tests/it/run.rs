@@ -342,6 +342,7 @@ fn bad_options_are_named() {
     for (args, says) in [
         (&["--rails", "0", "true"][..], "0 rails are configured"),
         (&["--rails", "9", "true"], "use 1 to 8"),
+        (&["--nics", "many", "true"], "expected soft or minimal"),
         (&["--policy", "best", "true"], "\"best\" is none of the choices; say exact"),
         (&["--writes", "lax", "true"], "say strict or repeatable"),
         (&["--fault", "rail0 gone", "true"], "unknown fault \"gone\""),
@@ -354,6 +355,7 @@ fn bad_options_are_named() {
         refused(&mut scene.run(args), 2, says);
     }
     refused(scene.run(&["true"]).env("MITRA_POLICY", "best"), 2, "MITRA_POLICY=\"best\"");
+    refused(scene.run(&["true"]).env("MITRA_NICS", "many"), 2, "MITRA_NICS=\"many\": expected soft or");
     refused(scene.run(&["true"]).env("MITRA_PREFER", "1"), 2, "MITRA_PREFER: the device has no rail1");
     refused(scene.run(&["true"]).env("MITRA_FAULTS", "rail1 link-down"), 2, "MITRA_FAULTS: ");
     let open = scene.path("mitra");

@@ -251,6 +251,9 @@ static int drive(int fd, const struct end *peer, uint64_t rounds)
 		}
 		CHECK("a completion", time(NULL) - last < TIMEOUT);
 	}
+	/* After an error nothing more is posted. */
+	if (errors)
+		rounds = posted;
 	struct findings found;
 	move(fd, &rounds, sizeof rounds, false);
 	move(fd, &found, sizeof found, true);

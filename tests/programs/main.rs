@@ -76,6 +76,12 @@ fn main() -> ExitCode {
     trials.push(Trial::test("kills_under_blanket", || {
         exactly_once_under_faults::kills_under_blanket().map_err(Failed::from)
     }));
+    trials.push(Trial::test("runs_over_minimal_nics", || {
+        exactly_once_under_faults::runs_over_minimal_nics().map_err(Failed::from)
+    }));
+    trials.push(Trial::test("kills_under_exact_over_minimal_nics", || {
+        exactly_once_under_faults::kills_under_exact_over_minimal_nics().map_err(Failed::from)
+    }));
     trials.push(Trial::test("healed_rails_are_used_again", || {
         exactly_once_under_faults::healed_rails_are_used_again().map_err(Failed::from)
     }));
