@@ -40,7 +40,6 @@ pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod second_process;
 pub(crate) mod seeded_runs;
-mod svg_units;
 mod text_table;
 pub(crate) mod topology;
 pub(crate) mod txn;

@@ -1,11 +1,10 @@
 //! `--svg`: two drawings of the graph. One shows crashes that prevent a decision by HBO, the other
 //! an SM-cut, which prevents a decision by any algorithm.
 
-use askama::Template;
+use mitra_page::{Drawing, Point};
 use mitra_topology::{Graph, Measures};
 
-use super::layout::{Point, layout};
-use crate::cli::svg_units::Px;
+use super::layout;
 
 /// The largest graph that is drawn, in words.
 pub(super) const DRAWING_LIMITS: &str = "300 processes and 3,000 connections";
@@ -29,61 +28,6 @@ pub(super) fn is_drawable(graph: &Graph) -> bool {
     graph.vertex_count() <= 300 && graph.edge_count() <= 3000
 }
 
-/// A self-contained SVG of two panels.
-#[derive(Template)]
-#[template(path = "topology/drawing.svg")]
-pub(super) struct Drawing {
-    width: Px,
-    height: Px,
-    margin: Px,
-    radius: Px,
-    /// Whether the vertices are large enough for their numbers.
-    show_numbers: bool,
-    edges: Vec<Edge>,
-    panels: [DrawnPanel; 2],
-}
-
-struct Edge {
-    from: Place,
-    to: Place,
-}
-
-/// A position in a panel.
-#[derive(Clone, Copy)]
-struct Place {
-    x: Px,
-    y: Px,
-}
-
-struct DrawnPanel {
-    x: Px,
-    title: String,
-    caption: Vec<CaptionLine>,
-    vertices: Vec<Vertex>,
-    legend: Vec<LegendItem>,
-}
-
-struct CaptionLine {
-    y: Px,
-    text: String,
-}
-
-struct Vertex {
-    number: u32,
-    class: &'static str,
-    at: Place,
-    number_y: Px,
-}
-
-struct LegendItem {
-    class: &'static str,
-    text: &'static str,
-    x: Px,
-    y: Px,
-    text_x: Px,
-    text_y: Px,
-}
-
 /// The texts of a panel, and the class of each vertex.
 struct Panel {
     title: String,
@@ -92,54 +36,50 @@ struct Panel {
     legend: &'static [(&'static str, &'static str)],
 }
 
-impl Drawing {
-    /// Lays out the graph and draws both panels.
-    pub(super) fn new(graph: &Graph, measures: &Measures) -> Drawing {
-        let points = layout(graph);
-        let place = |v: u32| {
-            let [x, y]: Point = points[v as usize];
-            Place { x: Px(MARGIN + SIDE * x), y: Px(HEAD + MARGIN + SIDE * y) }
-        };
-        let places: Vec<Place> = graph.vertices().map(place).collect();
-        let radius = (SIDE / (graph.vertex_count() as f64).sqrt() * 0.2).clamp(3.5, 14.0);
-        let [hbo, sm_cut] = [hbo_panel(graph, measures), sm_cut_panel(graph, measures)];
-        Drawing {
-            width: Px(2.0 * WIDTH),
-            height: Px(HEIGHT),
-            margin: Px(MARGIN),
-            radius: Px(radius),
-            show_numbers: radius >= 9.0,
-            edges: graph.edges().map(|(u, v)| Edge { from: place(u), to: place(v) }).collect(),
-            panels: [DrawnPanel::new(0.0, hbo, &places), DrawnPanel::new(WIDTH, sm_cut, &places)],
-        }
+/// Lays out the graph and returns a self-contained SVG of two panels.
+pub(super) fn drawing(graph: &Graph, measures: &Measures) -> String {
+    let place = |[x, y]: layout::Point| [MARGIN + SIDE * x, HEAD + MARGIN + SIDE * y];
+    let places: Vec<Point> = layout::layout(graph).into_iter().map(place).collect();
+    let mut drawing = Drawing::default();
+    drawing.raw(format_args!("<style>\n{}</style>", include_str!("drawing.css")));
+    drawing.rect("paper", [0.0, 0.0], [2.0 * WIDTH, HEIGHT]);
+    for (x, panel) in [(0.0, hbo_panel(graph, measures)), (WIDTH, sm_cut_panel(graph, measures))] {
+        drawing.group(format_args!("transform=\"translate({x} 0)\""), "", |drawing| {
+            panel.draw(drawing, graph, &places);
+        });
     }
+    drawing.finish([2.0 * WIDTH, HEIGHT], "xmlns=\"http://www.w3.org/2000/svg\"")
 }
 
-impl DrawnPanel {
-    fn new(x: f64, panel: Panel, places: &[Place]) -> DrawnPanel {
-        let Panel { title, text, classes, legend } = panel;
-        let vertex = |(number, (&at, class)): (u32, (&Place, &'static str))| Vertex {
-            number,
-            class,
-            at,
-            number_y: Px(at.y.0 + 4.0),
-        };
-        let item = |(i, &(class, text)): (usize, &(&'static str, &'static str))| {
+impl Panel {
+    fn draw(&self, drawing: &mut Drawing, graph: &Graph, places: &[Point]) {
+        drawing.text("title", [MARGIN, 30.0], &self.title);
+        for (y, line) in caption(&self.text) {
+            drawing.text("caption", [MARGIN, y], line);
+        }
+        for (u, v) in graph.edges() {
+            drawing.line("edge", places[u as usize], places[v as usize]);
+        }
+        let radius = (SIDE / (places.len() as f64).sqrt() * 0.2).clamp(3.5, 14.0);
+        for (number, (&[x, y], class)) in places.iter().zip(&self.classes).enumerate() {
+            drawing.group("", &number.to_string(), |vertex| {
+                vertex.circle(&format!("vertex {class}"), [x, y], radius);
+                // Whether the vertex is large enough for its number.
+                if radius >= 9.0 {
+                    vertex.text(&format!("id {class}"), [x, y + 4.0], number);
+                }
+            });
+        }
+        for (i, (class, text)) in self.legend.iter().enumerate() {
             let (x, y) = (MARGIN + 6.0 + 170.0 * i as f64, HEIGHT - 18.0);
-            LegendItem { class, text, x: Px(x), y: Px(y), text_x: Px(x + 12.0), text_y: Px(y + 4.5) }
-        };
-        DrawnPanel {
-            x: Px(x),
-            title,
-            caption: caption(&text),
-            vertices: (0..).zip(places.iter().zip(classes)).map(vertex).collect(),
-            legend: legend.iter().enumerate().map(item).collect(),
+            drawing.circle(&format!("vertex {class}"), [x, y], 6.0);
+            drawing.text("key", [x + 12.0, y + 4.5], text);
         }
     }
 }
 
-/// Breaks a caption into lines.
-fn caption(text: &str) -> Vec<CaptionLine> {
+/// Breaks a caption into lines. Returns the height of each line with its text.
+fn caption(text: &str) -> Vec<(f64, String)> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {
@@ -149,8 +89,7 @@ fn caption(text: &str) -> Vec<CaptionLine> {
             _ => lines.push(word.to_owned()),
         }
     }
-    let place = |(i, text)| CaptionLine { y: Px(CAPTION + CAPTION_LINE * f64::from(i)), text };
-    (0..).zip(lines).map(place).collect()
+    (0..).map(|i| CAPTION + CAPTION_LINE * f64::from(i)).zip(lines).collect()
 }
 
 /// Returns the panel of the largest set found of processes that represent no majority. HBO cannot
@@ -221,10 +160,10 @@ mod tests {
         let longest = "neither set of 149 learns whether the other is alive: they are at distance 3 or more";
         for text in [longest, "there may be one", "150 live processes represent 150 of 300: no majority"] {
             let lines = caption(text);
-            assert_eq!(lines.iter().map(|line| &line.text[..]).collect::<Vec<_>>().join(" "), text);
-            for line in lines {
-                assert!(line.text.chars().count() <= CAPTION_LETTERS, "{}", line.text);
-                assert!(line.y.0 + CAPTION_LINE / 2.0 < HEAD, "{}", line.text);
+            assert_eq!(lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>().join(" "), text);
+            for (y, line) in lines {
+                assert!(line.chars().count() <= CAPTION_LETTERS, "{line}");
+                assert!(y + CAPTION_LINE / 2.0 < HEAD, "{line}");
             }
         }
         assert!(CAPTION_LETTERS as f64 * 7.6 <= SIDE + MARGIN, "a line ends within its panel");

@@ -15,14 +15,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use askama::Template;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mitra_bench::OutputFile;
 use mitra_topology::edge_list::{self, MAX_BYTES};
 use mitra_topology::{Graph, Stage, Suggestion, generators, suggest};
 
 use super::write_json;
-use drawing::Drawing;
 use json::Summary;
 
 /// Compute how many crashes a shared-memory graph tolerates, and which crashes it does not tolerate
@@ -99,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         file.write(&edge_list::format(&graph))?;
     }
     if let Some(file) = svg {
-        file.write(&Drawing::new(&graph, &measures).render().context("cannot render the drawing")?)?;
+        file.write(&drawing::drawing(&graph, &measures))?;
     }
     if let Some(file) = report {
         file.write(&report::page(&name, &graph, &measures, &summary)?)?;

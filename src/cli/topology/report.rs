@@ -3,11 +3,16 @@
 
 use anyhow::Context;
 use askama::Template;
+use mitra_page::{Cell, Table};
 use mitra_topology::{Graph, Measures};
 
-use super::drawing::{DRAWING_LIMITS, Drawing, is_drawable};
+use super::drawing::{DRAWING_LIMITS, drawing, is_drawable};
 use super::json::Summary;
 use super::text::{certainty, misread_bound, rows, size, suggestion};
+
+const STYLE: &str = "\
+th, td { text-align: left; } td.value { font-weight: 600; white-space: nowrap; } section + p { margin-top: 16px; }
+";
 
 #[derive(Template)]
 #[template(path = "topology/report.html")]
@@ -16,9 +21,9 @@ struct ReportPage<'a> {
     size: String,
     notes: Vec<String>,
     /// `None` if the graph is too large to be drawn.
-    drawing: Option<Drawing>,
+    drawing: Option<String>,
     drawing_limits: &'static str,
-    rows: [(&'static str, String, String); 5],
+    table: Table,
     misread_bound: String,
     version: &'static str,
 }
@@ -33,11 +38,20 @@ pub(super) fn page(
         name,
         size: size(summary),
         notes: suggestion(summary).into_iter().chain([certainty(summary).to_owned()]).collect(),
-        drawing: is_drawable(graph).then(|| Drawing::new(graph, measures)),
+        drawing: is_drawable(graph).then(|| drawing(graph, measures)),
         drawing_limits: DRAWING_LIMITS,
-        rows: rows(graph, measures, summary),
+        table: Table {
+            header: ["measure", "value", "source, or the set that defeats it"].map(Cell::text).into(),
+            rows: rows(graph, measures, summary).map(row).into(),
+            ..Table::default()
+        },
         misread_bound: misread_bound(summary),
         version: env!("CARGO_PKG_VERSION"),
     };
-    page.render().context("cannot render the report")
+    let body = page.render().context("cannot render the report")?;
+    Ok(mitra_page::page(&format!("mitra topology: {name}"), STYLE, &body))
+}
+
+fn row((measure, value, reason): (&'static str, String, String)) -> Vec<Cell> {
+    vec![Cell::text(measure), Cell { text: value, class: "value" }, Cell::text(reason)]
 }

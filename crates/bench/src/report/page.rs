@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use askama::Template;
+use mitra_page::{Cell, Table};
 
 use super::plot::Plot;
 use super::{Report, Row};
@@ -14,37 +15,6 @@ pub(crate) struct Page {
     pub(crate) about: &'static str,
     pub(crate) tables: Vec<Table>,
     pub(crate) plots: Vec<Plot>,
-}
-
-/// A table. The first cell of a row is its name.
-pub(crate) struct Table {
-    pub(crate) title: String,
-    pub(crate) header: Vec<Cell>,
-    pub(crate) rows: Vec<Vec<Cell>>,
-}
-
-/// A cell, with its class in the style sheet.
-pub(crate) struct Cell {
-    pub(crate) text: String,
-    pub(crate) class: &'static str,
-}
-
-impl Cell {
-    pub(crate) fn text(text: impl Into<String>) -> Cell {
-        Cell { text: text.into(), class: "" }
-    }
-
-    pub(crate) fn number(text: impl Into<String>) -> Cell {
-        Cell { text: text.into(), class: "number" }
-    }
-
-    pub(crate) fn verdict(is_good: bool, good: &str, bad: &str) -> Cell {
-        if is_good {
-            Cell { text: good.to_owned(), class: "good" }
-        } else {
-            Cell { text: bad.to_owned(), class: "bad" }
-        }
-    }
 }
 
 #[derive(Template)]
@@ -81,7 +51,9 @@ impl Page {
             warnings,
             version: env!("CARGO_PKG_VERSION"),
         };
-        html.render().context("cannot render the report")
+        let title = format!("mitra bench {}", report.name);
+        let body = html.render().context("cannot render the report")?;
+        Ok(mitra_page::page(&title, include_str!("page.css"), &body))
     }
 }
 
@@ -96,5 +68,6 @@ fn all_rows(rows: &[Row]) -> Table {
         title: "All rows".to_owned(),
         header: cells(header.map(str::to_owned)),
         rows: rows.iter().map(|row| cells(row.cells())).collect(),
+        ..Table::default()
     }
 }

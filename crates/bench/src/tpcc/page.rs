@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use mitra_page::{Cell, Table};
+
 use super::cluster::Turn;
 use super::results::{KINDS, Measured, Outcome};
-use crate::report::page::{Cell, Page, Table};
+use crate::report::page::Page;
 use crate::report::plot::{Arrangement, Plot};
 use crate::report::{Report, Row, format_figure};
 
@@ -166,6 +168,7 @@ fn kept(outcomes: &[Outcome]) -> Table {
             row("damaged records", &none(|outcome| outcome.corrupt)),
             row("copies and index", &|outcome| Cell::verdict(outcome.is_clean, "right", "WRONG")),
         ],
+        ..Table::default()
     }
 }
 
@@ -179,6 +182,7 @@ fn conditions(outcomes: &[Outcome]) -> Table {
         title: "The twelve consistency conditions, in the middle and at the end".to_owned(),
         header: header("TPC-C 3.3.2", outcomes),
         rows: (1..).zip(&CONDITIONS).map(row).collect(),
+        ..Table::default()
     }
 }
 

@@ -1,7 +1,9 @@
 //! `--report FILE.html`: one page with the claims, the plots and all rows.
 
+use mitra_page::{Cell, Table};
+
 use crate::failover_trial::{Mix, TrialPolicy};
-use crate::report::page::{Cell, Page, Table};
+use crate::report::page::Page;
 use crate::report::plot::{Arrangement, Plot};
 use crate::report::{Claim, Report, Row, format_figure};
 
@@ -35,6 +37,7 @@ fn claims(claims: &[Claim]) -> Table {
         title: "The paper, the target, this run".to_owned(),
         header: vec![figure, paper, target, Cell::number("here"), Cell::text("")],
         rows: claims.iter().map(row).collect(),
+        ..Table::default()
     }
 }
 

@@ -6,6 +6,7 @@ mod timeline;
 
 use anyhow::Context;
 use askama::Template;
+use mitra_page::{Cell, Table};
 
 use super::checker::Counts;
 use super::coordinator::{PolicyRun, RoundResult};
@@ -13,8 +14,8 @@ use super::fault_plan::ROUNDS;
 use super::json::{FailoverTimes, PolicySummary, Summary};
 use super::text::{format_count, format_operations, format_time, policy_summary, result_sentence, verb_name};
 use super::workload::Kind;
-use phases::PhaseChart;
-use timeline::{TimeWindow, Timeline};
+use phases::phase_chart;
+use timeline::{TimeWindow, timeline};
 
 #[derive(Template)]
 #[template(path = "demo/report/report.html")]
@@ -27,8 +28,9 @@ struct ReportPage<'a> {
     rails: Vec<String>,
     cards: Vec<Card>,
     example: Option<RoundSection<'a>>,
-    tables: Vec<PolicyTable<'a>>,
-    phase_charts: Vec<PhaseChart>,
+    /// The counts of each policy over all rounds.
+    tables: Vec<Table>,
+    phase_charts: Vec<String>,
     rounds: Vec<RoundSection<'a>>,
     not_drawn: usize,
     command: String,
@@ -65,26 +67,7 @@ struct RoundFigure<'a> {
     counts: String,
     class: &'static str,
     result: String,
-    timeline: Option<Timeline>,
-}
-
-/// The counts of one policy over all rounds.
-struct PolicyTable<'a> {
-    policy: &'a str,
-    summary: &'static str,
-    rows: Vec<TableRow>,
-}
-
-struct TableRow {
-    name: &'static str,
-    is_total: bool,
-    counts: [String; 6],
-    violations: [ViolationCell; 3],
-}
-
-struct ViolationCell {
-    class: &'static str,
-    count: String,
+    timeline: Option<String>,
 }
 
 pub(super) fn page(summary: &Summary, runs: &[PolicyRun]) -> anyhow::Result<String> {
@@ -100,14 +83,16 @@ pub(super) fn page(summary: &Summary, runs: &[PolicyRun]) -> anyhow::Result<Stri
         rails: rails(runs),
         cards: cards(summary),
         example: (count > 0).then(|| RoundSection::new(runs, most_instructive_round(runs))),
-        tables: summary.policies.iter().map(|(name, policy)| PolicyTable::new(name, policy)).collect(),
-        phase_charts: runs.iter().filter(|run| run.policy == "exact").filter_map(PhaseChart::new).collect(),
+        tables: summary.policies.iter().map(|(name, policy)| policy_table(name, policy)).collect(),
+        phase_charts: runs.iter().filter(|run| run.policy == "exact").filter_map(phase_chart).collect(),
         rounds: (0..drawn).map(|number| RoundSection::new(runs, number)).collect(),
         not_drawn: if count < 2 { 0 } else { count - drawn },
         command: command(summary),
         version: env!("CARGO_PKG_VERSION"),
     };
-    page.render().context("cannot render the report")
+    let body = page.render().context("cannot render the report")?;
+    let title = "mitra demo: a rail fails with operations in flight";
+    Ok(mitra_page::page(title, include_str!("style.css"), &body))
 }
 
 /// Returns the addresses of each rail in the first round.
@@ -220,32 +205,29 @@ impl<'a> RoundFigure<'a> {
             ),
             class,
             result,
-            timeline: Timeline::new(round, window, run.policy == "exact"),
+            timeline: timeline(round, window, run.policy == "exact"),
         }
     }
 }
 
-impl<'a> PolicyTable<'a> {
-    fn new(name: &'a str, policy: &PolicySummary) -> PolicyTable<'a> {
-        let kinds = Kind::ALL.map(|kind| (verb_name(kind), policy.kinds[kind.index()], false));
-        let rows = kinds.into_iter().chain([("all", policy.totals, true)]);
-        PolicyTable { policy: name, summary: policy_summary(name), rows: rows.map(TableRow::new).collect() }
-    }
-}
-
-impl TableRow {
-    fn new((name, c, is_total): (&'static str, Counts, bool)) -> TableRow {
+fn policy_table(name: &str, policy: &PolicySummary) -> Table {
+    let row = |(name, c): (&str, Counts)| {
         let counts =
             [c.posted, c.in_flight, c.executed_before_failure, c.recovered, c.replayed, c.not_completed()];
-        let violation = |count: u64| ViolationCell {
-            class: if count == 0 { "good" } else { "bad" },
-            count: format_count(count),
+        let violation = |count: u64| {
+            let text = format_count(count);
+            Cell::verdict(count == 0, &text, &text)
         };
-        TableRow {
-            name,
-            is_total,
-            counts: counts.map(format_count),
-            violations: [c.lost, c.doubled, c.wrong_value].map(violation),
-        }
+        let violations = [c.lost, c.doubled, c.wrong_value].map(violation);
+        let counts = counts.map(|count| Cell::text(format_count(count)));
+        [Cell::text(name)].into_iter().chain(counts).chain(violations).collect()
+    };
+    let kinds = Kind::ALL.map(|kind| (verb_name(kind), policy.kinds[kind.index()]));
+    let columns = "|posted|in flight|executed before|recovered|replayed|errors|lost|doubled|wrong";
+    Table {
+        title: name.to_owned(),
+        note: policy_summary(name).to_owned(),
+        header: columns.split('|').map(Cell::text).collect(),
+        rows: kinds.into_iter().chain([("all", policy.totals)]).map(row).collect(),
     }
 }

@@ -1,11 +1,10 @@
 //! The phases of each failover, one bar per failure.
 
-use askama::Template;
+use mitra_page::{Axis, Drawing};
 
 use super::super::coordinator::PolicyRun;
 use super::super::json::FailoverTimes;
-use super::axis::{Axis, AxisLine, format_relative};
-use crate::cli::svg_units::Px;
+use super::axis::{draw_time_axis, format_relative};
 
 /// Dimensions of the drawing in user units of the SVG, which the browser scales.
 const WIDTH: f64 = 1160.0;
@@ -22,89 +21,38 @@ const PHASES: [(&str, &str); 4] = [
     ("replaying", "until the last completion"),
 ];
 
-/// A chart of the failover phases of one policy.
-#[derive(Template)]
-#[template(path = "demo/report/phases.html")]
-pub(super) struct PhaseChart {
-    phases: [(&'static str, &'static str); 4],
-    width: Px,
-    height: Px,
-    rows: Vec<PhaseRow>,
-    axis: AxisLine,
-}
-
-/// One failure.
-struct PhaseRow {
-    label: String,
-    label_x: Px,
-    text_y: Px,
-    bars: Vec<PhaseBar>,
-    total: String,
-    total_x: Px,
-}
-
-/// One phase of one failure.
-struct PhaseBar {
-    class: &'static str,
-    x: Px,
-    y: Px,
-    width: Px,
-    height: Px,
-    tooltip: String,
-}
-
-impl PhaseChart {
-    /// Returns the chart of a policy, or `None` if it had no failover.
-    pub(super) fn new(run: &PolicyRun) -> Option<PhaseChart> {
-        let failovers: Vec<(String, FailoverTimes)> = run
-            .rounds
-            .iter()
-            .enumerate()
-            .filter_map(|(n, round)| {
-                let label = format!("{}: {} {}", n + 1, round.fault.at.name(), round.fault.trigger);
-                Some((label, FailoverTimes::of(round)?))
-            })
-            .take(MAX_ROWS)
-            .collect();
-        let longest = failovers.iter().map(|(_, times)| times.done.saturating_sub(start(times))).max()?;
-        let axis = Axis::new(0, 0, longest, GUTTER, WIDTH - RIGHT);
-        let bottom = PITCH * failovers.len() as f64 + 6.0;
-        let rows = failovers.into_iter().enumerate();
-        Some(PhaseChart {
-            phases: PHASES,
-            width: Px(WIDTH),
-            height: Px(bottom + 30.0),
-            rows: rows.map(|(i, (label, times))| PhaseRow::new(i, label, &times, &axis)).collect(),
-            axis: axis.line(bottom),
-        })
+/// Returns the chart of a policy's failovers as HTML, or `None` if it had none.
+pub(super) fn phase_chart(run: &PolicyRun) -> Option<String> {
+    let failovers = run.rounds.iter().enumerate().filter_map(|(n, round)| {
+        let label = format!("{}: {} {}", n + 1, round.fault.at.name(), round.fault.trigger);
+        Some((label, FailoverTimes::of(round)?))
+    });
+    let failovers: Vec<(String, FailoverTimes)> = failovers.take(MAX_ROWS).collect();
+    let longest = failovers.iter().map(|(_, times)| times.done.saturating_sub(start(times))).max()?;
+    let axis = Axis::linear([0.0, longest as f64], [GUTTER, WIDTH - RIGHT]);
+    let bottom = PITCH * failovers.len() as f64 + 6.0;
+    let mut drawing = Drawing::default();
+    for (row, (label, times)) in failovers.iter().enumerate() {
+        draw_row(&mut drawing, &axis, PITCH * row as f64 + 4.0, label, times);
     }
+    draw_time_axis(&mut drawing, &axis, [GUTTER, bottom], WIDTH - RIGHT);
+    let legend: String =
+        PHASES.iter().map(|(class, name)| format!("<span><i class=\"{class}\"></i>{name}</span> ")).collect();
+    Some(format!("<p class=\"legend\">{legend}</p>\n{}", drawing.finish([WIDTH, bottom + 30.0], "")))
 }
 
-impl PhaseRow {
-    fn new(row: usize, label: String, times: &FailoverTimes, axis: &Axis) -> PhaseRow {
-        let y = PITCH * row as f64 + 4.0;
-        let zero = start(times);
-        let ends = [zero, times.detected, times.fenced, times.decided, times.done];
-        let bar = |((class, name), ends): (&(&'static str, &str), &[u64])| {
-            let (from, to) = (axis.x(ends[0].saturating_sub(zero)), axis.x(ends[1].saturating_sub(zero)));
-            PhaseBar {
-                class,
-                x: Px(from),
-                y: Px(y),
-                width: Px((to - from).max(0.0)),
-                height: Px(PITCH - 6.0),
-                tooltip: format!("{} {name}", format_relative(ends[1].max(ends[0]), ends[0])),
-            }
-        };
-        PhaseRow {
-            label,
-            label_x: Px(GUTTER - 10.0),
-            text_y: Px(y + 12.5),
-            bars: PHASES.iter().zip(ends.windows(2)).map(bar).collect(),
-            total: format_relative(times.done, zero),
-            total_x: Px(axis.x(times.done.saturating_sub(zero)) + 6.0),
-        }
+/// Draws one failure.
+fn draw_row(drawing: &mut Drawing, axis: &Axis, y: f64, label: &str, times: &FailoverTimes) {
+    let zero = start(times);
+    let ends = [zero, times.detected, times.fenced, times.decided, times.done];
+    let x = |at: u64| axis.at(at.saturating_sub(zero) as f64);
+    drawing.text("label", [GUTTER - 10.0, y + 12.5], label);
+    for ((class, name), ends) in PHASES.iter().zip(ends.windows(2)) {
+        let tooltip = format!("{} {name}", format_relative(ends[1].max(ends[0]), ends[0]));
+        let (from, to) = (x(ends[0]), x(ends[1]));
+        drawing.group("", &tooltip, |bar| bar.rect(class, [from, y], [to - from, PITCH - 6.0]));
     }
+    drawing.text("total", [x(times.done) + 6.0, y + 12.5], format_relative(times.done, zero));
 }
 
 /// Returns the time of the fault, or of its detection if the fault was not observed.

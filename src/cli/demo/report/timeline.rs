@@ -1,7 +1,7 @@
 //! One failure, operation by operation: a bar from post to completion, a dot where the server's
 //! processor saw the operation executed.
 
-use askama::Template;
+use mitra_page::{Axis, Drawing};
 
 use super::super::checker::Violations;
 use super::super::coordinator::RoundResult;
@@ -9,8 +9,7 @@ use super::super::json::FailoverTimes;
 use super::super::protocol::{OpOutcome, OpRecord, Resolution};
 use super::super::text::verb_name;
 use super::super::workload::Kind;
-use super::axis::{Axis, AxisLine, format_relative};
-use crate::cli::svg_units::{Px, Rect};
+use super::axis::{draw_time_axis, format_relative, relative};
 
 /// Dimensions of the drawing in user units of the SVG, which the browser scales.
 const WIDTH: f64 = 1160.0;
@@ -50,65 +49,6 @@ fn done_at(op: &OpRecord) -> u64 {
     op.completion.map_or(u64::MAX, |completion| completion.at)
 }
 
-/// A drawing of one round under one policy.
-#[derive(Template)]
-#[template(path = "demo/report/timeline.svg")]
-pub(super) struct Timeline {
-    width: Px,
-    height: Px,
-    left: Px,
-    right: Px,
-    /// The time in which no rail is in use.
-    gap: Rect,
-    bands: Vec<Band>,
-    marks: Vec<Mark>,
-    axis: AxisLine,
-}
-
-/// The operations of one kind.
-struct Band {
-    label: &'static str,
-    label_x: Px,
-    label_y: Px,
-    bars: Vec<Bar>,
-    rule_y: Px,
-}
-
-/// An operation.
-struct Bar {
-    tooltip: String,
-    class: String,
-    rect: Rect,
-    executions: Vec<Dot>,
-    /// The mark of a corrupted operation.
-    cross: Option<Cross>,
-}
-
-/// An execution that the server's processor saw.
-struct Dot {
-    class: &'static str,
-    x: Px,
-    y: Px,
-    radius: Px,
-}
-
-struct Cross {
-    x: Px,
-    y: Px,
-    size: Px,
-}
-
-/// A vertical line with a label.
-struct Mark {
-    class: &'static str,
-    x: Px,
-    line_y: Px,
-    label: String,
-    label_x: Px,
-    label_y: Px,
-    anchor: &'static str,
-}
-
 /// The place of an operation in its band.
 struct Slot {
     op: usize,
@@ -117,52 +57,48 @@ struct Slot {
     to: u64,
 }
 
-impl Timeline {
-    /// Draws one round, or returns `None` if it had no failover. `fenced` says whether the policy
-    /// fences.
-    pub(super) fn new(round: &RoundResult, window: TimeWindow, fenced: bool) -> Option<Timeline> {
-        let times = FailoverTimes::of(round)?;
-        let zero = times.fault.unwrap_or(times.detected);
-        let (lo, hi) = (zero.saturating_sub(window.before), zero + window.after);
-        let axis = Axis::new(zero, lo, hi, GUTTER, WIDTH - RIGHT);
-        let slots = Kind::ALL.map(|kind| (kind, assign_rows(round, kind, lo, hi)));
-        let row_count = |slots: &[Slot]| slots.iter().map(|slot| slot.row + 1).max().unwrap_or(1);
-        let all: usize = slots.iter().map(|(_, slots)| row_count(slots)).sum();
-        let pitch = (BARS / all as f64).clamp(1.5, 9.0);
+/// Draws one round under one policy, or returns `None` if it had no failover. `fenced` says whether
+/// the policy fences.
+pub(super) fn timeline(round: &RoundResult, window: TimeWindow, fenced: bool) -> Option<String> {
+    let times = FailoverTimes::of(round)?;
+    let zero = times.fault.unwrap_or(times.detected);
+    let (lo, hi) = (zero.saturating_sub(window.before), zero + window.after);
+    let axis = Axis::linear([relative(lo, zero), relative(hi, zero)], [GUTTER, WIDTH - RIGHT]);
+    let slots = Kind::ALL.map(|kind| (kind, assign_rows(round, kind, lo, hi)));
+    let row_count = |slots: &[Slot]| slots.iter().map(|slot| slot.row + 1).max().unwrap_or(1);
+    let all: usize = slots.iter().map(|(_, slots)| row_count(slots)).sum();
+    let pitch = (BARS / all as f64).clamp(1.5, 9.0);
 
-        let labels = mark_labels(&times, fenced);
-        let top = LABEL * labels.len() as f64 + 6.0;
-        let bottom = top + all as f64 * pitch + BAND_GAP * (slots.len() + 1) as f64;
-        let (from, to) = (axis.x(zero), axis.x(times.decided));
-        let mut bands = Vec::new();
-        let mut y = top + BAND_GAP / 2.0;
-        for (kind, slots) in &slots {
-            let height = row_count(slots) as f64 * pitch + BAND_GAP;
-            let bar = |slot: &Slot| {
-                let y = y + BAND_GAP / 2.0 + slot.row as f64 * pitch;
-                Bar::new(round, slot, &axis, zero, y, pitch)
-            };
-            bands.push(Band {
-                label: verb_name(*kind),
-                label_x: Px(GUTTER - 10.0),
-                label_y: Px(y + height / 2.0 + 1.0),
-                bars: slots.iter().map(bar).collect(),
-                rule_y: Px(y + height),
-            });
-            y += height;
+    let labels = mark_labels(&times, fenced);
+    let top = LABEL * labels.len() as f64 + 6.0;
+    let bottom = top + all as f64 * pitch + BAND_GAP * (slots.len() + 1) as f64;
+    let mut drawing = Drawing::default();
+    // The time in which no rail is in use.
+    let (from, to) = (axis.at(0.0), axis.at(relative(times.decided, zero)));
+    drawing.rect("gap", [from, top], [to - from, bottom - top]);
+    let mut y = top + BAND_GAP / 2.0;
+    for (kind, slots) in &slots {
+        let height = row_count(slots) as f64 * pitch + BAND_GAP;
+        drawing.text("label", [GUTTER - 10.0, y + height / 2.0 + 1.0], verb_name(*kind));
+        for slot in slots {
+            let y = y + BAND_GAP / 2.0 + slot.row as f64 * pitch;
+            draw_operation(&mut drawing, round, slot, &axis, zero, y, pitch);
         }
-        let marks = labels.into_iter().enumerate();
-        Some(Timeline {
-            width: Px(WIDTH),
-            height: Px(bottom + 34.0),
-            left: Px(GUTTER),
-            right: Px(WIDTH - RIGHT),
-            gap: Rect::new(from, top, to - from, bottom - top),
-            bands,
-            marks: marks.map(|(i, (class, label, at))| Mark::new(i, class, label, axis.x(at))).collect(),
-            axis: axis.line(bottom),
-        })
+        y += height;
+        drawing.line("rule", [GUTTER, y], [WIDTH - RIGHT, y]);
     }
+    for (row, (class, label, at)) in labels.into_iter().enumerate() {
+        let (x, y) = (axis.at(relative(at, zero)), LABEL * (row as f64 + 0.8));
+        drawing.line(class, [x, y - 9.0], [x, bottom]);
+        // A label near the right edge is drawn to the left of its line.
+        if x > WIDTH * 0.7 {
+            drawing.text(&format!("{class} left"), [x - 5.0, y], label);
+        } else {
+            drawing.text(class, [x + 5.0, y], label);
+        }
+    }
+    draw_time_axis(&mut drawing, &axis, [GUTTER, bottom], WIDTH - RIGHT);
+    Some(drawing.finish([WIDTH, bottom + 34.0], "class=\"timeline\""))
 }
 
 /// Assigns the operations of a kind between `lo` and `hi` to rows, each to the first free row.
@@ -186,43 +122,50 @@ fn assign_rows(round: &RoundResult, kind: Kind, lo: u64, hi: u64) -> Vec<Slot> {
     slots
 }
 
-impl Bar {
-    fn new(round: &RoundResult, slot: &Slot, axis: &Axis, zero: u64, y: f64, pitch: f64) -> Bar {
-        let op = &round.client.ops[slot.op];
-        let is_corrupted = round.check.ops[slot.op] != Violations::default();
-        let class = match op.completion {
-            Some(completion) if completion.outcome == OpOutcome::Success => match completion.resolution {
-                Resolution::Direct => "direct",
-                Resolution::Recovered => "recovered",
-                Resolution::Replayed => "replayed",
-            },
-            _ => "error",
-        };
-        let (x, end) = (axis.x(slot.from), axis.x(slot.to));
-        let height = (pitch * 0.78).max(1.0);
-        let middle = y + height / 2.0;
-        let id = round.workload.id(slot.op);
-        let executions = round.server.log.iter().filter(|entry| entry.id == id).enumerate();
-        let visible = executions.filter(|(_, entry)| (axis.lo..=axis.hi).contains(&entry.at));
-        let dot = |(times, at): (usize, u64)| Dot {
-            class: if times == 0 { "execution" } else { "execution again" },
-            x: Px(axis.x(at)),
-            y: Px(middle),
-            radius: Px((pitch * 0.3).clamp(1.0, 2.4) * if times == 0 { 1.0 } else { 1.35 }),
-        };
-        let radius = (pitch * 0.42).clamp(2.0, 3.4);
-        Bar {
-            tooltip: tooltip(round, slot.op, zero),
-            class: if is_corrupted { format!("{class} bad") } else { class.to_owned() },
-            rect: Rect::new(x, y, (end - x).max(1.5), height),
-            executions: visible.map(|(times, entry)| dot((times, entry.at))).collect(),
-            cross: is_corrupted.then_some(Cross {
-                x: Px(end + 5.0 - radius),
-                y: Px(middle - radius),
-                size: Px(2.0 * radius),
-            }),
+/// Draws an operation, the executions that the server's processor saw, and a cross if it is
+/// corrupted.
+fn draw_operation(
+    drawing: &mut Drawing,
+    round: &RoundResult,
+    slot: &Slot,
+    axis: &Axis,
+    zero: u64,
+    y: f64,
+    pitch: f64,
+) {
+    let op = &round.client.ops[slot.op];
+    let is_corrupted = round.check.ops[slot.op] != Violations::default();
+    let class = match op.completion {
+        Some(completion) if completion.outcome == OpOutcome::Success => match completion.resolution {
+            Resolution::Direct => "direct",
+            Resolution::Recovered => "recovered",
+            Resolution::Replayed => "replayed",
+        },
+        _ => "error",
+    };
+    let (x, end) = (axis.at(relative(slot.from, zero)), axis.at(relative(slot.to, zero)));
+    let height = (pitch * 0.78).max(1.0);
+    let middle = y + height / 2.0;
+    let id = round.workload.id(slot.op);
+    let executions = round.server.log.iter().filter(|entry| entry.id == id).enumerate();
+    drawing.group("", &tooltip(round, slot.op, zero), |drawing| {
+        let class = if is_corrupted { format!("{class} bad") } else { class.to_owned() };
+        drawing.rect(&class, [x, y], [(end - x).max(1.5), height]);
+        for (times, at) in executions.map(|(times, entry)| (times, relative(entry.at, zero))) {
+            let (class, scale) = if times == 0 { ("execution", 1.0) } else { ("execution again", 1.35) };
+            if axis.contains(at) {
+                drawing.circle(class, [axis.at(at), middle], (pitch * 0.3).clamp(1.0, 2.4) * scale);
+            }
         }
-    }
+        if is_corrupted {
+            let radius = (pitch * 0.42).clamp(2.0, 3.4);
+            let (x, y, size) = (end + 5.0 - radius, middle - radius, 2.0 * radius);
+            drawing.path(
+                "cross",
+                format_args!("M{x:.1} {y:.1}l{size:.1} {size:.1}m0 -{size:.1}l-{size:.1} {size:.1}"),
+            );
+        }
+    });
 }
 
 /// Returns the text that the browser shows for an operation.
@@ -280,13 +223,4 @@ fn mark_labels(times: &FailoverTimes, fenced: bool) -> Vec<(&'static str, String
         labels.push(("moment", format!("{text}, {}", format_relative(at, zero)), at));
     }
     labels
-}
-
-impl Mark {
-    fn new(row: usize, class: &'static str, label: String, x: f64) -> Mark {
-        let y = LABEL * (row as f64 + 0.8);
-        // A label near the right edge is drawn to the left of its line.
-        let (anchor, label_x) = if x > WIDTH * 0.7 { ("end", x - 5.0) } else { ("start", x + 5.0) };
-        Mark { class, x: Px(x), line_y: Px(y - 9.0), label, label_x: Px(label_x), label_y: Px(y), anchor }
-    }
 }

@@ -11,7 +11,7 @@ use mitra_sweep::Workload;
 use mitra_sweep::seeded::{Finding, Reduction};
 
 use super::summary::plural;
-use drawing::Drawing;
+use drawing::DrawnTimeline;
 use time_axis::format_time;
 
 #[derive(Template)]
@@ -26,7 +26,7 @@ struct ReportPage<'a> {
     faults: u64,
     shrunk: Option<String>,
     schedule: &'a [String],
-    drawing: Option<Drawing>,
+    drawing: Option<DrawnTimeline>,
     setup: &'a [String],
     command: String,
     version: &'static str,
@@ -69,12 +69,14 @@ pub(super) fn page(workload: &Workload, seed: u64, reduction: &Reduction) -> any
         faults: run.faults,
         shrunk: (!reduction.is_empty()).then(|| reduction.to_string()),
         schedule: &run.schedule,
-        drawing: Drawing::new(&run.timeline),
+        drawing: DrawnTimeline::new(&run.timeline),
         setup: &run.setup,
         command: workload.command(seed, reduction),
         version: env!("CARGO_PKG_VERSION"),
     };
-    page.render().context("cannot render the report")
+    let body = page.render().context("cannot render the report")?;
+    let title = format!("mitra sim: {}, seed {seed}", workload.name);
+    Ok(mitra_page::page(&title, include_str!("style.css"), &body))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A time axis that leaves out the times in which nothing happens.
 
-use crate::cli::svg_units::Px;
+use mitra_page::round_step;
 
 /// The width of a time that is left out, in user units of the SVG.
 const BREAK: f64 = 54.0;
@@ -29,16 +29,10 @@ struct Segment {
     x: f64,
 }
 
-pub(super) struct Tick {
-    pub(super) x: Px,
-    pub(super) label: String,
-}
-
-/// A time that is left out.
+/// A time that is left out: where it begins in the drawing, how wide it is, and how long it was.
 pub(super) struct Break {
-    pub(super) x: Px,
-    pub(super) width: Px,
-    pub(super) middle: Px,
+    pub(super) x: f64,
+    pub(super) width: f64,
     pub(super) label: String,
 }
 
@@ -75,10 +69,11 @@ impl TimeAxis {
         segment.x + (at.clamp(segment.begin, segment.end) - segment.begin) as f64 * self.scale
     }
 
-    /// Returns a label for the beginning of each segment, and for round times within the segment.
-    pub(super) fn ticks(&self) -> Vec<Tick> {
-        let step = round_step(LABEL_DISTANCE / self.scale);
-        let mut ticks: Vec<Tick> = Vec::new();
+    /// Returns positions with a label: the beginning of each segment, and round times within the
+    /// segment.
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        let step = round_step((LABEL_DISTANCE / self.scale).max(1.0)) as u64;
+        let mut ticks = Vec::new();
         let mut free = f64::MIN;
         for segment in &self.segments {
             let first = segment.begin.next_multiple_of(step);
@@ -88,7 +83,7 @@ impl TimeAxis {
                 let x = self.x(at);
                 if x >= free {
                     free = x + LABEL_DISTANCE * 0.75;
-                    ticks.push(Tick { x: Px(x), label: format_time(at) });
+                    ticks.push((x, format_time(at)));
                 }
             }
         }
@@ -100,22 +95,9 @@ impl TimeAxis {
         let gap = |pair: &[Segment]| {
             let x = pair[1].x - BREAK;
             let label = format!("{} later", format_time(pair[1].begin - pair[0].end));
-            Break { x: Px(x + 3.0), width: Px(BREAK - 6.0), middle: Px(x + BREAK / 2.0), label }
+            Break { x: x + 3.0, width: BREAK - 6.0, label }
         };
         pairs.map(gap).collect()
-    }
-}
-
-/// Returns the smallest 1, 2 or 5 times a power of ten that is at least `ns`.
-fn round_step(ns: f64) -> u64 {
-    let mut power = 1;
-    loop {
-        for factor in [1, 2, 5] {
-            if (power * factor) as f64 >= ns || power > 1 << 50 {
-                return power * factor;
-            }
-        }
-        power *= 10;
     }
 }
 
@@ -151,7 +133,7 @@ mod tests {
         let axis = TimeAxis::new(&times, 0.0);
         assert_eq!(axis.breaks().len(), MAX_BREAKS);
         let ticks = axis.ticks();
-        assert!(ticks.len() > 30 && ticks.windows(2).all(|t| t[1].x.0 - t[0].x.0 >= LABEL_DISTANCE * 0.7));
+        assert!(ticks.len() > 30 && ticks.windows(2).all(|t| t[1].0 - t[0].0 >= LABEL_DISTANCE * 0.7));
     }
 
     #[test]
