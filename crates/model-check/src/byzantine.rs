@@ -14,6 +14,7 @@ use mitra_consensus::{
     Action, Actions, Input, MemoryId, Op, OpId, Permissions, Process, ProcessId, Response, Value, broadcast,
     cheap_quorum, fast_and_robust,
 };
+use mitra_prng::{SPLIT_MIX_STEP, mix};
 
 /// A process of a world in which some processes are Byzantine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -45,10 +46,8 @@ pub(crate) struct AdversaryRng(pub(crate) u64);
 
 impl AdversaryRng {
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
+        self.0 = self.0.wrapping_add(SPLIT_MIX_STEP);
+        mix(self.0) % n
     }
 }
 

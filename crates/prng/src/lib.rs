@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod seeds;
+mod split_mix;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 pub use seeds::{fault_times, reproduce_command, rotated_variant, rotation, seeds, seeds_of_cases};
+pub use split_mix::{SPLIT_MIX_STEP, mix};
 
 /// A seeded generator of pseudo-random numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,6 +4,8 @@ use std::env;
 use std::ops::Range;
 use std::path::Path;
 
+use crate::mix;
+
 /// The environment variable that selects a part of the seeds and of the variants of tests.
 const ROTATION: &str = "MITRA_ROTATION";
 
@@ -85,13 +87,9 @@ pub fn rotated_variant(rotation: &str, test: &str, count: usize) -> usize {
     (mixed_hash(&format!("{test}\n{rotation}")) % count as u64) as usize
 }
 
-/// A hash of which every bit depends on all characters. The last steps are those of SplitMix64
-/// (Steele, Lea, Flood 2014).
+/// A hash of which every bit depends on all characters.
 fn mixed_hash(text: &str) -> u64 {
-    let mut bits = hash(text);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+    mix(hash(text))
 }
 
 /// FNV-1a, which must not change.

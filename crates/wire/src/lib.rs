@@ -14,6 +14,7 @@ mod packet;
 pub mod pcap;
 mod placement;
 mod psn;
+pub mod ring;
 
 pub use error::ParseError;
 pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use mitra_prng::Prng;
+use mitra_prng::{Prng, mix};
 use mitra_transport::fault::{Stage, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -20,7 +20,7 @@ use super::protocol::{
     ClientReport, ConnectionInfo, FromParticipant, RoundSetup, ServerReport, ToParticipant,
 };
 use super::text::verb_name;
-use super::workload::{Workload, mix};
+use super::workload::Workload;
 
 /// The longest wait for a message. If it expires, the demo ends with an error.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@
 //! The server's processor consumes that word: it logs the word and resets it to 0. An operation
 //! that is executed twice is therefore logged twice.
 
-use mitra_prng::Prng;
+use mitra_prng::{Prng, mix};
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
@@ -151,13 +151,6 @@ pub(super) fn is_intact(id: u64, bytes: &[u8]) -> bool {
 /// Returns the word at offset `at` of the region that READs read. `at` is a multiple of 8.
 pub(super) fn pattern(at: u64) -> u64 {
     mix(0x7061_7474_6572_6e00 ^ at)
-}
-
-/// The finalizer of SplitMix64.
-pub(super) fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Draws a multiple of 8 from `least` to `most`, which are multiples of 8.

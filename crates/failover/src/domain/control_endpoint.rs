@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, Error, Gid, Mr, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn,
-    RecvWr, Result, SendFlags, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, Error, GRH_LEN, Gid, Mr, Provider, Psn, QpAttr, QpBuilder, QpCap,
+    QpState, Qpn, RecvWr, Result, SendFlags, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use super::send_buffers::SendBuffers;
@@ -30,8 +30,6 @@ const MAX_RECVS: u32 = 4096;
 /// The maximum number of messages that wait for one vQP. Further messages are dropped, as by a full
 /// receive queue.
 const MAX_WAITING: usize = 32;
-/// The length in bytes of the GRH in front of the payload (`ibv_post_recv(3)`).
-const GRH_LEN: usize = 40;
 /// In bytes.
 const SLOT_LEN: usize = (GRH_LEN + MAX_LEN).next_multiple_of(8);
 

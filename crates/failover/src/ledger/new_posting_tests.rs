@@ -1,6 +1,7 @@
 //! A request that is posted before it is in the ledger leaves the same ledger as one that is
 //! appended first.
 
+use mitra_prng::Prng;
 use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
 use super::{Ledger, RecoveryInput};
@@ -10,17 +11,7 @@ use crate::evidence::Evidence;
 
 const FIRST_PSN: Psn = Psn::new(0xff_fffe);
 
-/// A linear congruential generator.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
-fn request(numbers: &mut Numbers) -> SendWr {
+fn request(numbers: &mut Prng) -> SendWr {
     let remote = RemoteAddr { addr: 0, rkey: Key(1) };
     let sge = |len| Data::sge(Sge { addr: 0, len, key: Key(2) });
     let len = [8, 256, 2000][numbers.below(3) as usize];
@@ -79,7 +70,7 @@ fn disturb(ledger: &mut Ledger, kind: u64, pick: u64) {
 fn a_request_that_is_posted_first_leaves_the_same_ledger() {
     let (mut ahead, mut behind) = (0, 0);
     for seed in 0..400 {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Prng::new(seed);
         let log = seed % 4 == 0;
         let mut one = Ledger::new(8, 2, log, Mtu::M256, FIRST_PSN).with_log_interval(2);
         if seed % 3 == 0 {

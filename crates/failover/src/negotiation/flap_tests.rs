@@ -1,9 +1,9 @@
 //! Tests of two negotiating ends whose rails fail and recover many times. The network may deliver
 //! messages of earlier moves late.
 
-use super::tests::Xorshift;
 use super::*;
 use crate::control_message::{Body, NewQp};
+use mitra_prng::Prng;
 use mitra_verbs::{Psn, Qpn};
 
 const RAILS: usize = 3;
@@ -21,7 +21,7 @@ struct End {
 }
 
 struct Net {
-    rng: Xorshift,
+    rng: Prng,
     now: Time,
     ends: [End; 2],
     /// The messages in transit to each end, with the rails that carry them.
@@ -49,7 +49,7 @@ impl Net {
             closed: None,
         };
         Net {
-            rng: Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            rng: Prng::new(seed),
             now: Time::ZERO,
             ends: [end(Role::Zero), end(Role::One)],
             in_transit: [Vec::new(), Vec::new()],

@@ -3,19 +3,8 @@
 use super::*;
 use crate::control_message::Body;
 use crate::secret::SecretWord;
+use mitra_prng::Prng;
 use mitra_verbs::Psn;
-
-/// A xorshift generator, so that a seed reproduces its schedule.
-pub(super) struct Xorshift(pub(super) u64);
-
-impl Xorshift {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % n
-    }
-}
 
 struct End {
     negotiation: RailNegotiation,
@@ -28,7 +17,7 @@ struct End {
 }
 
 struct Net {
-    rng: Xorshift,
+    rng: Prng,
     now: Time,
     ends: [End; 2],
     in_transit: [Vec<Message>; 2],
@@ -49,7 +38,7 @@ impl Net {
             closed: None,
         };
         Net {
-            rng: Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            rng: Prng::new(seed),
             now: Time::ZERO,
             ends: [end(Role::Zero, 100), end(Role::One, 200)],
             in_transit: [Vec::new(), Vec::new()],

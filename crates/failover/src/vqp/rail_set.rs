@@ -1,6 +1,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use mitra_prng::{SPLIT_MIX_STEP, mix};
 use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
 use crate::ballot::Ballot;
@@ -265,10 +266,7 @@ impl RailSet {
     }
 }
 
-/// Derives the `i`-th secret (the finalizer of SplitMix64).
+/// Derives the `i`-th secret: the `i`-th number, from 0, that SplitMix64 draws.
 pub(super) fn derive_secret(secret: SecretWord, i: u64) -> SecretWord {
-    let mut z = secret.expose().wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    SecretWord::new(z ^ (z >> 31))
+    SecretWord::new(mix(secret.expose().wrapping_add((i + 1).wrapping_mul(SPLIT_MIX_STEP))))
 }

@@ -228,7 +228,7 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
                     // The delay is 0.5 to 1.5 intervals, so that senders that were refused at the
                     // same time do not retry at the same time.
                     self.timer.1 = self.timer.1.wrapping_add(1);
-                    let percent = 50 + jitter(self.timer.1 ^ now.as_nanos()) % 101;
+                    let percent = 50 + mitra_prng::mix(self.timer.1 ^ now.as_nanos()) % 101;
                     self.timer.0 = Some(now + interval.saturating_mul(percent as u32) / 100);
                 }
                 Action::StopTimer => self.timer.0 = None,
@@ -242,11 +242,4 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
             }
         }
     }
-}
-
-/// Mixes the bits of a number (the finalizer of SplitMix64).
-fn jitter(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use mitra_transport::fault::{Failure, Stage, TapResult, Verdict};
 use mitra_verbs::{AsyncEvent, Gid, Time};
+use mitra_wire::ring::record_len;
 use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 
 use crate::absences::Part;
@@ -46,18 +47,9 @@ pub(super) fn covered(datagram: &[u8]) -> &[u8] {
 const UD_SEND_ONLY: u8 = 0x64;
 /// The maximum number of times that a switch holds a packet while a cable is down.
 const MAX_HOLDS: u8 = 3;
-/// The bytes in front of a packet in a ring, and the multiple of bytes at which a packet begins, as
-/// in `mitra_softnic`.
-const RING_HEADER: usize = 8;
-const RING_ALIGNMENT: usize = 64;
 /// The longest time for which a full ring blocks its sender. A ring of `mitra_softnic` blocks until
 /// it has room, and loses only what needs no acknowledgement.
 const MAX_BLOCKED: Duration = Duration::from_millis(10);
-
-/// The bytes that a datagram takes in a ring.
-fn ring_record(len: usize) -> usize {
-    (RING_HEADER + len).next_multiple_of(RING_ALIGNMENT)
-}
 
 impl WorldState {
     pub(crate) fn transmit(&mut self, n: usize) {
@@ -146,7 +138,7 @@ impl WorldState {
         let at = arrival.max(*last + Duration::from_nanos(1));
         *last = at;
         if link.ring_bytes.is_some() {
-            self.rings.entry((n, to)).or_default().push_back((at, ring_record(datagram.len())));
+            self.rings.entry((n, to)).or_default().push_back((at, record_len(datagram.len())));
         }
         self.launch(n, to, at, datagram);
     }
@@ -156,7 +148,7 @@ impl WorldState {
     fn wait_for_room(&mut self, path: (usize, usize), capacity: usize, len: usize) -> Option<Duration> {
         let ring = self.rings.entry(path).or_default();
         while ring.pop_front_if(|&mut (read_at, _)| read_at <= self.now).is_some() {}
-        let mut used = ring_record(len) + ring.iter().map(|(_, size)| size).sum::<usize>();
+        let mut used = record_len(len) + ring.iter().map(|(_, size)| size).sum::<usize>();
         let mut room_at = self.now;
         for &(read_at, size) in ring.iter() {
             if used <= capacity {

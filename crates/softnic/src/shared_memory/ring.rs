@@ -12,6 +12,8 @@
 //! every header. The sender checks the receiver's position. An end that finds an impossible value
 //! closes the link ([`Broken`]).
 
+use mitra_wire::ring;
+
 /// Offset of the position up to which the receiver has read, in bytes since the ring was made.
 const HEAD: usize = 0;
 /// Offset of a word that is not 0 while the receiver sleeps, or is about to.
@@ -22,10 +24,9 @@ const ACCEPTED: usize = 72;
 const WAITS: usize = 80;
 /// Offset of the records. What the receiver writes often has a cache line of its own.
 const RECORDS: usize = 128;
-/// Records begin at cache lines, so an end that writes a record does not share a line with the end
-/// that reads the record before.
-const ALIGNMENT: u64 = 64;
-const WORD: usize = 8;
+/// Records begin at its multiples.
+const ALIGNMENT: u64 = ring::ALIGNMENT as u64;
+const WORD: usize = ring::HEADER_LEN;
 
 /// The header word: the length of the datagram in bytes, the traffic class, and flags.
 const LENGTH: u64 = 0xffff;
@@ -121,7 +122,7 @@ impl Geometry {
 
 /// Returns the bytes that a record with a datagram of `len` bytes takes.
 fn record_size(len: usize) -> u64 {
-    (len + WORD).next_multiple_of(ALIGNMENT as usize) as u64
+    ring::record_len(len) as u64
 }
 
 /// The sending end.

@@ -5,6 +5,7 @@
 use core::time::Duration;
 
 use mitra_failover::{DetectorConfig, Failback};
+use mitra_prng::SPLIT_MIX_STEP;
 
 use super::options::ConnectionOptions;
 use super::setup::{LARGE, Polling, Setup, seed_of_first_word};
@@ -104,6 +105,6 @@ fn draw_psn(rng: &mut Prng, setup: &mut Setup) {
     for secret in &mut setup.secrets {
         let psn = 0x100_0000 - rng.between(1, 64);
         let word = rng.bits() & !0xff_ffff | psn;
-        secret[1] = seed_of_first_word(word).wrapping_sub(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        secret[1] = seed_of_first_word(word).wrapping_sub(number.wrapping_mul(SPLIT_MIX_STEP));
     }
 }

@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use mitra_failover::{CompletionLogConfig, Config as VqpConfig, DetectorConfig, WritePolicy};
+use mitra_prng::SPLIT_MIX_STEP;
 use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
 
 use super::focus::Focus;
@@ -384,7 +385,7 @@ pub(super) fn seed_of_first_word(word: u64) -> u64 {
     z ^= z >> 27 ^ z >> 54;
     z = z.wrapping_mul(0x96de_1b17_3f11_9089);
     z ^= z >> 30 ^ z >> 60;
-    z.wrapping_sub(0x9e37_79b9_7f4a_7c15)
+    z.wrapping_sub(SPLIT_MIX_STEP)
 }
 
 #[cfg(test)]
