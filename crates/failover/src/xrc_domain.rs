@@ -71,7 +71,7 @@ impl XrcDomain {
         self.state().queues.values().any(|queue| queue.is_used())
     }
 
-    /// In bytes, over all queues.
+    /// Returns the length in bytes of the longest receive that is posted to any queue.
     pub(crate) fn longest(&self) -> usize {
         self.state().queues.values().map(|queue| queue.longest()).max().unwrap_or(0)
     }

@@ -41,7 +41,6 @@ macro_rules! mutants {
 #[cfg(feature = "enabled")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The layer.
     pub layer: Layer,
     /// The name on the command line.
     pub name: &'static str,

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+// A part of the program without an interface of its own (RELEASING.md).
+#![allow(missing_docs)]
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};

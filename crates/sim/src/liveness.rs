@@ -65,9 +65,11 @@ impl World {
 /// Returns whether the rule applied: a rail was usable at all times, apart from times shorter than
 /// half of `peer_timeout`.
 ///
-/// The rule does not apply if an end has closed for a reason that is not about rails: its program,
-/// an invalid request, or a NIC that lies or cannot be stopped. The other end may then find no peer
-/// on any rail.
+/// The rule does not apply in three cases:
+/// - An end has closed for a reason that is not about rails: its program, an invalid request, or a
+///   NIC that lies or cannot be stopped. The other end may then find no peer on any rail.
+/// - The links drop large packets. Such a link looks up and is not.
+/// - An end has [`Policy::None`]. Its vQP closes when its rail fails.
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.
@@ -92,7 +94,6 @@ pub fn check_close_reasons(
 ) -> Result<bool, String> {
     let peer_timeout = configs.iter().map(|config| config.peer_timeout).min().unwrap_or_default();
     let drops_large_packets = world.config().link.max_packet_bytes < usize::MAX;
-    // With `Policy::None`, a vQP closes when its rail fails.
     if drops_large_packets || configs.iter().any(|config| config.policy == Policy::None) {
         return Ok(false);
     }

@@ -27,7 +27,6 @@ pub enum SearchError {
     NoSuchWorkload(String),
     /// The workload finds something at this seed without the mutant too.
     FailsWithoutMutant {
-        /// The seed.
         seed: u64,
         /// The description of the finding.
         detail: String,

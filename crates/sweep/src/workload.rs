@@ -8,7 +8,6 @@ use mitra_model_check::{
     run_log_restarts_from_seed, run_memory_node, run_store_from_seed,
 };
 
-/// A workload.
 pub struct Workload {
     /// The name on the command line.
     pub name: &'static str,

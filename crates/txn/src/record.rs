@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0–7 | the lock ([`LockWord`]); it counts at the primary only |
+//! | 0–7 | the lock ([`LockWord`]), which only the primary's copy of the record uses |
 //! | 8–15 | the version ([`Version`]) |
 //! | 16–23 | the checksum over version, key, length and value; 0 while the version is 0 |
 //! | 24–31 | the key |
@@ -49,7 +49,7 @@ impl Version {
         self.0 & !Version::DELETED
     }
 
-    /// The content of the memory.
+    /// Returns the version as 8 bytes in memory: the number, and bit 63 if the record is deleted.
     pub fn bits(self) -> u64 {
         self.0
     }

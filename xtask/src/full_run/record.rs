@@ -21,7 +21,6 @@ const PAGE: &str = "docs/verification.md";
 const BEGIN: &str = "<!-- full run, written by `cargo xtask test --all` -->\n";
 const END: &str = "<!-- end of full run -->";
 
-/// The result of a part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PartResult {
     pub(super) name: String,

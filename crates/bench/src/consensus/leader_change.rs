@@ -93,7 +93,7 @@ pub(super) fn permission(
             deadline.check()?;
         }
         laps.push(begin.elapsed().as_secs_f64() * 1e6);
-        // The remaining memories answer before the next measurement.
+        // Gives the remaining memories 500 µs to answer.
         let rest = Instant::now() + Duration::from_micros(500);
         while Instant::now() < rest {
             takers.iter_mut().for_each(|taker| _ = taker.poll());

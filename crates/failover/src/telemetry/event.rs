@@ -27,7 +27,7 @@ pub enum EventKind {
     Detected {
         /// The rail.
         rail: usize,
-        /// The detector.
+        /// Why the rail counts as failed.
         cause: Cause,
     },
     /// The vQP stays on a rail whose failure was detected, because the rail works again.

@@ -77,13 +77,13 @@ pub(super) struct Responder {
     partial_blocks: BTreeMap<usize, BlockProgress>,
     /// The receive buffers that are not posted. The last one is posted next.
     unposted: Vec<usize>,
-    /// Whether posting a receive failed for another reason than a full queue, which ends posting.
+    /// Set when a receive was refused although the queue had room. Nothing is posted afterwards.
     posting_failed: bool,
     /// The number of changes of the memory by NICs. Without this counter, each turn scans the
     /// memory.
     pub(super) changes: Option<Arc<AtomicU64>>,
-    /// The number of changes at the last scan. `None` if that scan found something, or if the scan
-    /// state has changed since for another reason than a change of the memory.
+    /// The number of changes at the last scan. `None` if that scan found something, or if what is
+    /// scanned has changed since. The next turn then scans again.
     scanned: Option<u64>,
     pub(super) responder_log: ResponderLog,
 }

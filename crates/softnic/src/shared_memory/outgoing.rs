@@ -40,7 +40,8 @@ pub(crate) struct OutgoingLink {
 impl OutgoingLink {
     pub(super) fn open(own: Gid, peer: Gid) -> io::Result<OutgoingLink> {
         let connection = Connection::open(peer)?;
-        // The name proves nothing: a process may listen under the address of another host.
+        // Any process may choose a socket name with this address, so ask the system whether the
+        // address is of this host.
         if interface_of(IpAddr::from(peer))?.is_none() {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }

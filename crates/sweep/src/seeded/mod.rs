@@ -175,8 +175,8 @@ pub struct SeedRun {
     pub faults: u64,
     /// The violated rules, the most important first.
     pub findings: Vec<Finding>,
-    /// A hash of all events, or 0 if the workload has no world. A run that keeps records has
-    /// another hash than a run of the same seed that keeps none.
+    /// A hash of all events, or 0 if the workload has no world. Compare hashes of
+    /// runs with the same choice of keeping records: keeping them adds events.
     pub trace_hash: u64,
     /// The operations that were in flight when NICs and links failed.
     pub coverage: Coverage,

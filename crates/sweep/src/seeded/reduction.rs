@@ -38,7 +38,6 @@ pub enum Extra {
     Latch,
     /// The shared mutex.
     Mutex,
-    /// The mailboxes.
     Mailboxes,
 }
 
@@ -133,15 +132,11 @@ impl Reduction {
 /// A part of a world that a step of a search reduces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReductionStep {
-    /// Faults.
     Faults,
-    /// Connections.
     Connections,
     /// Operations of the ends.
     Operations,
-    /// Rails.
     Rails,
-    /// [`Extra`]s.
     Extras,
 }
 

@@ -28,8 +28,8 @@ use crate::common::{cancellation, logging};
 pub(super) const NAME_BEGINS: &str = "device-files-";
 pub(super) const DIGITS: usize = 16;
 
-/// A tree that this process has used. Trees are never freed. There are few trees, because each has
-/// a different content.
+/// A tree that this process has used. Trees are leaked: there is one per content, and the
+/// content seldom changes.
 struct Tree {
     attributes: Attributes,
     root: CString,
