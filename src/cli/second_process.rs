@@ -1,9 +1,7 @@
-//! `mitra peer`: the second process of `mitra bench`, one of the two processes that `mitra demo`
-//! connects, or a memory node of `mitra txn local`.
+//! `mitra peer`: the second process of `mitra bench` or `mitra demo`, or a memory node of
+//! `mitra txn local`.
 
 use std::process::ExitCode;
-
-use super::demo::Side;
 
 /// For internal use: a process that `mitra bench`, `mitra demo` or `mitra txn local` starts
 #[derive(clap::Args)]
@@ -20,11 +18,8 @@ enum Role {
     /// The responder of `mitra bench`
     #[value(name = mitra_bench::PEER_ROLE)]
     Bench,
-    /// The client of `mitra demo`
-    #[value(name = Side::Client.peer_role())]
-    DemoClient,
     /// The server of `mitra demo`
-    #[value(name = Side::Server.peer_role())]
+    #[value(name = super::demo::SERVER_ROLE)]
     DemoServer,
     /// A memory node of `mitra txn local`
     #[value(name = super::txn::PEER_ROLE)]
@@ -36,8 +31,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut connection = mitra_peer_process::connect_to_parent(args.parent)?;
     let result = match args.role {
         Role::Bench => mitra_bench::run_peer(&mut connection),
-        Role::DemoClient => super::demo::run_participant(Side::Client, &connection),
-        Role::DemoServer => super::demo::run_participant(Side::Server, &connection),
+        Role::DemoServer => super::demo::run_server(&mut connection),
         Role::TxnMemory => super::txn::run_peer(&mut connection),
     };
     if let Err(error) = result {

@@ -115,7 +115,7 @@ fn completions_have_every_command_and_option() {
                 assert!(has, "{shell}: {path:?} {option}");
             }
         }
-        assert!(!script.contains("demo-client"), "{shell}: the hidden command is not for users");
+        assert!(!script.contains("demo-server"), "{shell}: the hidden command is not for users");
     }
 }
 

@@ -233,18 +233,18 @@ fn bad_flags_are_refused_in_one_line_with_a_remedy() {
     }
 }
 
-/// Starts a long demo and returns it with the ids of its two processes once they run.
-fn long_demo() -> (TestProcess, Vec<i32>) {
+/// Starts a long demo and returns it with the id of its server process once it runs.
+fn long_demo() -> (TestProcess, i32) {
     let mut mitra = mitra();
     mitra.args(["demo", "--rounds", "10000", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let demo = TestProcess::start(&mut mitra);
     let until = Instant::now() + Duration::from_secs(100);
     loop {
-        let participants = children_of(demo.id());
-        if participants.len() == 2 {
-            return (demo, participants);
+        let children = children_of(demo.id());
+        if let [server] = children[..] {
+            return (demo, server);
         }
-        assert!(Instant::now() < until, "no two participants: {participants:?}");
+        assert!(Instant::now() < until, "no server: {children:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -262,16 +262,16 @@ fn children_of(parent: u32) -> Vec<i32> {
     children
 }
 
-/// Waits until the processes have ended. A zombie that its new parent has not collected counts as
+/// Waits until the process has ended. A zombie that its new parent has not collected counts as
 /// ended.
-fn gone(participants: &[i32]) {
-    let runs = |pid: &i32| {
+fn gone(pid: i32) {
+    let runs = || {
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !state.is_empty() && !state.contains(") Z ")
     };
     let until = Instant::now() + Duration::from_secs(100);
-    while participants.iter().any(runs) {
-        assert!(Instant::now() < until, "{participants:?} still run");
+    while runs() {
+        assert!(Instant::now() < until, "{pid} still runs");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -279,29 +279,29 @@ fn gone(participants: &[i32]) {
 #[test]
 fn signal_ends_the_demo_with_the_code_of_the_shell() {
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
-        let (mut demo, participants) = long_demo();
+        let (mut demo, server) = long_demo();
         demo.signal(signal);
         assert_eq!(demo.wait().code(), Some(code));
         let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "mitra: interrupted");
-        gone(&participants);
+        gone(server);
     }
 }
 
 #[test]
 fn killed_demo_leaves_no_processes() {
-    let (mut demo, participants) = long_demo();
+    let (mut demo, server) = long_demo();
     demo.signal(Signal::SIGKILL);
     demo.wait();
-    gone(&participants);
+    gone(server);
 }
 
 #[test]
-fn failure_of_a_participant_ends_the_demo_with_an_error() {
-    let (mut demo, participants) = long_demo();
-    kill(Pid::from_raw(participants[1]), Signal::SIGKILL).unwrap();
+fn failure_of_the_server_ends_the_demo_with_an_error() {
+    let (mut demo, server) = long_demo();
+    kill(Pid::from_raw(server), Signal::SIGKILL).unwrap();
     assert_eq!(demo.wait().code(), Some(2));
     let text = std::io::read_to_string(demo.stderr.take().unwrap()).unwrap();
     assert!(text.contains("server process"), "{text}");
-    gone(&participants);
+    gone(server);
 }

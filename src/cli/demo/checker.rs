@@ -5,9 +5,12 @@
 #[cfg(test)]
 mod tests;
 
+use mitra_failover::UnresolvedError::{ExecutedBehindError, Indeterminate, ValueLost};
+use mitra_failover::{Outcome, Resolution};
+use mitra_verbs::WcStatus;
 use serde::Serialize;
 
-use super::protocol::{ClientReport, CompletionRecord, OpOutcome, OpRecord, Resolution, ServerReport};
+use super::protocol::{ClientReport, CompletionRecord, OpRecord, ServerReport};
 use super::workload::{Kind, Workload};
 
 /// The counts of one kind or of all kinds. `posted` = `completed` + `indeterminate` +
@@ -95,15 +98,14 @@ pub(super) struct RoundFacts {
 /// outcome.
 fn allowed_executions(completion: Option<CompletionRecord>, facts: RoundFacts) -> (u64, u64) {
     match completion.map(|completion| completion.outcome) {
-        Some(OpOutcome::Success | OpOutcome::ValueLost | OpOutcome::ExecutedBehindError) => (1, 1),
-        Some(OpOutcome::Flushed) if facts.flushed_means_not_executed => (0, 0),
-        Some(OpOutcome::Indeterminate | OpOutcome::Undecided | OpOutcome::Flushed | OpOutcome::Failed)
-        | None => (0, 1),
+        Some(Outcome::Success | Outcome::Unresolved(ValueLost | ExecutedBehindError)) => (1, 1),
+        Some(Outcome::Failed(WcStatus::Flushed)) if facts.flushed_means_not_executed => (0, 0),
+        Some(Outcome::Unresolved(_) | Outcome::Failed(_)) | None => (0, 1),
     }
 }
 
 fn succeeded(record: &OpRecord) -> Option<CompletionRecord> {
-    record.completion.filter(|done| done.outcome == OpOutcome::Success)
+    record.completion.filter(|done| done.outcome == Outcome::Success)
 }
 
 pub(super) fn check_round(
@@ -195,15 +197,17 @@ fn read_log(
 fn count_outcome(record: &OpRecord, counts: &mut Counts) {
     counts.posted += 1;
     match record.completion {
-        Some(CompletionRecord { outcome: OpOutcome::Success, resolution, .. }) => {
+        Some(CompletionRecord { outcome: Outcome::Success, resolution, .. }) => {
             counts.completed += 1;
             counts.in_flight += u64::from(resolution != Resolution::Direct);
             counts.recovered += u64::from(resolution == Resolution::Recovered);
             counts.replayed += u64::from(resolution == Resolution::Replayed);
             return;
         }
-        Some(CompletionRecord { outcome: OpOutcome::Indeterminate, .. }) => counts.indeterminate += 1,
-        Some(CompletionRecord { outcome: OpOutcome::ValueLost, .. }) => counts.value_lost += 1,
+        Some(CompletionRecord { outcome: Outcome::Unresolved(Indeterminate), .. }) => {
+            counts.indeterminate += 1;
+        }
+        Some(CompletionRecord { outcome: Outcome::Unresolved(ValueLost), .. }) => counts.value_lost += 1,
         _ => counts.errors += 1,
     }
     counts.in_flight += 1;

@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use mitra_failover::{Completion, Outcome, RemoteRegion, UnresolvedError, VirtualMr};
-use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
+use mitra_failover::{Completion, RemoteRegion, VirtualMr};
+use mitra_peer_process::{PeerConnection, RECEIVE_TIMEOUT};
+use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr};
 
 use super::fault_plan::Side;
-use super::process_links::Coordinator;
-use super::protocol::{
-    ClientReport, CompletionRecord, FromParticipant, OpOutcome, OpRecord, Resolution, RoundSetup,
-    ToParticipant,
-};
+use super::progress::Progress;
+use super::protocol::{ClientReport, CompletionRecord, ConnectionInfo, OpRecord, RoundSetup, ServerReport};
 use super::rail_endpoint::RailEndpoint;
 use super::workload::{Kind, MAX_LEN, Workload, fill, pattern};
 
@@ -36,17 +34,21 @@ struct Client {
     completions: Vec<Completion>,
 }
 
-/// Runs one round, from its setup to the report.
-pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow::Result<()> {
+/// Runs one round with the server process, from its setup to the reports of both sides. Returns
+/// when the server's capture files are complete.
+pub(super) fn round(
+    server: &mut PeerConnection,
+    round: &RoundSetup,
+    progress: &Progress,
+) -> anyhow::Result<(ClientReport, ServerReport, [Vec<String>; 2])> {
+    server.send(round)?;
     let mut rails = RailEndpoint::open(Side::Client, round)?;
-    let workload = Workload::new(round.seed, round.ops);
     let in_flight = round.in_flight as usize;
     let local = Arc::new(Buffer::new(in_flight * MAX_LEN));
     let local_mr = rails.domain.register(&local, Access::LOCAL_WRITE)?;
-    coordinator.send(&FromParticipant::ConnectionInfo(rails.connection_info(Vec::new())?));
-    let ToParticipant::Peer(peer) = coordinator.receive() else {
-        bail!("expected the connection info of the peer")
-    };
+    let info = rails.connection_info(Vec::new())?;
+    let peer: ConnectionInfo = server.receive()?;
+    server.send(&info)?;
     rails.connect(&peer)?;
     let [memory, pattern] = &peer.regions[..] else {
         bail!("the server's connection info must contain two regions")
@@ -54,47 +56,62 @@ pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow
     let (memory, pattern) = (RemoteRegion::decode(memory)?, RemoteRegion::decode(pattern)?);
     rails.vqp.import(&memory)?;
     rails.vqp.import(&pattern)?;
-    coordinator.send(&FromParticipant::Ready);
-    let ToParticipant::Go = coordinator.receive() else { bail!("expected the command to begin") };
-    rails.arm(round.fault.as_deref())?;
+    // The server arms its fault when both sides are connected.
+    server.receive::<()>()?;
+    server.send(&())?;
+    server.receive::<()>()?;
+    rails.arm(round)?;
 
-    let (collected, completions) = (ClientReport::default(), Vec::new());
     let mut client = Client {
         rails,
-        workload,
+        workload: Workload::new(round.seed, round.ops),
         in_flight,
         local,
         local_mr,
         memory,
         pattern,
-        collected,
+        collected: ClientReport::default(),
         posts: true,
         done: 0,
-        completions,
+        completions: Vec::new(),
     };
-    let since = Instant::now();
-    let mut last_report = Duration::ZERO;
-    // After the time limit, the operations that are in flight have as long again to complete.
-    let timeout = Duration::from_millis(round.timeout_ms);
-    while !client.is_done() && since.elapsed() < 2 * timeout {
-        client.posts = since.elapsed() < timeout;
-        client.poll()?;
-        if since.elapsed() > last_report + PROGRESS_INTERVAL {
-            last_report = since.elapsed();
-            coordinator.send(&FromParticipant::Progress(client.done as u64));
-        }
-    }
-    client.posts = false;
-    coordinator.send(&FromParticipant::ClientReport(client.report()));
+    client.run(Duration::from_millis(round.timeout_ms), server, progress)?;
+    let report = client.report();
+    server.send(&())?;
     // The peer's vQP may still need responses from this vQP.
-    while coordinator.try_receive().is_none() {
+    let since = Instant::now();
+    while !server.is_readable()? && since.elapsed() < RECEIVE_TIMEOUT {
         client.poll()?;
     }
+    let seen: ServerReport = server.receive()?;
     client.rails.vqp.close()?;
-    Ok(())
+    drop(client);
+    server.receive::<()>()?;
+    Ok((report, seen, [info.addresses, peer.addresses]))
 }
 
 impl Client {
+    /// Posts for `timeout` at most. The operations that are in flight then have as long again to
+    /// complete.
+    fn run(&mut self, timeout: Duration, server: &PeerConnection, progress: &Progress) -> anyhow::Result<()> {
+        let since = Instant::now();
+        let mut last_report = Duration::ZERO;
+        while !self.is_done() && since.elapsed() < 2 * timeout {
+            self.posts = since.elapsed() < timeout;
+            self.poll()?;
+            if since.elapsed() > last_report + PROGRESS_INTERVAL {
+                last_report = since.elapsed();
+                progress.completed(self.done as u64);
+                if server.is_readable()? {
+                    // The server has failed: what it sends is an error.
+                    break;
+                }
+            }
+        }
+        self.posts = false;
+        Ok(())
+    }
+
     fn is_done(&self) -> bool {
         let vqp = &self.rails.vqp;
         // After a move, the server delivers its receives when it knows that the move is complete.
@@ -178,12 +195,8 @@ impl Client {
         let value = if completion.is_success() { self.value(n) } else { 0 };
         self.collected.ops[n].completion = Some(CompletionRecord {
             at: self.rails.now(),
-            outcome: outcome(completion.outcome),
-            resolution: match completion.resolution {
-                mitra_failover::Resolution::Direct => Resolution::Direct,
-                mitra_failover::Resolution::Recovered => Resolution::Recovered,
-                mitra_failover::Resolution::Replayed => Resolution::Replayed,
-            },
+            outcome: completion.outcome,
+            resolution: completion.resolution,
             value,
         });
     }
@@ -207,17 +220,5 @@ impl Client {
         report.fault_at = self.rails.fault_at;
         report.ended = self.rails.ended();
         report
-    }
-}
-
-fn outcome(outcome: Outcome) -> OpOutcome {
-    match outcome {
-        Outcome::Success => OpOutcome::Success,
-        Outcome::Unresolved(UnresolvedError::Indeterminate) => OpOutcome::Indeterminate,
-        Outcome::Unresolved(UnresolvedError::ValueLost) => OpOutcome::ValueLost,
-        Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => OpOutcome::ExecutedBehindError,
-        Outcome::Unresolved(UnresolvedError::Undecided(_)) => OpOutcome::Undecided,
-        Outcome::Failed(WcStatus::Flushed) => OpOutcome::Flushed,
-        Outcome::Unresolved(_) | Outcome::Failed(_) => OpOutcome::Failed,
     }
 }

@@ -2,30 +2,21 @@
 
 use mitra_prng::Prng;
 use mitra_transport::fault::{Failure, Stage, Trigger};
+use serde::{Deserialize, Serialize};
 
 use super::workload::{Kind, Workload};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
-    /// The side that posts operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Side {
+    /// The side that posts operations: the process of the command.
     Client,
-    /// The side that provides memory and receives.
+    /// The side that provides memory and receives: a process that the command starts.
     Server,
 }
 
 impl Side {
-    pub(super) const BOTH: [Side; 2] = [Side::Client, Side::Server];
-
     pub(super) fn name(self) -> &'static str {
         ["client", "server"][self as usize]
-    }
-
-    /// Returns the role of this side's process on the command line of `mitra peer`.
-    pub(crate) const fn peer_role(self) -> &'static str {
-        match self {
-            Side::Client => "demo-client",
-            Side::Server => "demo-server",
-        }
     }
 }
 

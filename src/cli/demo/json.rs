@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use mitra_failover::Resolution;
 use serde::{Serialize, Serializer};
 
 use super::checker::Counts;
-use super::coordinator::{PolicyRun, RoundResult, Settings};
-use super::protocol::Resolution;
+use super::rounds::{PolicyRun, RoundResult, Settings};
 use super::workload::Kind;
 
 /// The object that `--json` prints.

@@ -3,14 +3,13 @@
 
 mod checker;
 mod client;
-mod coordinator;
 mod fault_plan;
 mod json;
-mod process_links;
 mod progress;
 mod protocol;
 mod rail_endpoint;
 mod report;
+mod rounds;
 mod server;
 mod text;
 mod workload;
@@ -26,12 +25,13 @@ use mitra_peer_process::PeerConnection;
 use mitra_transport::fault::{Failure, ScriptError, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
-use coordinator::Settings;
-pub(crate) use fault_plan::Side;
 use json::Summary;
-use process_links::{Coordinator, Interrupted};
 use progress::Progress;
-use protocol::{FromParticipant, ToParticipant};
+use protocol::RoundSetup;
+use rounds::Settings;
+
+/// The role of the server's process on the command line of `mitra peer`.
+pub(crate) const SERVER_ROLE: &str = "demo-server";
 
 /// Fail a rail with operations in flight, and check that each operation was executed exactly once
 ///
@@ -116,16 +116,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = args.report.clone().map(OutputFile::new).transpose()?;
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
-    let result = coordinator::run_policies(&settings, &progress);
+    let runs = rounds::run_policies(&settings, &progress)?;
     drop(progress);
-    let runs = match result {
-        Err(error) => {
-            let interrupted: Interrupted = error.downcast()?;
-            crate::cli::complain(interrupted);
-            return Ok(ExitCode::from(interrupted.exit_code()));
-        }
-        Ok(runs) => runs,
-    };
     let summary = Summary::new(&settings, &runs, began.elapsed().as_millis() as u64);
     // The result is printed even if the report cannot be written.
     let written = report.map_or(Ok(()), |file| file.write(&report::page(&summary, &runs)?));
@@ -166,19 +158,15 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     })
 }
 
-/// Runs the client or the server process: one round after another. The process exits when the
-/// coordinator ends.
-pub(crate) fn run_participant(side: Side, connection: &PeerConnection) -> anyhow::Result<()> {
-    // The coordinator blocks SIGINT and SIGTERM before it starts this process, and handles both for
-    // all processes. A SIGTERM that is sent to this process ends it.
+/// Runs the server process: one round after another, until the client's process ends.
+pub(crate) fn run_server(client: &mut PeerConnection) -> anyhow::Result<()> {
+    // The client blocks SIGINT and SIGTERM before it starts this process, and handles both for both
+    // processes. A SIGTERM that is sent to this process ends it.
     SigSet::from(Signal::SIGTERM).thread_unblock()?;
-    let mut coordinator = Coordinator::new(connection)?;
     loop {
-        let ToParticipant::RoundSetup(round) = coordinator.receive() else { continue };
-        match side {
-            Side::Client => client::round(&mut coordinator, &round)?,
-            Side::Server => server::round(&mut coordinator, &round)?,
-        }
-        coordinator.send(&FromParticipant::Closed);
+        let round: RoundSetup = client.receive_within(None)?;
+        server::round(client, &round)?;
+        // This side has closed its NICs, and its capture files are complete.
+        client.send(&())?;
     }
 }

@@ -23,6 +23,11 @@ impl Progress {
         Progress { bar, ops: ops as u64, before: 0.into() }
     }
 
+    /// Returns the bar, for the thread that ends the process.
+    pub(super) fn bar(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
     /// Announces round `number`, counted over all policies.
     pub(super) fn round(&self, policy: &str, number: usize) {
         self.before.set(number as u64 * self.ops);

@@ -1,35 +1,13 @@
-//! The messages between the coordinator and the two participants.
+//! What the client and the server process tell each other, and what each records of a round.
 
 use std::path::PathBuf;
 
+use mitra_failover::{Outcome, Resolution, UnresolvedError};
+use mitra_verbs::WcStatus;
 use serde::{Deserialize, Serialize};
 
+use super::fault_plan::Side;
 use super::workload::Kind;
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum ToParticipant {
-    /// Open the NICs, register the memory and create the vQP.
-    RoundSetup(RoundSetup),
-    /// Connect to this peer.
-    Peer(ConnectionInfo),
-    /// Both sides are connected: arm the fault and begin.
-    Go,
-    /// The client has finished: stop and report. On this message, the client closes its vQP.
-    Finish,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum FromParticipant {
-    ConnectionInfo(ConnectionInfo),
-    /// The participant is connected. The server sends this message again when its fault is armed.
-    Ready,
-    /// The number of completed operations of this round.
-    Progress(u64),
-    ClientReport(ClientReport),
-    ServerReport(ServerReport),
-    /// The round is over: the participant has closed its NICs, and its capture files are complete.
-    Closed,
-}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RoundSetup {
@@ -42,8 +20,9 @@ pub(super) struct RoundSetup {
     pub(super) seed: u64,
     /// The time after which the client posts no more operations, in milliseconds.
     pub(super) timeout_ms: u64,
-    /// The fault script to arm at this participant.
-    pub(super) fault: Option<String>,
+    /// The fault script, and the side that arms it.
+    pub(super) fault: String,
+    pub(super) fault_at: Side,
     /// Whether the fault acknowledges data before its placement. The NIC must be opened with that
     /// capability.
     pub(super) ack_before_placement: bool,
@@ -51,7 +30,7 @@ pub(super) struct RoundSetup {
     pub(super) pcap: Option<PathBuf>,
 }
 
-/// The information about a participant that its peer needs to connect.
+/// The information about a side that its peer needs to connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ConnectionInfo {
     /// An encoded `ConnectInfo`.
@@ -63,59 +42,42 @@ pub(super) struct ConnectionInfo {
     pub(super) addresses: Vec<String>,
 }
 
-/// The outcome of an operation, as the vQP reported it to the client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum OpOutcome {
-    Success,
-    Indeterminate,
-    ValueLost,
-    ExecutedBehindError,
-    Undecided,
-    Flushed,
-    Failed,
-}
-
-impl OpOutcome {
-    pub(super) fn description(self) -> &'static str {
-        match self {
-            OpOutcome::Success => "executed exactly once",
-            OpOutcome::Indeterminate => "not, partly or fully executed: no evidence tells which",
-            OpOutcome::ValueLost => "executed exactly once, but its value is lost",
-            OpOutcome::ExecutedBehindError => {
-                "executed exactly once, behind an operation that ended in an error"
-            }
-            OpOutcome::Undecided => "the vQP ended before the operation could be decided",
-            OpOutcome::Flushed => "not executed: the vQP had ended",
-            OpOutcome::Failed => "failed as on a queue pair without failover",
+/// Describes an outcome without what a program should do about it.
+pub(super) fn describe(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Success => "executed exactly once",
+        Outcome::Unresolved(UnresolvedError::Indeterminate) => {
+            "not, partly or fully executed: no evidence tells which"
         }
+        Outcome::Unresolved(UnresolvedError::ValueLost) => "executed exactly once, but its value is lost",
+        Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => {
+            "executed exactly once, behind an operation that ended in an error"
+        }
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) => {
+            "the vQP ended before the operation could be decided"
+        }
+        Outcome::Failed(WcStatus::Flushed) => "not executed: the vQP had ended",
+        Outcome::Unresolved(_) | Outcome::Failed(_) => "failed as on a queue pair without failover",
     }
 }
 
-/// How the vQP completed an operation; see `mitra_failover::Resolution`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Resolution {
-    Direct,
-    Recovered,
-    Replayed,
-}
-
 /// A posted operation. Times are in ns of the machine's monotonic clock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpRecord {
     pub(super) posted: u64,
     pub(super) completion: Option<CompletionRecord>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CompletionRecord {
     pub(super) at: u64,
-    pub(super) outcome: OpOutcome,
+    pub(super) outcome: Outcome,
     pub(super) resolution: Resolution,
     /// The old value of a CAS or FAA, the number of wrong words of a READ, or 0.
     pub(super) value: u64,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ClientReport {
     /// The operations in posting order.
     pub(super) ops: Vec<OpRecord>,

@@ -20,6 +20,7 @@ const RAILS: usize = 2;
 const RD_ATOMIC: u8 = 16;
 
 pub(super) struct RailEndpoint {
+    side: Side,
     nics: Vec<Arc<SoftNic>>,
     pub(super) domain: Arc<Domain>,
     pub(super) vqp: VirtualQp,
@@ -65,7 +66,7 @@ impl RailEndpoint {
         };
         let vqp = VirtualQp::builder(&domain).config(config).build()?;
         let control = visible(&nics, &domain);
-        Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false, _control: control })
+        Ok(RailEndpoint { side, nics, domain, vqp, fault_at: None, armed: false, _control: control })
     }
 
     pub(super) fn connection_info(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<ConnectionInfo> {
@@ -79,10 +80,10 @@ impl RailEndpoint {
         self.vqp.connect(&ConnectInfo::decode(&peer.connect)?).context("cannot connect")
     }
 
-    /// Arms the fault on rail 0, if this side has a fault.
-    pub(super) fn arm(&mut self, fault: Option<&str>) -> anyhow::Result<()> {
-        if let Some(script) = fault {
-            self.nics[0].faults().arm(script.parse()?);
+    /// Arms the fault on rail 0, if the fault is at this side.
+    pub(super) fn arm(&mut self, round: &RoundSetup) -> anyhow::Result<()> {
+        if round.fault_at == self.side {
+            self.nics[0].faults().arm(round.fault.parse()?);
             self.armed = true;
         }
         Ok(())

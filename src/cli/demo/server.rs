@@ -4,18 +4,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use mitra_failover::{Completion, VirtualMr};
+use mitra_peer_process::PeerConnection;
 use mitra_verbs::{Access, Buffer, RecvWr};
 
 use super::fault_plan::Side;
-use super::process_links::Coordinator;
-use super::protocol::{ExecutionRecord, FromParticipant, RoundSetup, ServerReport, ToParticipant};
+use super::protocol::{ExecutionRecord, RoundSetup, ServerReport};
 use super::rail_endpoint::{RailEndpoint, receives};
 use super::workload::{COUNTER, Kind, MAX_LEN, PATTERN_LEN, Workload, is_intact, pattern};
 
 /// The minimum time for which the server polls after the client has finished.
 const DRAIN_TIME: Duration = Duration::from_millis(2);
+/// The number of polls between two checks whether the client has finished.
+const POLLS_PER_CHECK: u32 = 64;
 
 struct Server {
     rails: RailEndpoint,
@@ -32,7 +33,7 @@ struct Server {
 }
 
 /// Runs one round, from its setup to the report.
-pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow::Result<()> {
+pub(super) fn round(client: &mut PeerConnection, round: &RoundSetup) -> anyhow::Result<()> {
     let mut rails = RailEndpoint::open(Side::Server, round)?;
     let workload = Workload::new(round.seed, round.ops);
     let memory = Arc::new(Buffer::new(workload.memory_len as usize));
@@ -49,35 +50,28 @@ pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow
         rails.vqp.post_recv(receive(&inbox_mr, slot.into()))?;
     }
     let regions = vec![memory_mr.remote().encode(), source_mr.remote().encode()];
-    coordinator.send(&FromParticipant::ConnectionInfo(rails.connection_info(regions)?));
-    let ToParticipant::Peer(peer) = coordinator.receive() else {
-        bail!("expected the connection info of the peer")
-    };
-    rails.connect(&peer)?;
-    coordinator.send(&FromParticipant::Ready);
-    let ToParticipant::Go = coordinator.receive() else { bail!("expected the command to begin") };
-    rails.arm(round.fault.as_deref())?;
-    coordinator.send(&FromParticipant::Ready);
+    client.send(&rails.connection_info(regions)?)?;
+    rails.connect(&client.receive()?)?;
+    // Both sides are connected before one of them arms the fault.
+    client.send(&())?;
+    client.receive::<()>()?;
+    rails.arm(round)?;
+    client.send(&())?;
 
     let words = workload.ops.iter().enumerate();
     let words = words.filter_map(|(n, op)| Some((n, op.word()? as usize))).collect();
     let (collected, completions) = (ServerReport::default(), Vec::new());
     let mut server =
         Server { rails, workload, memory, inbox, inbox_mr, words, collected, closed: false, completions };
-    let mut turns = 0_u32;
-    let told = loop {
+    let mut turns = 1_u32;
+    while !turns.is_multiple_of(POLLS_PER_CHECK) || !client.is_readable()? {
         server.poll()?;
         turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(64)
-            && let Some(told) = coordinator.try_receive()
-        {
-            break told;
-        }
-    };
-    let ToParticipant::Finish = told else { bail!("expected the command to finish") };
+    }
+    client.receive::<()>()?;
     let since = Instant::now();
     while server.poll()? > 0 || since.elapsed() < DRAIN_TIME {}
-    coordinator.send(&FromParticipant::ServerReport(server.report()));
+    client.send(&server.report())?;
     server.rails.vqp.close()?;
     Ok(())
 }

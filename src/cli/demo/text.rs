@@ -6,9 +6,9 @@ use std::io::{self, IsTerminal, Write};
 use super::checker::Counts;
 use crate::cli::text_table;
 
-use super::coordinator::PolicyRun;
 use super::json::{PolicySummary, Spread, Summary};
-use super::workload::Kind;
+use super::rounds::PolicyRun;
+use super::workload::{Kind, verb_name};
 
 pub(super) fn policy_summary(policy: &str) -> &'static str {
     match policy {
@@ -17,11 +17,6 @@ pub(super) fn policy_summary(policy: &str) -> &'static str {
         "blanket" => "send everything that was in flight again",
         _ => "the queue pair fails with its rail",
     }
-}
-
-/// Returns the name of a kind in the terms of the IBTA specification.
-pub(super) fn verb_name(kind: Kind) -> &'static str {
-    ["WRITE", "READ", "SEND", "CAS", "FAA"][kind.index()]
 }
 
 /// Formats a number with thousands separators.

@@ -41,6 +41,11 @@ impl Kind {
     }
 }
 
+/// Returns the name of a kind in the terms of the IBTA specification.
+pub(super) fn verb_name(kind: Kind) -> &'static str {
+    ["WRITE", "READ", "SEND", "CAS", "FAA"][kind.index()]
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Op {
     pub(super) kind: Kind,

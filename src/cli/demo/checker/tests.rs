@@ -1,5 +1,8 @@
 //! The checker accepts a correct run, and rejects the run after any single change.
 
+use mitra_failover::CloseReason;
+use mitra_failover::UnresolvedError::Undecided;
+
 use super::*;
 use crate::cli::demo::protocol::ExecutionRecord;
 
@@ -40,7 +43,7 @@ fn correct_run() -> CheckedRun {
             let (id, before) = (workload.id(n), n < EXECUTED);
             seen.log.push(ExecutionRecord { kind, id, intact: true, before, at: 0 });
         }
-        let done = CompletionRecord { at: 0, outcome: OpOutcome::Success, resolution, value };
+        let done = CompletionRecord { at: 0, outcome: Outcome::Success, resolution, value };
         posted.ops.push(OpRecord { posted: 0, completion: Some(done) });
     }
     CheckedRun { workload, client: posted, server: seen }
@@ -216,11 +219,11 @@ fn blanket_replay_doubles_executed_operations_and_corrupts_later_values() {
 #[test]
 fn named_errors_are_counted_separately_and_allow_zero_or_one_execution() {
     for (outcome, least, most) in [
-        (OpOutcome::Indeterminate, 0, 1),
-        (OpOutcome::ValueLost, 1, 1),
-        (OpOutcome::ExecutedBehindError, 1, 1),
-        (OpOutcome::Undecided, 0, 1),
-        (OpOutcome::Flushed, 0, 0),
+        (Outcome::Unresolved(Indeterminate), 0, 1),
+        (Outcome::Unresolved(ValueLost), 1, 1),
+        (Outcome::Unresolved(ExecutedBehindError), 1, 1),
+        (Outcome::Unresolved(Undecided(CloseReason::ALL[0])), 0, 1),
+        (Outcome::Failed(WcStatus::Flushed), 0, 0),
     ] {
         for times in 0..=2_u64 {
             let mut run = correct_run();

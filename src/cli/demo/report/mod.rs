@@ -9,11 +9,11 @@ use askama::Template;
 use mitra_page::{Cell, Table};
 
 use super::checker::Counts;
-use super::coordinator::{PolicyRun, RoundResult};
 use super::fault_plan::ROUNDS;
 use super::json::{FailoverTimes, PolicySummary, Summary};
-use super::text::{format_count, format_operations, format_time, policy_summary, result_sentence, verb_name};
-use super::workload::Kind;
+use super::rounds::{PolicyRun, RoundResult};
+use super::text::{format_count, format_operations, format_time, policy_summary, result_sentence};
+use super::workload::{Kind, verb_name};
 use phases::phase_chart;
 use timeline::{TimeWindow, timeline};
 

@@ -2,8 +2,8 @@
 
 use mitra_page::{Axis, Drawing};
 
-use super::super::coordinator::PolicyRun;
 use super::super::json::FailoverTimes;
+use super::super::rounds::PolicyRun;
 use super::axis::{draw_time_axis, format_relative};
 
 /// Dimensions of the drawing in user units of the SVG, which the browser scales.

@@ -1,14 +1,14 @@
 //! One failure, operation by operation: a bar from post to completion, a dot where the server's
 //! processor saw the operation executed.
 
+use mitra_failover::{Outcome, Resolution};
 use mitra_page::{Axis, Drawing};
 
 use super::super::checker::Violations;
-use super::super::coordinator::RoundResult;
 use super::super::json::FailoverTimes;
-use super::super::protocol::{OpOutcome, OpRecord, Resolution};
-use super::super::text::verb_name;
-use super::super::workload::Kind;
+use super::super::protocol::{OpRecord, describe};
+use super::super::rounds::RoundResult;
+use super::super::workload::{Kind, verb_name};
 use super::axis::{draw_time_axis, format_relative, relative};
 
 /// Dimensions of the drawing in user units of the SVG, which the browser scales.
@@ -136,7 +136,7 @@ fn draw_operation(
     let op = &round.client.ops[slot.op];
     let is_corrupted = round.check.ops[slot.op] != Violations::default();
     let class = match op.completion {
-        Some(completion) if completion.outcome == OpOutcome::Success => match completion.resolution {
+        Some(completion) if completion.outcome == Outcome::Success => match completion.resolution {
             Resolution::Direct => "direct",
             Resolution::Recovered => "recovered",
             Resolution::Replayed => "replayed",
@@ -180,13 +180,13 @@ fn tooltip(round: &RoundResult, n: usize, zero: u64) -> String {
         None => out.push_str("\nnever completed"),
         Some(completion) => {
             let result = match (completion.outcome, completion.resolution) {
-                (OpOutcome::Success, Resolution::Direct) => "completed directly".to_owned(),
-                (OpOutcome::Success, Resolution::Recovered) => "recovered from evidence".to_owned(),
-                (OpOutcome::Success, Resolution::Replayed) => "sent again".to_owned(),
-                (outcome, _) => format!("ended: {}", outcome.description()),
+                (Outcome::Success, Resolution::Direct) => "completed directly".to_owned(),
+                (Outcome::Success, Resolution::Recovered) => "recovered from evidence".to_owned(),
+                (Outcome::Success, Resolution::Replayed) => "sent again".to_owned(),
+                (outcome, _) => format!("ended: {}", describe(outcome)),
             };
             out.push_str(&format!("\n{result} {}", format_relative(completion.at, zero)));
-            if completion.outcome == OpOutcome::Success && matches!(op.kind, Kind::Cas | Kind::Faa) {
+            if completion.outcome == Outcome::Success && matches!(op.kind, Kind::Cas | Kind::Faa) {
                 out.push_str(&format!("\nold value {}", completion.value));
             }
         }
