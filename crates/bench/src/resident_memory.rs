@@ -32,7 +32,7 @@ memory that it needs only in use, and the process measures again (`used`). `sett
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a process failed, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// Queue pairs per process
+    /// Queue pairs per process, rounded down to an even number
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=1000))]
     count: u32,
     #[command(flatten)]
@@ -141,7 +141,7 @@ fn measure<L: BenchQp>(
     layout: Layout,
     mut connected: impl FnMut() -> anyhow::Result<[L; 2]>,
 ) -> anyhow::Result<BytesPerQp> {
-    // The first pair allocates the memory that all pairs share, so it is not counted.
+    // The first pair allocates the memory that all pairs share, so `idle` does not count it.
     let mut all = vec![connected()?];
     all.reserve(pairs as usize);
     let before = resident()?;

@@ -17,7 +17,7 @@ const LEAST: Duration = Duration::from_millis(1);
 pub struct ExtraTimeout {
     current: Duration,
     max: Duration,
-    /// A process that is late by more than this was kept waiting.
+    /// If more than this passes between two steps, the process was kept waiting for a processor.
     tolerated_delay: Duration,
     /// When the extra timeout last had a reason, or was halved.
     calm_since: Instant,

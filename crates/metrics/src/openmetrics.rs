@@ -68,7 +68,7 @@ impl Samples<'_> {
     }
 }
 
-/// Escapes the characters that end a label value or a description.
+/// Escapes backslashes, double quotes and line feeds, as OpenMetrics requires.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

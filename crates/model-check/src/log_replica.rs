@@ -22,7 +22,8 @@ pub struct Replica<R = AllRules> {
     /// The index of the last applied entry.
     index: u64,
     applied: Vec<Command>,
-    /// Whether an entry was delivered out of order, or an outcome was wrong.
+    /// Whether an entry was delivered out of order, an outcome was wrong, or the log refused a
+    /// snapshot that it needed.
     has_violation: bool,
 }
 
@@ -62,7 +63,7 @@ impl<R: Rules> Replica<R> {
     /// Submits a new set of processes that may lead.
     ///
     /// # Panics
-    /// If the process does not lead.
+    /// If the process does not lead, its queue is full, or the set has no process of the log.
     pub fn set_eligible_leaders(&mut self, leaders: ProcessSet, out: &mut Actions<Self>) {
         self.log.set_eligible_leaders(leaders, out).expect("the process leads");
     }
@@ -83,7 +84,8 @@ impl<R: Rules> Replica<R> {
         (self.index, &self.applied)
     }
 
-    /// Returns whether the log has delivered an entry out of order, or reported a wrong outcome.
+    /// Returns whether the log has delivered an entry out of order, reported a wrong outcome, or
+    /// refused a snapshot that it needed.
     pub fn has_violation(&self) -> bool {
         self.has_violation
     }

@@ -67,7 +67,7 @@ impl<R: Rules> LogWorld<R> {
     /// Lets the leader submit a new set of processes that may lead.
     ///
     /// # Panics
-    /// If `leader` does not lead.
+    /// If `leader` does not lead, its queue is full, or the set has no process of the log.
     pub fn set_eligible_leaders(&mut self, leader: ProcessId, leaders: ProcessSet) {
         self.world.call(leader, |replica, out| replica.set_eligible_leaders(leaders, out));
     }
@@ -78,7 +78,8 @@ impl<R: Rules> LogWorld<R> {
         self.check();
     }
 
-    /// Checks that the commands that each live process has applied are a prefix of one list.
+    /// Checks agreement of the live processes: one list of commands, one count and one set of
+    /// leaders by index. Checks validity: each command was submitted, and is applied once.
     fn check(&mut self) {
         for p in self.world.live_processes() {
             let Some(replica) = self.world.process(p) else { continue };
@@ -136,8 +137,8 @@ impl<R: Rules> TestedSystem for LogWorld<R> {
     }
 }
 
-/// Explores every world that is reachable from `start` while no process begins more than
-/// `max_terms` terms.
+/// Explores every world that is reachable from `start` while no process makes more than
+/// `max_terms` attempts to lead: terms, and memories taken again.
 pub fn exhaustive_log<R: Rules + Send + Sync + 'static>(
     start: LogWorld<R>,
     max_terms: u64,

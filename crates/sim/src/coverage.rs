@@ -53,8 +53,8 @@ impl Operation {
         })
     }
 
-    /// Returns whether an operation of this kind may have sent this request, or may get this
-    /// response.
+    /// Returns whether an operation of this kind may have sent this request, or may be
+    /// acknowledged by this response. A NAK of a READ or an atomic does not count.
     pub(crate) fn may_have_sent(self, message: &Message) -> bool {
         let is_write = matches!(self, Operation::Write | Operation::WriteWithImm);
         match message {

@@ -59,7 +59,7 @@ pub enum QpState {
     /// It continues to receive.
     Sqd,
     /// Send queue error: a send failed, and posted sends are flushed. The queue pair continues to
-    /// receive. Only UC and UD queue pairs have this state.
+    /// receive. Only UC, UD and GSI queue pairs have this state.
     Sqe,
     /// The queue pair failed. All posted requests are flushed.
     Err,

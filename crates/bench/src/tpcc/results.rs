@@ -21,9 +21,10 @@ pub(super) const KINDS: [(Kind, &str); 5] = [
     (Kind::Delivery, "delivery"),
     (Kind::StockLevel, "stock_level"),
 ];
-/// The gap of a failure is the longest time without a commit after it. The throughput counts as
-/// recovered `SETTLE` ns after the gap. It is then measured over `WINDOW` ns and compared with the
-/// throughput before the failure.
+/// The gap of a failure is the longest time between two commits, from the last one before it to
+/// `WINDOW` ns after it; a failure without a commit in that time has no row. The throughput counts
+/// as recovered `SETTLE` ns after the gap. It is then measured over `WINDOW` ns and compared with
+/// the throughput before the failure.
 const SETTLE: u64 = 10_000_000;
 const WINDOW: u64 = 250_000_000;
 
@@ -252,7 +253,7 @@ fn latency(policy: &str, name: &str, round_trip: f64, entries: &[&Entry]) -> Vec
     ]
 }
 
-/// The longest time without a commit after each rail failure, and the ratio of the throughput after
+/// The gap of each rail failure, and the ratio of the throughput after
 /// the failure to the throughput before.
 fn failures(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     let policy = measured.variant.name();

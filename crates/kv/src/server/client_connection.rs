@@ -166,8 +166,8 @@ impl ClientConnection {
         requests
     }
 
-    /// Makes a place for the reply of a command. Executes the command if it concerns the
-    /// connection, and passes it to `on_command` otherwise.
+    /// Makes a place for the reply of a command. Answers at once a refused command, or one
+    /// that needs no store, and passes the others to `on_command`.
     fn begin(&mut self, command: Command, on_command: &mut impl FnMut(u64, Command)) {
         use ConnectionCommand::{ClientReply, Discard, Exec, Multi, Quit, Reset};
         let ends_transaction = matches!(&command, Command::Connection(Multi | Exec | Discard | Reset | Quit));

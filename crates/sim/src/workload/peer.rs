@@ -21,7 +21,7 @@ pub struct WorkloadPeer {
 }
 
 impl WorkloadPeer {
-    /// The access flags with which the peer's memory must be registered.
+    /// The access flags with which [`WorkloadPeer::memory`] must be registered.
     pub const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
     /// Creates an end that posts `own_plan` and serves `peer_plan`. Allocates its memory.
@@ -50,7 +50,7 @@ impl WorkloadPeer {
         self.responder.local = Some(local);
     }
 
-    /// Sets the counter of the changes that NICs make to the peer's memory. With the counter, a
+    /// Sets the counter of the changes that NICs make to this end's memory. With the counter, a
     /// turn scans the memory only after a change. The scans find the same as without the counter.
     pub fn watch(&mut self, changes: Arc<AtomicU64>) {
         self.responder.changes = Some(changes);

@@ -1,5 +1,5 @@
-//! The requester: posts operations, owns their local buffers, and checks the data and values that
-//! they return.
+//! The requester: posts operations, owns their local buffers, and checks the data, and
+//! records the values, that they return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) struct Requester {
     /// The operations in flight, oldest first, each with its slot.
     pub(super) in_flight: VecDeque<(usize, usize)>,
     depth: usize,
-    /// The number of operations at the end of the plan that are not posted yet.
+    /// The number of operations at the end of the plan that are not posted until they are released.
     pub(super) held_back: usize,
     pub(super) requester_log: RequesterLog,
 }

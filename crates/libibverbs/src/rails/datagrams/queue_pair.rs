@@ -77,7 +77,8 @@ pub(crate) struct MultiRailUd {
 
 impl MultiRailUd {
     /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared
-    /// receive queue. Its capacities are within the device's limits.
+    /// receive queue. The caller has checked its capacities against
+    /// the device's limits.
     ///
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if none is alive.
@@ -296,7 +297,8 @@ impl MultiRailUd {
     /// queue pairs on the rails stay in RTS, and get no sends.
     ///
     /// # Errors
-    /// `Modify` for a change that the rules forbid, or `DeviceFatal` if all NICs are dead.
+    /// `Modify` for a change that the rules forbid, `DeviceFatal` if all NICs are dead, or the
+    /// error of the first live NIC that refuses. The rails before that one have changed.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let mut locked = lock(&self.locked);
         self.collect(&mut locked);
@@ -344,7 +346,8 @@ impl MultiRailUd {
         }
     }
 
-    /// Drops the posted requests without completions, and the completions that were not polled.
+    /// Drops the posted requests, which get no completions, and the completions that were not
+    /// polled.
     fn reset(&self, locked: &mut LockedState) {
         locked.sends.clear();
         locked.receives.clear();

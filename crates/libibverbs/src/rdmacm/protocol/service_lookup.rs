@@ -62,7 +62,7 @@ impl ServiceLookup {
         Some(Outgoing { transaction: Transaction { id: self.transaction, message }, repetition })
     }
 
-    /// Whether no program listens, although the request was repeated for a while.
+    /// Whether the request was repeated for so long that a refusal counts.
     pub fn is_refusal_final(&self, now: Instant) -> bool {
         now >= self.started + REFUSED_RETRY_PERIOD
     }
