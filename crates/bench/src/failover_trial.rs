@@ -15,8 +15,8 @@ use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, VirtualBenchQp, VqpInfo, request};
-use super::cached_resend;
 use super::endpoint::{Layout, NicPlacement, post_recv};
+use super::resend_baseline;
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
 
@@ -140,7 +140,7 @@ pub(crate) fn run_requester(
 ) -> anyhow::Result<Option<TrialResult>> {
     let Ok(fault) = plan.fault else { bail!("the plan of this trial has no fault") };
     if plan.policy == TrialPolicy::Cached {
-        return cached_resend::run_requester(plan, fault, placement, connection);
+        return resend_baseline::run_requester(plan, fault, placement, connection);
     }
     let end = TrialEndpoint::open(plan, placement, connection)?;
     connection.receive::<()>()?;
@@ -343,7 +343,7 @@ pub(crate) fn evaluate(
 
 pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
     if plan.policy == TrialPolicy::Cached {
-        return cached_resend::run_responder(plan, connection);
+        return resend_baseline::run_responder(plan, connection);
     }
     let mut end = TrialEndpoint::open(plan, &plan.placement, connection)?;
     let old = end.qp.vqp.qpn();

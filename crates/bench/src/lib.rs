@@ -6,20 +6,20 @@
 mod bandwidth;
 mod bench_qp;
 mod block_exchange;
-mod cached_resend;
 mod consensus;
 mod endpoint;
 mod failover;
 mod failover_trial;
 mod interleave;
 mod latency;
-mod links;
 mod many;
+mod memory;
 mod output_file;
 mod peers;
 mod programs;
 mod report;
-mod resident_memory;
+mod resend_baseline;
+mod shm_links;
 mod stopwatch;
 mod tpcc;
 mod udp_baseline;
@@ -62,11 +62,11 @@ pub struct Args {
 enum BenchCommand {
     Consensus(consensus::Args),
     Latency(latency::Args),
-    Links(links::Args),
+    Links(shm_links::Args),
     Many(many::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
-    Memory(resident_memory::Args),
+    Memory(memory::Args),
     Peers(peers::Args),
     Programs(programs::Args),
     Tpcc(tpcc::Args),
@@ -114,11 +114,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = match &args.command {
         BenchCommand::Consensus(args) => consensus::run(args),
         BenchCommand::Latency(args) => latency::run(args),
-        BenchCommand::Links(args) => links::run(args),
+        BenchCommand::Links(args) => shm_links::run(args),
         BenchCommand::Many(args) => many::run(args),
         BenchCommand::Bandwidth(args) => bandwidth::run(args),
         BenchCommand::Failover(args) => failover::run(args),
-        BenchCommand::Memory(args) => resident_memory::run(args),
+        BenchCommand::Memory(args) => memory::run(args),
         BenchCommand::Peers(args) => peers::run(args),
         BenchCommand::Programs(args) => programs::run(args),
         BenchCommand::Tpcc(args) => tpcc::run(args),
@@ -139,8 +139,8 @@ enum Task {
     Latency(block_exchange::Setup),
     Bandwidth(block_exchange::Setup),
     Failover,
-    Links(links::Setup),
-    Memory(resident_memory::Setup),
+    Links(shm_links::Setup),
+    Memory(memory::Setup),
     ManyVqps(varuna::ManyVqpsSetup),
     Tpcc(Box<tpcc::Role>),
 }
@@ -156,8 +156,8 @@ pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
         Task::Latency(setup) => latency::peer(&setup, connection),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
         Task::Failover => failover::peer(connection),
-        Task::Links(setup) => links::peer(&setup, connection),
-        Task::Memory(setup) => resident_memory::peer(&setup, connection),
+        Task::Links(setup) => shm_links::peer(&setup, connection),
+        Task::Memory(setup) => memory::peer(&setup, connection),
         Task::Tpcc(role) => tpcc::peer(*role, connection),
         Task::ManyVqps(setup) => varuna::many_vqps_peer(&setup, connection),
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::headers::{Aeth, AtomicEth, NakCode, Reth, Syndrome};
+use crate::extension_headers::{Aeth, AtomicEth, NakCode, Reth, Syndrome};
 use crate::message::{ExtensionHeader, Transport};
 use crate::opcode;
 use crate::packet::Packet;

@@ -4,8 +4,8 @@
 mod crc_rewind;
 mod display;
 mod error;
+mod extension_headers;
 pub mod frame;
-mod headers;
 pub mod icrc;
 mod ip;
 mod message;
@@ -17,7 +17,7 @@ mod psn;
 pub mod ring;
 
 pub use error::ParseError;
-pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
+pub use extension_headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, IcrcPath, Verdict};
 pub use message::{ExtensionHeader, Message, Transport};
 pub use packet::{Packet, ReservedBits};

@@ -1,6 +1,6 @@
 //! The transport service and the operation of a packet, with their extension headers.
 
-use crate::headers::{Aeth, AtomicEth, Deth, Reth};
+use crate::extension_headers::{Aeth, AtomicEth, Deth, Reth};
 use crate::psn::Srqn;
 
 /// The transport service of a packet, from the top three bits of its opcode (IBTA 9.2).

@@ -2,7 +2,7 @@
 
 use crate::BTH_LEN;
 use crate::error::ParseError;
-use crate::headers::{Aeth, AtomicEth, Deth, Reth, XRCETH_LEN, decode_xrceth, encode_xrceth};
+use crate::extension_headers::{Aeth, AtomicEth, Deth, Reth, XRCETH_LEN, decode_xrceth, encode_xrceth};
 use crate::message::{ExtensionHeader, Message, Transport};
 use crate::opcode;
 use crate::psn::{Psn, Qpn, Srqn};

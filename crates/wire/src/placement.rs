@@ -5,7 +5,7 @@
 use core::fmt;
 
 use crate::error::ParseError;
-use crate::headers::Reth;
+use crate::extension_headers::Reth;
 use crate::opcode;
 use crate::packet::HeaderReader;
 use crate::psn::{Psn, Qpn};

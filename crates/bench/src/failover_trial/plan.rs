@@ -61,7 +61,7 @@ pub(crate) enum TrialPolicy {
     Blanket,
     Delay,
     None,
-    /// [`crate::cached_resend`].
+    /// [`crate::resend_baseline`].
     Cached,
 }
 

@@ -16,7 +16,7 @@ use mitra_txn_rdma::{Links, inspect, round_trips};
 use mitra_txn_workloads::tpcc::{self, Load, Report};
 
 use super::history::{self, Entry};
-use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
+use super::process_messages::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
 use crate::endpoint::random;
 use crate::report::median;
 use crate::stopwatch::cpu_seconds;

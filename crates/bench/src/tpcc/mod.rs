@@ -2,22 +2,22 @@
 //! coordinators.
 
 mod cluster;
+mod evaluation;
 mod history;
 mod page;
+mod process_messages;
 mod processes;
-mod results;
-mod setup;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use self::cluster::{Cluster, Faults};
+use self::evaluation::Outcome;
 use self::page::Timeline;
+pub(crate) use self::process_messages::Role;
+use self::process_messages::{Setup, Variant};
 pub(crate) use self::processes::run as peer;
-use self::results::Outcome;
-pub(crate) use self::setup::Role;
-use self::setup::{Setup, Variant};
 use super::report::{Machine, Report};
 use super::{OutputFile, progress};
 
@@ -131,15 +131,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (cluster, middle) in clusters.into_iter().zip(middle) {
         bar.set_message(format!("{}: check", cluster.setup.variant.name()));
         let end = cluster.check()?;
-        let measured = results::Measured::new(&cluster);
+        let measured = evaluation::Measured::new(&cluster);
         let results = cluster.stop()?;
-        let (outcome, own) = results::evaluate(&measured, &results, [&middle, &end], &mut notes);
+        let (outcome, own) = evaluation::evaluate(&measured, &results, [&middle, &end], &mut notes);
         rows.extend(own);
         outcomes.push(outcome);
         timelines.push(Timeline::new(measured, results.entries.iter().map(|entry| entry.told)));
     }
     bar.finish_and_clear();
-    results::compare(&mut rows);
+    evaluation::compare(&mut rows);
     let settings = serde_json::json!({
         "warehouses": args.warehouses, "memories": args.memories, "coordinators": args.coordinators,
         "terminals": args.terminals, "seconds": args.seconds, "rounds": args.rounds,
@@ -153,7 +153,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = Report { name: "tpcc", unit: "us", machine, settings, rows, claims: Vec::new(), notes };
     // The figures are printed even if the page cannot be written.
     let written = page_file.map_or(Ok(()), |file| file.write(&page::render(&report, &outcomes, &timelines)?));
-    results::print(&report, &outcomes, args.json)?;
+    evaluation::print(&report, &outcomes, args.json)?;
     written?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mitra_page::{Cell, Table};
 
 use super::cluster::Turn;
-use super::results::{KINDS, Measured, Outcome};
+use super::evaluation::{KINDS, Measured, Outcome};
 use crate::report::page::Page;
 use crate::report::plot::{Arrangement, Plot};
 use crate::report::{Report, Row, format_figure};

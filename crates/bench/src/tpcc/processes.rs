@@ -17,7 +17,7 @@ use mitra_txn_workloads::Program;
 use mitra_txn_workloads::tpcc::Terminal;
 
 use super::history::{Entry, Writer};
-use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
+use super::process_messages::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
 
 /// The longest sleep of a memory node.
 const MAX_SLEEP: Duration = Duration::from_secs(1);

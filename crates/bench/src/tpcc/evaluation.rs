@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::cluster::{Check, Cluster, Results, Turn};
 use super::history::Entry;
-use super::setup::Variant;
+use super::process_messages::Variant;
 use crate::report::{Report, Row, median, quantile};
 
 /// The transactions, with their names in rows.
@@ -164,7 +164,9 @@ pub(super) fn evaluate(
     for (kind, name) in KINDS {
         rows.extend(latency(policy, name, round_trip, &of_kind(kind).collect::<Vec<_>>()));
     }
-    let sum = |of: fn(&super::setup::Summary) -> u64| results.summaries.iter().map(of).sum::<u64>() as f64;
+    let sum = |of: fn(&super::process_messages::Summary) -> u64| {
+        results.summaries.iter().map(of).sum::<u64>() as f64
+    };
     let committed = results.entries.len().max(1) as f64;
     for (name, unit, total) in [
         ("requests", "/transaction", sum(|summary| summary.requests)),
