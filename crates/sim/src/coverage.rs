@@ -14,18 +14,13 @@ pub(crate) use observer::CoverageObserver;
 
 /// A kind of operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
 pub enum Operation {
-    /// WRITE.
     Write,
-    /// WRITE with immediate data.
     WriteWithImm,
-    /// SEND.
     Send,
-    /// READ.
     Read,
-    /// Compare-and-swap.
     CompareSwap,
-    /// Fetch-and-add.
     FetchAdd,
 }
 

@@ -227,50 +227,24 @@ impl fmt::Display for QpAttribute {
     }
 }
 
-/// Why [`crate::Provider::modify_qp`] refused a change. The queue pair is unchanged.
+/// Why [`crate::Provider::modify_qp`] refused a change. The queue pair is unchanged. Lists are
+/// separated by commas.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ModifyError {
     /// The transition does not exist.
     #[error("the {qp_type} queue pair cannot go from {from} to {to}; from {from} it can go to {allowed}")]
-    NoSuchTransition {
-        /// Transport service.
-        qp_type: QpType,
-        /// The current state.
-        from: QpState,
-        /// The requested state.
-        to: QpState,
-        /// The states to which the queue pair can go, separated by commas.
-        allowed: String,
-    },
+    NoSuchTransition { qp_type: QpType, from: QpState, to: QpState, allowed: String },
     /// Attributes that the transition requires are missing.
     #[error("from {from} to {to}, the {qp_type} queue pair needs {missing}; set them too")]
-    Missing {
-        /// Transport service.
-        qp_type: QpType,
-        /// The current state.
-        from: QpState,
-        /// The requested state.
-        to: QpState,
-        /// The missing attributes, separated by commas.
-        missing: String,
-    },
+    Missing { qp_type: QpType, from: QpState, to: QpState, missing: String },
     /// An attribute may not be set in this transition.
     #[error("{attribute} cannot be set from {from} to {to} of the {qp_type} queue pair; leave it out")]
-    NotAllowed {
-        /// Transport service.
-        qp_type: QpType,
-        /// The current state.
-        from: QpState,
-        /// The requested state.
-        to: QpState,
-        /// The attribute.
-        attribute: QpAttribute,
-    },
+    NotAllowed { qp_type: QpType, from: QpState, to: QpState, attribute: QpAttribute },
     /// An attribute's value is out of range.
     #[error("{attribute} must be {rule}")]
     OutOfRange {
-        /// The attribute.
         attribute: QpAttribute,
         /// The rule for the value. It completes the sentence "The attribute must be …".
         rule: &'static str,
