@@ -13,13 +13,13 @@ mod fault_injection;
 #[cfg(test)]
 mod full_ring_tests;
 mod gro_policy;
-mod held_ports;
 #[cfg(test)]
 mod internal_tests;
 mod last_hit_cache;
 mod link_watch;
 mod memory_regions;
 mod path_cache;
+mod ports_of_reset_nics;
 mod progress;
 mod progress_thread;
 mod roce_port_users;

@@ -19,7 +19,7 @@ use crate::completion_channel::MAX_EVENTS;
 use crate::engine::Engine;
 use crate::error::{OpenError, WithOperation, not_local};
 use crate::fault_injection::RailFaults;
-use crate::held_ports::{self, HeldPort};
+use crate::ports_of_reset_nics::{self, HeldPort};
 use crate::progress_thread::SharedNic;
 use crate::shared_memory::SharedMemoryLinks;
 use crate::udp_socket::RoceSocket;
@@ -53,7 +53,7 @@ impl SoftNic {
     /// [`OpenError`] if the address, its port, its interface or the capture file cannot be used, or
     /// a system call fails.
     pub fn open(config: Config) -> Result<Arc<SoftNic>, OpenError> {
-        config.address.into_iter().for_each(held_ports::release);
+        config.address.into_iter().for_each(ports_of_reset_nics::release);
         let socket = RoceSocket::open(config.address)?;
         let ip = socket.address().ip();
         let links = SharedMemoryLinks::open(ip.into(), config.links)
@@ -137,7 +137,7 @@ impl SoftNic {
                 let reason = "the NIC has an address of the other family; use one of the same family";
                 return unusable(address, reason);
             }
-            Some(address) => held_ports::release(address),
+            Some(address) => ports_of_reset_nics::release(address),
             None if !(current.is_ipv4() && current.is_loopback()) => {
                 let reason = "the NIC has this address, and free addresses are loopback addresses of IPv4; name the new address";
                 return unusable(*current, reason);

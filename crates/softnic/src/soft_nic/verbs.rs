@@ -15,7 +15,7 @@ use mitra_verbs::{
 use super::SoftNic;
 use crate::clock;
 use crate::completion_channel::SoftCompletionChannel;
-use crate::held_ports::HeldPort;
+use crate::ports_of_reset_nics::HeldPort;
 use crate::progress::Driver;
 
 impl SoftNic {

@@ -13,9 +13,9 @@ use mitra_verbs::Error;
 
 use super::Links;
 use super::fences::Fences;
-use crate::call::{Call, CallError};
 use crate::channels::{Channels, Link, LostNode};
 use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
+use crate::tcp_request::{Call, CallError};
 
 /// The time between two polls while connections are being made.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use mitra_txn::{Life, NodeId};
 
-use crate::call::{Call, CallError};
 use crate::hello::{Answer, Ask, Hello};
+use crate::tcp_request::{Call, CallError};
 
 /// The result of [`Links::fence`](super::Links::fence).
 #[derive(Debug)]
