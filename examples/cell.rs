@@ -8,10 +8,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::thread;
 
-use mitra::driver::{DrivenQp, Driver};
+use mitra::driver::{Connection, DrivenQp, Driver};
 use mitra::failover::{Domain, RemoteRegion, VirtualQp};
 use mitra::objects::{
-    Announcements, Change, Changed, Owner, Path, Publication, RecoverableCell, VqpSession, Word,
+    Announcements, Change, Changed, Owner, Path, Publication, RecoverableCell, STAGING_BYTES, Word,
 };
 use mitra::softnic::fault::Failure;
 use mitra::softnic::{Config, SoftNic};
@@ -44,8 +44,7 @@ fn client(number: u8, peer: &DrivenQp, memory: &RemoteRegion, rail0: &SoftNic) -
     peer.lock().connect(&vqp.local_info())?;
     vqp.import(memory)?;
 
-    let mut session = VqpSession::new(&here, 0)?;
-    let mut path = session.over(&mut vqp);
+    let mut path = Connection::over(vqp, STAGING_BYTES)?;
     let announcements = Announcements::new(Word::new(memory.at(0))?, CLIENTS);
     let cell = RecoverableCell::new(Word::new(memory.at(CELL as u64))?);
     let mut owner = path.run(Owner::open(announcements, number, Publication::CompareSwap)?)?;

@@ -8,8 +8,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mitra_driver::Connection;
 use mitra_failover::{Config, Domain, Outcome, VirtualQp};
 use mitra_nics::NicKind;
+use mitra_objects::{
+    Announcements, Change, Changed, Execution, IndirectCell, Operation, Owner, Publication, STAGING_BYTES,
+    Word,
+};
 use mitra_test_process::{OwnNetwork, TestProcess, command, output};
 use mitra_verbs::fault::{Failure, Stage, Trigger};
 use mitra_verbs::{Access, Buffer, Data, Nic, Provider, SendOp, SendWr};
@@ -125,4 +130,40 @@ fn evidence_of_minimal_nics_is_less_and_honest() {
     let (outcome, _, counter) = add_with_lost_response(NicKind::Minimal);
     assert!(matches!(outcome, Outcome::Unresolved(_)), "{outcome:?}");
     assert_eq!(counter, 42);
+}
+
+/// Without inline data, a connection writes words from its registered memory.
+#[test]
+fn objects_on_minimal_nics() {
+    const RECORDS: usize = Announcements::bytes(1);
+    let ((_here, _domain, mut a), (_there, peer_domain, mut b)) =
+        (end(NicKind::Minimal), end(NicKind::Minimal));
+    let (info_a, info_b) = (a.local_info(), b.local_info());
+    a.connect(&info_b).expect("the ends fit");
+    b.connect(&info_a).expect("the ends fit");
+    let memory = Arc::new(Buffer::new(RECORDS + IndirectCell::bytes(1)));
+    let mr = peer_domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have room");
+    a.import(&mr.remote()).expect("it is the peer's");
+    let mut path = Connection::over(a, STAGING_BYTES).expect("the NICs have room");
+    let word = |offset: usize| Word::new(mr.remote().at(offset as u64)).expect("a multiple of 8");
+
+    let open = Owner::open(Announcements::new(word(0), 1), 1, Publication::CompareSwap);
+    let mut owner = run(&mut path, &mut b, open.expect("an announcement"));
+    let cell = IndirectCell::new(word(RECORDS), 1);
+    for old in 0..20 {
+        let finished = run(&mut path, &mut b, cell.change(owner, Change::FetchAdd(1)));
+        assert_eq!(finished.result, Ok(Changed::From(old)));
+        owner = finished.owner;
+    }
+}
+
+fn run<O: Operation>(path: &mut Connection, peer: &mut VirtualQp, operation: O) -> O::Output {
+    let (mut execution, started) = (Execution::new(operation), Instant::now());
+    loop {
+        if let Some(result) = execution.poll(path).expect("the NICs work") {
+            return result;
+        }
+        peer.progress();
+        assert!(started.elapsed() < Duration::from_secs(30), "the operation does not end");
+    }
 }

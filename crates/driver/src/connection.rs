@@ -17,7 +17,7 @@ use mitra_verbs::{Data, Ended, Error, InlineData, RecvWr, Result, SendOp, SendWr
 use self::staging::{Space, Staging};
 use crate::queue_pair::{ConnectionError, QpInfo, QpKind, QueuePair};
 
-/// What a poll of a [`Connection`] reports.
+/// An event that a poll of a [`Connection`] passes on.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// An operation has ended.
@@ -26,7 +26,7 @@ pub enum Event<'a> {
         id: u64,
         /// How the operation ended. The peer never executes it later.
         ended: Ended,
-        /// What a successful READ or atomic has fetched, else nothing.
+        /// The bytes that a successful READ or atomic has fetched, else none.
         fetched: Staged<'a>,
     },
     /// A message of the peer has arrived.
@@ -45,6 +45,16 @@ impl Staged<'_> {
     /// Returns a copy of the bytes. No bytes need no allocation.
     pub fn to_vec(self) -> Vec<u8> {
         self.region.read(self.offset, self.len)
+    }
+
+    /// Returns the 8 bytes as a word in the byte order of the machine. Returns `None` unless there
+    /// are 8 bytes.
+    pub fn word(self) -> Option<u64> {
+        let mut word = [0; size_of::<u64>()];
+        (self.len == word.len()).then(|| {
+            self.region.read_into(self.offset, &mut word);
+            u64::from_ne_bytes(word)
+        })
     }
 }
 
@@ -71,6 +81,7 @@ pub struct Connection {
     /// The operations that are pushed and have not ended, in their order.
     pending: VecDeque<Pending>,
     completions: Vec<Completion>,
+    /// The error that has ended the connection.
     lost: Option<ConnectionError>,
 }
 
@@ -102,21 +113,36 @@ impl Connection {
         config: &Config,
         staging_bytes: usize,
     ) -> Result<Connection> {
+        let qp = QueuePair::new(domain, kind, config)?;
+        Ok(Connection::with_queue_pair(qp, Staging::new(domain, staging_bytes)?, config))
+    }
+
+    /// Creates an end of a virtual queue pair that has no other user and that nothing was posted
+    /// to. The virtual queue pair may be connected. `staging_bytes` is as in [`Connection::new`].
+    ///
+    /// # Errors
+    /// Any error of a NIC.
+    pub fn over(vqp: VirtualQp, staging_bytes: usize) -> Result<Connection> {
+        let (staging, config) = (Staging::new(vqp.domain(), staging_bytes)?, vqp.config());
+        Ok(Connection::with_queue_pair(QueuePair::over(vqp), staging, &config))
+    }
+
+    fn with_queue_pair(qp: QueuePair, staging: Staging, config: &Config) -> Connection {
         // Inline data beyond the inline size of `InlineData` would need an allocation for each
         // operation.
-        let inline = config.inline.min(domain.limits().inline).min(InlineData::new().inline_size() as u32);
+        let limit = staging.region.domain().limits().inline.min(InlineData::new().inline_size() as u32);
         let depth = config.send_wrs as usize;
-        Ok(Connection {
-            qp: QueuePair::new(domain, kind, config)?,
-            staging: Staging::new(domain, staging_bytes)?,
+        Connection {
+            qp,
+            staging,
             receives: None,
             depth,
-            inline: inline as usize,
+            inline: config.inline.min(limit) as usize,
             pushed: Vec::with_capacity(depth),
             pending: VecDeque::with_capacity(depth),
             completions: Vec::with_capacity(depth),
             lost: None,
-        })
+        }
     }
 
     /// Lets the peer send messages of at most `slot_bytes` bytes once this end is connected. At
@@ -163,6 +189,11 @@ impl Connection {
         self.staging.bytes()
     }
 
+    /// Returns whether all operations that were pushed have ended.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// Returns how many operations can be pushed now, if the staging memory has space for them.
     pub fn free_slots(&self) -> usize {
         self.depth - self.pending.len()
@@ -198,7 +229,7 @@ impl Connection {
     }
 
     fn admit(&mut self, bytes: usize) -> Option<Space> {
-        if self.pending.is_empty() {
+        if self.is_idle() {
             self.staging.reset();
             self.qp.resume();
         }
@@ -240,6 +271,12 @@ impl Connection {
     /// As [`Connection::poll`].
     pub fn poll_completions(&mut self, event: impl FnMut(Event<'_>)) -> Result<(), ConnectionError> {
         self.poll_with(VirtualQp::poll_completions, event)
+    }
+
+    /// Drives a virtual queue pair without events, which a later poll passes on. An end that only
+    /// takes part in failovers calls this method every few hundred microseconds.
+    pub fn progress(&mut self) {
+        self.qp.progress();
     }
 
     fn poll_with(

@@ -1,4 +1,4 @@
-//! One end of a connection: a virtual queue pair, or a bare RC queue pair.
+//! The queue pair of a connection: a virtual queue pair, or a bare RC queue pair.
 
 mod rc;
 
@@ -32,7 +32,7 @@ pub enum QpInfo {
     Rc(RcInfo),
 }
 
-/// Why a connection has ended for good.
+/// The reason for which a connection has ended for good.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The virtual queue pair has closed.
@@ -46,7 +46,7 @@ pub enum ConnectionError {
     Nic(#[from] Error),
 }
 
-/// One end of a connection. The drop destroys the end.
+/// The queue pair of a connection, virtual or bare RC. The drop destroys the queue pair.
 #[derive(Debug)]
 pub struct QueuePair(Qp);
 
@@ -60,6 +60,11 @@ impl QueuePair {
     /// Creates an unconnected end for a caller that polls.
     pub(crate) fn new(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair> {
         QueuePair::with_channels(domain, kind, config, false)
+    }
+
+    /// Wraps a virtual queue pair.
+    pub(crate) fn over(vqp: VirtualQp) -> QueuePair {
+        QueuePair(Qp::Virtual(Box::new(vqp)))
     }
 
     /// Creates an unconnected end that posts nothing, and waits for events if the domain has
@@ -155,6 +160,12 @@ impl QueuePair {
                 (0, open(vqp))
             }
             Qp::Rc(qp) => qp.poll(),
+        }
+    }
+
+    pub(crate) fn progress(&mut self) {
+        if let Qp::Virtual(vqp) = &mut self.0 {
+            vqp.progress();
         }
     }
 

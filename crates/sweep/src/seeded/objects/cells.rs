@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use mitra_driver::Connection;
 use mitra_objects::{
     Announcements, CellError, Change, ChangeCell, ChangeIndirect, Changed, Execution, Finished, IndirectCell,
     OpenOwner, Operation, Outcome, Owner, PathError, Progress, Publication, ReadCell, ReadIndirect,
-    RecoverableCell, VqpPath, Word,
+    RecoverableCell, Word,
 };
 use mitra_verbs::{AtomicScope, Buffer};
 
@@ -273,7 +274,7 @@ impl Script for CellScript {
         }
     }
 
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
+    fn poll(&mut self, path: &mut Connection) -> Result<Turn, PathError> {
         match &mut self.state {
             State::Opening(execution) => {
                 let Some(owner) = execution.poll(path)? else { return Ok(Turn::Running) };

@@ -4,8 +4,9 @@ use core::fmt;
 use core::time::Duration;
 use std::rc::Rc;
 
+use mitra_driver::Connection;
 use mitra_failover::VirtualQp;
-use mitra_objects::{PathError, VqpPath, VqpSession};
+use mitra_objects::{PathError, STAGING_BYTES};
 use mitra_verbs::Error;
 
 use super::connector::{CloseReasons, Connector, ServerEnd};
@@ -30,7 +31,7 @@ pub(super) enum Turn {
 /// A client's operations on one object.
 pub(super) trait Script {
     /// Drives the operation in flight, or begins the next operation.
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError>;
+    fn poll(&mut self, path: &mut Connection) -> Result<Turn, PathError>;
 
     /// Continues over a new path, after the old path has executed its last request. A crash loses
     /// the operation in flight and the description of the object. The script keeps what a program
@@ -39,10 +40,9 @@ pub(super) trait Script {
 }
 
 pub(super) struct Client {
-    vqp: VirtualQp,
+    path: Connection,
     server: ServerEnd,
     connector: Rc<Connector>,
-    session: VqpSession,
     scripts: Vec<Box<dyn Script>>,
     /// The script whose operation is in flight.
     current: usize,
@@ -65,12 +65,11 @@ impl Client {
         scripts: Vec<Box<dyn Script>>,
         rng: Prng,
     ) -> Client {
-        let session = VqpSession::new(vqp.domain(), 0).expect("the NICs have a free region");
+        let path = Connection::over(vqp, STAGING_BYTES).expect("the NICs have a free region");
         Client {
-            vqp,
+            path,
             server,
             connector,
-            session,
             scripts,
             current: 0,
             begun: 0,
@@ -89,7 +88,7 @@ impl Client {
 
     pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         if self.is_done() {
-            self.vqp.progress();
+            self.path.progress();
             return;
         }
         if self.crashes > 0 {
@@ -97,7 +96,7 @@ impl Client {
             self.replace_path(true);
             return ctx.mark_active();
         }
-        let turn = self.scripts[self.current].poll(&mut self.session.over(&mut self.vqp));
+        let turn = self.scripts[self.current].poll(&mut self.path);
         match turn {
             Ok(Turn::Begun) => return self.begun += 1,
             Ok(Turn::Running) => return,
@@ -120,17 +119,14 @@ impl Client {
 
     /// Continues over a new virtual queue pair, after the server has closed the old one.
     fn replace_path(&mut self, has_crashed: bool) {
-        match self.connector.replace(&mut self.vqp, &self.server) {
-            Ok(()) => {
-                self.session = VqpSession::new(self.vqp.domain(), 0).expect("the NICs have a free region");
-                self.scripts.iter_mut().for_each(|script| script.on_new_path(has_crashed));
-            }
+        match self.connector.replace(&mut self.path, &self.server) {
+            Ok(()) => self.scripts.iter_mut().for_each(|script| script.on_new_path(has_crashed)),
             Err(error) => self.end(PathError::Verb(error)),
         }
     }
 
     pub(super) fn close_reasons(&self) -> CloseReasons {
-        [self.vqp.close_reason(), self.server.borrow().close_reason()]
+        [self.path.vqp().and_then(VirtualQp::close_reason), self.server.borrow().close_reason()]
     }
 
     fn end(&mut self, error: PathError) {
@@ -159,7 +155,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("vqp", &self.vqp)
+            .field("vqp", &self.path.vqp())
             .field("scripts", &self.scripts.len())
             .field("begun", &self.begun)
             .field("replacements", &self.replacements)

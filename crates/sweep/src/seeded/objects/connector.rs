@@ -5,7 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use mitra_driver::Connection;
 use mitra_failover::{CloseReason, Config, Domain, RemoteRegion, Secret, VirtualQp};
+use mitra_objects::STAGING_BYTES;
 use mitra_verbs::Result;
 
 use mitra_sim::workload::virtual_qps;
@@ -43,12 +45,12 @@ impl Connector {
     /// # Errors
     /// Any error of a NIC; [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal) if a NIC is dead
     /// or hangs.
-    pub(super) fn replace(&self, client: &mut VirtualQp, server: &ServerEnd) -> Result<()> {
+    pub(super) fn replace(&self, client: &mut Connection, server: &ServerEnd) -> Result<()> {
         let mut server = server.borrow_mut();
         server.close()?;
         client.close()?;
         let [a, b] = self.connect()?;
-        (*client, *server) = (a, b);
+        (*client, *server) = (Connection::over(a, STAGING_BYTES)?, b);
         Ok(())
     }
 }

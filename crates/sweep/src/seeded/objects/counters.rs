@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use mitra_driver::Connection;
 use mitra_objects::recoverable_counter::{Add, CounterClient, CounterLayout};
-use mitra_objects::{Execution, PathError, ReadWord, VqpPath, Word};
+use mitra_objects::{Execution, PathError, ReadWord, Word};
 use mitra_verbs::Buffer;
 
 use super::client::{Script, Turn};
@@ -191,7 +192,7 @@ impl Script for CounterScript {
         }
     }
 
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
+    fn poll(&mut self, path: &mut Connection) -> Result<Turn, PathError> {
         match &mut self.state {
             State::Broken => return Ok(Turn::Ended),
             State::Idle(_) if self.calls_left == 0 => return Ok(Turn::Ended),

@@ -4,8 +4,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use mitra_driver::Connection;
 use mitra_objects::latch::{Arrive, Arrived, Latch, LatchError, LatchState, Reset};
-use mitra_objects::{Execution, PathError, ReadWord, VqpPath};
+use mitra_objects::{Execution, PathError, ReadWord};
 use mitra_verbs::Buffer;
 
 use super::client::{Script, Turn};
@@ -211,7 +212,7 @@ impl Script for LatchScript {
         }
     }
 
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
+    fn poll(&mut self, path: &mut Connection) -> Result<Turn, PathError> {
         let uses = self.shared.record.borrow().uses.len() as u64;
         let Some((operation, before)) = &mut self.operation else {
             if self.identity == uses {

@@ -4,10 +4,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use mitra_driver::Connection;
 use mitra_objects::mailbox::{
     MAILBOX_WORDS, MAX_PAYLOAD_WORDS, MailboxReader, MailboxWriter, Payload, Send, Sent,
 };
-use mitra_objects::{Execution, PathError, ReadWord, VqpPath, Word};
+use mitra_objects::{Execution, PathError, ReadWord, Word};
 use mitra_verbs::Buffer;
 
 use super::client::{Script, Turn};
@@ -166,7 +167,7 @@ impl Script for MailboxScript {
         }
     }
 
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
+    fn poll(&mut self, path: &mut Connection) -> Result<Turn, PathError> {
         let mut turn = Turn::Between;
         let next = match &mut self.state {
             State::Broken => return Ok(Turn::Ended),

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::num::NonZeroU16;
 use std::rc::Rc;
 
+use mitra_driver::Connection;
 use mitra_objects::mutex::{Held, Lock, LockResult, MutexClient, MutexError, MutexState, Unlock};
-use mitra_objects::{Execution, Operation, Outcome, PathError, Progress, ReadWord, Request, VqpPath, Word};
+use mitra_objects::{Execution, Operation, Outcome, PathError, Progress, ReadWord, Request, Word};
 use mitra_verbs::Buffer;
 
 use super::client::{Script, Turn};
@@ -214,7 +215,7 @@ impl Script for MutexScript {
         }
     }
 
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
+    fn poll(&mut self, path: &mut Connection) -> Result<Turn, PathError> {
         let mut turn = Turn::Between;
         let next = match &mut self.state {
             State::Broken => return Ok(Turn::Ended),
