@@ -97,7 +97,6 @@ struct Pending {
 #[derive(Debug)]
 struct Receives {
     region: OwnedRegion,
-    slots: usize,
     slot_bytes: usize,
 }
 
@@ -145,14 +144,15 @@ impl Connection {
         }
     }
 
-    /// Lets the peer send messages of at most `slot_bytes` bytes once this end is connected. At
-    /// most `slots` messages wait for a poll. The queue pair must be a virtual one.
+    /// Lets the peer send messages of at most `slot_bytes` bytes. At most `slots` messages wait for
+    /// a poll. The queue pair must be a virtual one with room for as many receives.
     ///
     /// # Errors
-    /// Any error of a NIC.
+    /// Any error of a NIC, and those of [`VirtualQp::post_recv`].
     pub fn with_receives(mut self, slots: usize, slot_bytes: usize) -> Result<Connection> {
         let region = OwnedRegion::new(self.staging.region.domain(), slots * slot_bytes)?;
-        self.receives = Some(Receives { region, slots, slot_bytes });
+        let receives = self.receives.insert(Receives { region, slot_bytes });
+        (0..slots).try_for_each(|slot| receives.post(slot, &mut self.qp))?;
         Ok(self)
     }
 
@@ -169,11 +169,7 @@ impl Connection {
     /// # Errors
     /// As [`QueuePair::connect`].
     pub fn connect(&mut self, peer: &QpInfo) -> Result<bool> {
-        let is_connected = self.qp.connect(peer)?;
-        if is_connected && let Some(receives) = &self.receives {
-            (0..receives.slots).try_for_each(|slot| receives.post(slot, &mut self.qp))?;
-        }
-        Ok(is_connected)
+        self.qp.connect(peer)
     }
 
     /// Makes memory of the peer known, so that operations can name it.

@@ -3,18 +3,17 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use mitra_failover::{CloseReason, Completion, VirtualMr, VirtualQp};
-use mitra_verbs::{Access, Data, RecvWr, Result, SendOp, SendWr, Time, WcOpcode};
+use mitra_driver::Connection;
+use mitra_failover::{VirtualQp, WritePolicy};
+use mitra_verbs::{Result, SendOp, Time};
 
 use super::RpcError;
 use super::carrier::{Carrier, Event, OrderedCarrier};
-use super::slots::{RECVS, Slots};
+use super::slots::RECVS;
 
 /// The maximum number of messages that wait while another message is sent. Further messages are
 /// lost.
 const MAX_WAITING: usize = 64;
-/// The slot of the message that is sent. The slots before it are for receives.
-const SEND_SLOT: usize = RECVS as usize;
 
 /// Virtual queue pairs to several nodes as a carrier. The nodes are numbered from 0.
 ///
@@ -52,12 +51,8 @@ impl fmt::Display for VqpConnection {
 #[derive(Debug)]
 struct Link {
     number: u64,
-    vqp: VirtualQp,
-    slots: Slots,
-    mr: VirtualMr,
+    connection: Connection,
     waiting: VecDeque<Vec<u8>>,
-    is_sending: bool,
-    completions: Vec<Completion>,
 }
 
 impl VqpCarrier {
@@ -71,83 +66,55 @@ impl VqpCarrier {
     /// for 32 receives.
     ///
     /// # Errors
-    /// `NoPlace` if every node has a connection; the errors of
-    /// [`Domain::register`](mitra_failover::Domain::register) and [`VirtualQp::post_recv`].
-    pub fn connect(&mut self, mut vqp: VirtualQp) -> Result<VqpConnection, RpcError> {
+    /// `NoPlace` if every node has a connection; the errors of [`Connection::over`] and
+    /// [`Connection::with_receives`].
+    pub fn connect(&mut self, vqp: VirtualQp) -> Result<VqpConnection, RpcError> {
         let Some(node) = self.links.iter().position(Option::is_none) else {
             return Err(RpcError::NoPlace(self.links.len()));
         };
-        let slots = Slots::new(SEND_SLOT + 1, self.max_message);
-        let mr = vqp.domain().register(slots.memory(), Access::LOCAL_WRITE)?;
-        for slot in 0..SEND_SLOT {
-            vqp.post_recv(RecvWr::new(slot as u64, mr.sge(slots.offset(slot), slots.len())))?;
-        }
-        let (waiting, completions) = (VecDeque::new(), Vec::new());
+        let connection = Connection::over(vqp, self.max_message)?;
+        let connection = connection.with_receives(RECVS as usize, self.max_message)?;
         let number = self.connections;
         self.connections += 1;
-        self.links[node] = Some(Link { number, vqp, slots, mr, waiting, is_sending: false, completions });
+        self.links[node] = Some(Link { number, connection, waiting: VecDeque::new() });
         Ok(VqpConnection { node, number })
     }
 
-    /// Ends a connection and returns its vQP, closed. Returns `None` if the connection has ended
-    /// before, even if its node has a newer connection.
-    pub fn disconnect(&mut self, connection: VqpConnection) -> Option<VirtualQp> {
-        let link = self.links.get(connection.node)?.as_ref()?;
-        if link.number == connection.number { self.end(connection.node) } else { None }
-    }
-
-    fn end(&mut self, node: usize) -> Option<VirtualQp> {
-        let mut link = self.links.get_mut(node)?.take()?;
-        // The memory is released if the NICs work. `close` resets a NIC that does not answer, or
-        // the vQP ends as `Unfenced`.
-        if link.vqp.close().is_ok() {
-            let _ = link.vqp.domain().deregister(&link.mr);
+    /// Ends a connection and closes its vQP. Has no effect if the connection has ended before, even
+    /// if its node has a newer connection.
+    pub fn disconnect(&mut self, connection: VqpConnection) {
+        if let Some(place) = self.links.get_mut(connection.node) {
+            // The drop closes the vQP.
+            place.take_if(|link| link.number == connection.number);
         }
-        Some(link.vqp)
     }
 
     /// Returns the vQP to a node.
     pub fn vqp(&self, node: usize) -> Option<&VirtualQp> {
-        Some(&self.links.get(node)?.as_ref()?.vqp)
+        self.links.get(node)?.as_ref()?.connection.vqp()
     }
 }
 
 impl Link {
     fn advance(&mut self) {
-        // A message that failed is lost, as on other carriers.
-        if self.vqp.is_halted() && self.vqp.outstanding() == 0 {
-            self.vqp.resume();
+        if self.connection.is_idle()
+            && let Some(message) = self.waiting.pop_front()
+        {
+            // A message that is not taken is lost, as on other carriers.
+            let _ = self.connection.put(0, SendOp::Send, &message, WritePolicy::Strict);
+            let _ = self.connection.post(); // the next poll reports the end of the connection
         }
-        if self.is_sending {
-            return;
-        }
-        let Some(message) = self.waiting.pop_front() else { return };
-        self.slots.write(SEND_SLOT, &message);
-        let sge = self.mr.sge(self.slots.offset(SEND_SLOT), message.len() as u32);
-        let wr = SendWr::new(SEND_SLOT as u64, SendOp::Send, Data::sge(sge));
-        self.is_sending = self.vqp.post_send(wr).is_ok();
     }
 
-    fn poll(&mut self, handle: &mut dyn FnMut(Event<'_>)) -> Result<Option<CloseReason>> {
-        let mut completions = core::mem::take(&mut self.completions);
-        self.vqp.poll(&mut completions);
-        for completion in completions.drain(..) {
-            if completion.opcode != WcOpcode::Recv {
-                self.is_sending = false;
-                continue;
+    /// Returns whether the connection works.
+    fn poll(&mut self, handle: &mut dyn FnMut(Event<'_>)) -> bool {
+        let polled = self.connection.poll(|event| {
+            if let mitra_driver::Event::Message(message) = event {
+                handle(Event::Message(&message.to_vec()));
             }
-            let slot = completion.wr_id as usize;
-            if completion.is_success() {
-                handle(Event::Message(&self.slots.read(slot, completion.byte_len as usize)));
-            }
-            if self.vqp.close_reason().is_none() {
-                let sge = self.mr.sge(self.slots.offset(slot), self.slots.len());
-                self.vqp.post_recv(RecvWr::new(slot as u64, sge))?;
-            }
-        }
-        self.completions = completions;
+        });
         self.advance();
-        Ok(self.vqp.close_reason())
+        polled.is_ok()
     }
 }
 
@@ -155,7 +122,13 @@ impl Carrier for VqpCarrier {
     type Node = usize;
 
     fn now(&self) -> Time {
-        let nic = self.links.iter().flatten().flat_map(|link| link.vqp.domain().nics()).next();
+        let nic = self
+            .links
+            .iter()
+            .flatten()
+            .filter_map(|link| link.connection.vqp())
+            .flat_map(|vqp| vqp.domain().nics())
+            .next();
         nic.map_or(Time::ZERO, |nic| nic.provider.now())
     }
 
@@ -174,8 +147,8 @@ impl Carrier for VqpCarrier {
     fn poll(&mut self, handle: &mut dyn FnMut(usize, Event<'_>)) -> Result<()> {
         for node in 0..self.links.len() {
             let Some(link) = &mut self.links[node] else { continue };
-            if link.poll(&mut |event| handle(node, event))?.is_some() {
-                self.end(node);
+            if !link.poll(&mut |event| handle(node, event)) {
+                self.links[node] = None;
                 handle(node, Event::Closed);
             }
         }
