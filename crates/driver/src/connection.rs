@@ -83,6 +83,8 @@ pub struct Connection {
     completions: Vec<Completion>,
     /// The error that has ended the connection.
     lost: Option<ConnectionError>,
+    /// Whether a poll has returned `lost`. Such a poll is the last one with events.
+    has_ended: bool,
 }
 
 #[derive(Debug)]
@@ -141,6 +143,7 @@ impl Connection {
             pending: VecDeque::with_capacity(depth),
             completions: Vec::with_capacity(depth),
             lost: None,
+            has_ended: false,
         }
     }
 
@@ -148,8 +151,11 @@ impl Connection {
     /// a poll. The queue pair must be a virtual one with room for as many receives.
     ///
     /// # Errors
-    /// Any error of a NIC, and those of [`VirtualQp::post_recv`].
+    /// Any error of a NIC, and those of [`VirtualQp::post_recv`]; `Invalid` the second time.
     pub fn with_receives(mut self, slots: usize, slot_bytes: usize) -> Result<Connection> {
+        if self.receives.is_some() {
+            return Err(Error::Invalid("a connection has receives once; ask for all of them at once"));
+        }
         let region = OwnedRegion::new(self.staging.region.domain(), slots * slot_bytes)?;
         let receives = self.receives.insert(Receives { region, slot_bytes });
         (0..slots).try_for_each(|slot| receives.post(slot, &mut self.qp))?;
@@ -255,8 +261,9 @@ impl Connection {
     /// peer of a virtual queue pair that has ended learns of it sooner if it is still polled.
     ///
     /// # Errors
-    /// A [`ConnectionError`], now and in every later call: the connection has ended. The peer may
-    /// still execute the operations without an event, until it has closed its end.
+    /// A [`ConnectionError`], now and in every later call: the connection has ended. The first call
+    /// passes what had happened before, and later calls pass nothing. The peer may still execute
+    /// the operations without an event, until it has closed its end.
     pub fn poll(&mut self, event: impl FnMut(Event<'_>)) -> Result<(), ConnectionError> {
         self.poll_with(VirtualQp::poll, event)
     }
@@ -281,24 +288,27 @@ impl Connection {
         mut event: impl FnMut(Event<'_>),
     ) -> Result<(), ConnectionError> {
         // Nothing that was pushed waits while the queue pair may halt or close.
-        let _ = self.post();
+        let posted = self.post();
         let mut completions = mem::take(&mut self.completions);
         let (successes, polled) = self.qp.poll(|vqp| drive(vqp, &mut completions));
-        if let Some(lost) = &self.lost {
+        if self.has_ended {
             completions.clear();
             self.completions = completions;
-            return Err(lost.clone());
+            return posted;
         }
         for _ in 0..successes {
             self.end(Some(Ended::Success), &mut event);
         }
-        let mut handled = Ok(());
+        let mut handled = posted;
         for completion in completions.drain(..) {
             let result = self.on_completion(&completion, &mut event);
             handled = handled.and(result);
         }
         self.completions = completions;
-        handled.and(polled).inspect_err(|error| self.lost = Some(error.clone()))
+        handled.and(polled).inspect_err(|error| {
+            self.lost = Some(error.clone());
+            self.has_ended = true;
+        })
     }
 
     fn on_completion(

@@ -153,6 +153,25 @@ fn refused_operation_ends_the_connection_and_no_later_one_is_executed() {
     }
 }
 
+/// The completions that have arrived are not lost with a list that the NIC refuses.
+#[test]
+fn operation_that_has_completed_ends_before_a_refused_post_ends_the_connection() {
+    let mut pair = pair(QpKind::Virtual, Config::default(), 64);
+    assert!(pair.write(1, &[1; 8]));
+    pair.near.post().expect("an open connection");
+    let started = std::time::Instant::now();
+    while !pair.near.vqp().is_some_and(VirtualQp::has_completions) {
+        pair.near.progress();
+        assert!(started.elapsed().as_secs() < 20, "the WRITE does not complete");
+    }
+    let not_imported = mitra_verbs::RemoteAddr { addr: 0, rkey: mitra_verbs::Key(1) };
+    assert!(pair.near.fetch(2, SendOp::Read(not_imported), 8));
+    let (ended, polled) = pair.poll(2);
+    assert_eq!(ended, [(1, Ended::Success, Vec::new())]);
+    assert!(matches!(polled, Err(ConnectionError::Nic(_))), "{polled:?}");
+    assert_eq!(pair.poll(1), (Vec::new(), polled), "nothing is reported twice");
+}
+
 /// The peer dies with operations under way, whose fate nobody knows.
 #[test]
 fn operations_of_a_dead_peer_are_undecided() {
