@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mitra_consensus_memory::ClientLink;
 use mitra_driver::{Connection, Event, QpInfo, QpKind, ReadyCqs};
 use mitra_failover::{Domain, FailoverReport, RemoteRegion, WritePolicy};
-use mitra_verbs::{Ended, Result, SendOp};
+use mitra_verbs::{Ended, Error, Result, SendOp};
 
 /// The maximum number of messages in flight in each direction. Messages have the ids below this
 /// number.
@@ -68,8 +68,14 @@ impl Link {
     }
 
     /// Returns an encoded [`ConnectInfo`](mitra_failover::ConnectInfo) for the peer.
-    pub(crate) fn info(&self) -> Vec<u8> {
-        self.connection.vqp().map(|vqp| vqp.local_info().encode()).unwrap_or_default()
+    ///
+    /// # Errors
+    /// None over a virtual queue pair, which every link has.
+    pub(crate) fn info(&self) -> Result<Vec<u8>> {
+        match self.connection.info()? {
+            QpInfo::Virtual(info) => Ok(info),
+            QpInfo::Rc(_) => Err(Error::Invalid("a link needs a virtual queue pair")),
+        }
     }
 
     /// `info` is an encoded [`ConnectInfo`](mitra_failover::ConnectInfo) of the peer.

@@ -78,7 +78,7 @@ impl Peer {
         // The peer dials only after it has dropped its end of the earlier connection.
         self.state = State::Idle;
         let accepted = self.identity.new_link(self.max_message_bytes, 0).and_then(|mut link| {
-            let info = link.info();
+            let info = link.info()?;
             link.connect(&incoming.hello.info)?;
             Ok((link, info))
         });

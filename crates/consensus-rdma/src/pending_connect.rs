@@ -46,7 +46,7 @@ impl Identity {
             from: self.process,
             token: self.token,
             incarnation: self.incarnation,
-            info: link.info(),
+            info: link.info()?,
         };
         Ok(PendingConnect { link, response: dial(address, hello, delay) })
     }

@@ -47,7 +47,7 @@ impl NodeNic for Nics {
     fn connect(&mut self, p: ProcessId, info: &[u8]) -> Option<Vec<u8>> {
         let connect = || {
             let mut link = Link::new(self.domain(p), self.failover, MAX_MESSAGE_BYTES, 0)?;
-            let own = link.info();
+            let own = link.info()?;
             link.connect(info)?;
             link.arm();
             Ok((link, own))
