@@ -9,7 +9,7 @@ use super::context::{PORT, destroy_with_context, find_with_context};
 use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{minus_one, pointer, refuse, unless_dead};
+use crate::common::errno::{minus_one, pointer, refuse};
 use crate::common::grh::ReceivedHeader;
 
 #[repr(C)]
@@ -58,10 +58,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     let (gid, class) = (destination(attr)?, attr.grh.traffic_class);
-    let id = match (&context.rails.multi_rail, &object.multi_rail) {
-        (Some(multi_rail), Some(pd)) => multi_rail.datagrams().address_handles.create(pd, gid, class)?,
-        _ => context.nic().create_ah_with_traffic_class(object.id, gid, class)?,
-    };
+    let id = context.rails.device.create_ah(object.id, gid, class)?;
     let header = ibv_ah { context: context.address(), pd, handle: id.0 };
     Ok(Ah { header: AbiHeader::new(header), id, _pd: PdMember::clone(&object.member) }.into_raw())
 }
@@ -70,9 +67,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: rule *objects* (module `calls`): no other verb uses `ah` now.
     unsafe {
-        destroy_with_context::<Ah>("ibv_destroy_ah", ah, |object, context| match &context.rails.multi_rail {
-            Some(multi_rail) => multi_rail.datagrams().address_handles.destroy(object.id),
-            None => unless_dead(context.nic().destroy_ah(object.id)),
+        destroy_with_context::<Ah>("ibv_destroy_ah", ah, |object, context| {
+            context.rails.device.destroy_ah(object.id)
         })
     }
 }

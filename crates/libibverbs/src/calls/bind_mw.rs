@@ -35,7 +35,7 @@ unsafe fn bind(qp: *mut ibv_qp, mw: *mut ibv_mw, request: &ibv_mw_bind) -> Resul
     let op = unsafe { post::bind_operation(mw, rkey, &request.bind_info, qp.qp_type)? };
     let flags = post::send_flags(request.send_flags)?;
     let wr = SendWr::new(request.wr_id, op, Data::empty()).with_flags(flags);
-    qp.post_send(&[wr]).map_err(|refused| refused.error)?;
+    qp.object.post_send(&[wr]).map_err(|refused| refused.error)?;
     mw.rkey = rkey;
     Ok(())
 }

@@ -12,7 +12,6 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
-use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ChannelEvents;
 use crate::rails::rail_set::RailSet;
 
@@ -25,16 +24,6 @@ pub(crate) struct Channel {
 
 abi_object!(Channel: ibv_comp_channel, "completion channel");
 
-impl Channel {
-    /// A NIC's channel keeps its events: they contain the number of the queue, which
-    /// `ibv_get_cq_event` no longer finds in the object table.
-    pub(crate) fn remove_events(&self, cq: usize) {
-        if let ChannelEvents::Process(events) = &self.events {
-            events.retain(|event| *event != cq);
-        }
-    }
-}
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
@@ -42,10 +31,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 }
 
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
-    let events = match &context.rails.multi_rail {
-        None => ChannelEvents::Nic(context.nic().create_completion_channel()?),
-        Some(_) => ChannelEvents::Process(Arc::new(new_event_queue()?)),
-    };
+    let events = context.rails.device.create_channel()?;
     let fd = events.as_fd();
     // The descriptor must initially be in blocking mode, because programs expect `ibv_get_cq_event`
     // to wait unless they set `O_NONBLOCK`.

@@ -5,7 +5,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mitra_verbs::{AsyncEvent, Error, Nic, Result};
+use mitra_verbs::{Error, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, AwaitedObject, abi_object};
 use crate::abi::*;
@@ -141,21 +141,6 @@ impl Context {
     /// Returns the address by which programs know the context.
     pub(crate) fn address(&self) -> *mut ibv_context {
         Context::address_in(self.header.get())
-    }
-
-    /// Returns a function that reports an event of a virtual queue or queue pair to the program.
-    pub(crate) fn event_sink(&self) -> Box<dyn Fn(AsyncEvent) + Send + Sync> {
-        let rails = Arc::downgrade(&self.rails);
-        Box::new(move |event| {
-            if let Some(rails) = rails.upgrade() {
-                rails.deliver(event);
-            }
-        })
-    }
-
-    /// Returns the NIC of rail 0.
-    pub(crate) fn nic(&self) -> &dyn Nic {
-        &**self.rails.nic()
     }
 
     pub(crate) fn object_entry(&self, address: usize) -> ObjectEntry {

@@ -4,29 +4,26 @@ use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{AsyncEvent, CqId, Error, Gid, Nic, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{Error, Gid, Result, Wc, WcOpcode, WcStatus};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::Channel;
 use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
-use super::unanswered;
 use crate::abi::*;
-use crate::common::errno::{pointer, status, unless_dead};
+use crate::common::errno::{pointer, status};
 use crate::common::lock::lock;
 use crate::common::poller_lock::PollerLock;
 use crate::common::refusal;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
-use crate::rails::object_table::{ChannelEvents, CqEntry};
-use crate::rails::virtual_cq::VirtualCq;
+use crate::rails::device::CompletionQueue;
 
 /// A completion queue. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue begins with
 /// the larger structure.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) header: AbiHeader<ibv_cq_ex>,
-    pub(crate) id: CqId,
-    nic: Arc<dyn Nic>,
+    pub(crate) queue: Arc<dyn CompletionQueue>,
     /// See [`datagram_sl`].
     pub(crate) datagram_sl: u8,
     pub(crate) comp_events: UnacknowledgedEvents,
@@ -34,14 +31,12 @@ pub(crate) struct Cq {
     pub(crate) polled: Mutex<Polled>,
     /// Held from `ibv_start_poll` to `ibv_end_poll`, and by `ibv_poll_cq`.
     pub(crate) poller: PollerLock,
-    /// The queue in which virtual queue pairs complete. Present on a device with several rails.
-    pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
     /// The parent domain of a queue that was created with one.
     _parent: Option<PdMember>,
 }
 
-/// Completions that were taken from the NIC and the virtual queue pairs. The program may have
-/// received only a part of them.
+/// Completions that were taken from the device's queue. The program may have received only a part
+/// of them.
 #[derive(Default)]
 pub(crate) struct Polled {
     pub(crate) batch: Vec<Wc>,
@@ -52,60 +47,19 @@ pub(crate) struct Polled {
 abi_object!(Cq: ibv_cq, "completion queue", handle, context);
 
 impl Cq {
-    /// # Errors
-    /// `Invalid` if the queue holds more than `depth` completions, or the error of the NIC of rail
-    /// 0.
-    fn resize(&self, depth: u32) -> Result<()> {
-        let resize_on_nic = || self.nic.resize_cq(self.id, depth);
-        match &self.virtual_cq {
-            None => resize_on_nic(),
-            // Requests complete on the other rails even if the NIC of rail 0 is dead.
-            Some(virtual_cq) => virtual_cq.resize(depth, || unless_dead(resize_on_nic())),
-        }
-    }
-
     /// If the program has received the whole batch, replaces it by up to `max` new completions.
     /// Returns whether the batch contains a completion that the program has not received.
     ///
     /// # Errors
-    /// The error of the NIC. A dead NIC has no completions, and is not an error.
+    /// The errors of [`CompletionQueue::poll`].
     pub(crate) fn refill(&self, polled: &mut Polled, max: usize) -> Result<bool> {
         if polled.next < polled.batch.len() {
             return Ok(true);
         }
         polled.next = 0;
         polled.batch.clear();
-        if let Some(virtual_cq) = &self.virtual_cq {
-            virtual_cq.poll(max, &mut polled.batch);
-            if polled.batch.len() == max {
-                return Ok(true);
-            }
-        }
-        let left = max - polled.batch.len();
-        match self.nic.poll_cq(self.id, left, &mut polled.batch) {
-            // An asynchronous event reports a dead NIC, so the poll does not fail. A NIC that died
-            // before the queue was created has no such queue.
-            Ok(_) | Err(Error::DeviceFatal | Error::NoSuchObject { .. }) => {
-                if self.virtual_cq.is_none() {
-                    unanswered::explain(&*self.nic, &polled.batch);
-                }
-                Ok(!polled.batch.is_empty())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Requests an event at the next completion, or with `solicited_only` at the next completion
-    /// that is solicited or failed.
-    ///
-    /// # Errors
-    /// The error of a NIC. On a device with several rails, a dead NIC is not an error.
-    fn arm(&self, solicited_only: bool) -> Result<()> {
-        match (&self.virtual_cq, self.nic.req_notify_cq(self.id, solicited_only)) {
-            // Requests complete on the other rails even if the NIC of rail 0 is dead.
-            (Some(virtual_cq), Ok(()) | Err(Error::DeviceFatal)) => virtual_cq.arm(solicited_only),
-            (_, armed) => armed,
-        }
+        self.queue.poll(max, &mut polled.batch)?;
+        Ok(!polled.batch.is_empty())
     }
 }
 
@@ -113,8 +67,8 @@ impl Cq {
 /// `ibv_create_cq_ex` sets afterwards. `is_shared` says whether several threads poll the queue.
 ///
 /// # Errors
-/// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if all NICs are
-/// dead, or another error of the NIC of rail 0.
+/// `Invalid` without entries or for a completion vector other than 0, or the errors of
+/// [`Device::create_cq`](crate::rails::device::Device::create_cq).
 ///
 /// # Safety
 /// `context` is an open device, and `attr.channel` is null or a channel of this device.
@@ -133,24 +87,8 @@ pub(crate) unsafe fn create(
     if attr.cqe == 0 || attr.comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
-    let events = channel_object.map(|channel| &channel.events);
-    let (id, virtual_cq) = match (&ctx.rails.multi_rail, events) {
-        (Some(multi_rail), events) => {
-            let process_events = events.and_then(|events| match events {
-                ChannelEvents::Process(events) => Some(Arc::clone(events)),
-                ChannelEvents::Nic(_) => None,
-            });
-            let on_rail_0 =
-                multi_rail.with_room(|| ctx.nic().create_cq(attr.cqe, multi_rail.domain().channel()));
-            let existing = ctx.rails.objects().cqs.len();
-            let id = CqId(ctx.rails.number_of(on_rail_0.map(|id| id.0), existing, ctx.rails.limits().cqs)?);
-            let deliver = ctx.event_sink();
-            let on_overflow = move || deliver(AsyncEvent::CqError(id));
-            (id, Some(VirtualCq::new(multi_rail.domain(), attr.cqe, process_events, on_overflow)))
-        }
-        (None, Some(ChannelEvents::Nic(channel))) => (ctx.nic().create_cq(attr.cqe, Some(channel))?, None),
-        (None, _) => (ctx.nic().create_cq(attr.cqe, None)?, None),
-    };
+    let queue = ctx.rails.device.create_cq(attr.cqe, channel_object.map(|channel| &channel.events))?;
+    let id = queue.id();
     let header = ibv_cq_ex {
         context,
         channel,
@@ -161,25 +99,22 @@ pub(crate) unsafe fn create(
     };
     let cq = Cq {
         header: AbiHeader::new(header),
-        id,
-        nic: Arc::clone(ctx.rails.nic()),
-        datagram_sl: datagram_sl(ctx.rails.gid()?),
+        queue,
+        datagram_sl: datagram_sl(ctx.rails.device.gid()?),
         comp_events: UnacknowledgedEvents::default(),
         async_events: UnacknowledgedEvents::default(),
         polled: Mutex::default(),
         poller: PollerLock::new(is_shared),
-        virtual_cq: virtual_cq.clone(),
         _parent: parent,
     }
     .into_raw();
-    virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
     let mut objects = ctx.rails.objects();
     if !channel.is_null() {
         // SAFETY: the caller passes an existing channel. This thread holds the lock of the object
         // table, under which every write of `refcnt` is made.
         unsafe { (*channel).refcnt += 1 };
     }
-    objects.cqs.insert(id, CqEntry { object: ctx.object_entry(cq as usize), virtual_cq });
+    objects.cqs.insert(id, ctx.object_entry(cq as usize));
     Ok(cq.cast())
 }
 
@@ -217,19 +152,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// # Safety
 /// `cq` is the queue, and `channel` is its channel or null.
 unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv_comp_channel) -> Result<()> {
-    if object.virtual_cq.as_ref().is_some_and(|virtual_cq| !virtual_cq.is_unused()) {
-        return Err(Error::Busy { kind: "completion queue", id: object.id.0, user: "a queue pair" });
-    }
-    unless_dead(object.nic.destroy_cq(object.id))?;
-    object.virtual_cq.iter().for_each(|virtual_cq| virtual_cq.detach_channel());
-    context.remove_object(cq as usize, |objects| {
-        objects.cqs.remove(&object.id);
-        if !channel.is_null() {
-            // SAFETY: `ibv_destroy_comp_channel` refuses to destroy a channel that a queue uses, so
-            // the channel exists.
-            unsafe { Channel::borrow_raw(channel) }.remove_events(cq as usize);
-        }
-    });
+    object.queue.destroy()?;
+    context.remove_object(cq as usize, |objects| objects.cqs.remove(&object.queue.id()));
     object.async_events.wait_for_all();
     object.comp_events.wait_for_all();
     if !channel.is_null() {
@@ -244,7 +168,8 @@ unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let resized = unsafe { Cq::find(cq) }.and_then(|object| object.resize(u32::try_from(cqe).unwrap_or(0)));
+    let resized =
+        unsafe { Cq::find(cq) }.and_then(|object| object.queue.resize(u32::try_from(cqe).unwrap_or(0)));
     if resized.is_ok() {
         // SAFETY: the queue exists, and by rule *exclusivity* (module `calls`) no other thread
         // accesses the field.
@@ -255,7 +180,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    status("ibv_req_notify_cq", unsafe { Cq::find(cq) }.and_then(|cq| cq.arm(solicited_only != 0)))
+    status("ibv_req_notify_cq", unsafe { Cq::find(cq) }.and_then(|cq| cq.queue.arm(solicited_only != 0)))
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {

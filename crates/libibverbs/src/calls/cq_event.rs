@@ -9,7 +9,6 @@ use super::cq::Cq;
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
 use crate::common::event_queue::{Closed, take_or_sleep, wait_for_event};
-use crate::rails::object_table::{ChannelEvents, ObjectTable};
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
@@ -50,27 +49,16 @@ fn take(channel: &Channel) -> Result<Option<*mut ibv_cq>, Closed> {
     // While this thread holds the lock, no other thread can destroy the queue between the removal
     // of the event from the channel and the increment of the queue's event count.
     let objects = channel.rails.objects();
-    while let Some(address) = pop(&channel.events, &objects)? {
-        if let Some(address) = address {
-            let signalled = address as *mut ibv_cq;
-            // SAFETY: the queue of an event exists, because `ibv_destroy_cq` removes the queue and
-            // its events first, under the lock that this thread holds.
+    while let Some(id) = channel.events.pop()? {
+        if let Some(entry) = objects.cqs.get(&id) {
+            let signalled = entry.address as *mut ibv_cq;
+            // SAFETY: the queue exists, because `ibv_destroy_cq` removes it from the table first,
+            // under the lock that this thread holds.
             unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
             return Ok(Some(signalled));
         }
     }
     Ok(None)
-}
-
-/// Removes the oldest event. Returns the address of its completion queue, if the queue exists.
-fn pop(events: &ChannelEvents, objects: &ObjectTable) -> Result<Option<Option<usize>>, Closed> {
-    Ok(match events {
-        ChannelEvents::Nic(nic) => {
-            let id = nic.next_event().map_err(|_| Closed)?;
-            id.map(|id| objects.cqs.get(&id).map(|entry| entry.object.address))
-        }
-        ChannelEvents::Process(events) => events.pop_unless_closed()?.map(Some),
-    })
 }
 
 #[unsafe(no_mangle)]

@@ -46,7 +46,7 @@ unsafe fn gid_at<'a>(
         explain_if_verbose(call, &NO_SUCH_GID);
         return Err(libc::ENODATA);
     }
-    context.rails.gid().map(|gid| (context, gid)).map_err(status_of)
+    context.rails.device.gid().map(|gid| (context, gid)).map_err(status_of)
 }
 
 const NO_FLAGS: &str = "the query has no flags; pass 0";
@@ -79,7 +79,7 @@ fn entry(context: &Context, gid: Gid, gid_index: u32) -> ibv_gid_entry {
         gid_index,
         port_num: PORT.into(),
         gid_type: IBV_GID_TYPE_ROCE_V2,
-        ndev_ifindex: context.rails.interface_index(),
+        ndev_ifindex: context.rails.interface_index,
     }
 }
 

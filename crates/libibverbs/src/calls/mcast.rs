@@ -29,11 +29,13 @@ unsafe fn change(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`).
-    unsafe { change("ibv_attach_mcast", qp, gid, Qp::attach_mcast) }
+    unsafe {
+        change("ibv_attach_mcast", qp, gid, |qp, group| qp.object.attach_mcast(group, qp.mcast_loopback))
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`).
-    unsafe { change("ibv_detach_mcast", qp, gid, Qp::detach_mcast) }
+    unsafe { change("ibv_detach_mcast", qp, gid, |qp, group| qp.object.detach_mcast(group)) }
 }

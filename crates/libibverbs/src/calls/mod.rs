@@ -3,8 +3,8 @@
 //!
 //! Each file contains one kind of object or one group of verbs. An object to which programs hold
 //! pointers is in a slot that begins with the C structure ([`abi_object`]), and every verb checks
-//! that the object exists. The files only translate between C and Rust: the NIC
-//! ([`mitra_verbs::Provider`]) or the virtual queue pair executes a verb.
+//! that the object exists. The files only translate between C and Rust: an object of the device
+//! ([`rails::device`](crate::rails::device)) executes a verb.
 //!
 //! # Safety of the exported functions
 //!
@@ -56,7 +56,6 @@ pub(crate) mod query_port;
 pub(crate) mod rates;
 pub mod refused;
 pub(crate) mod srq;
-mod unanswered;
 pub(crate) mod wr_builder;
 pub(crate) mod wr_calls;
 pub(crate) mod xrc_recv_qp;

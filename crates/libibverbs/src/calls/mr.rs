@@ -3,8 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex};
 
-use mitra_failover::VirtualMr;
-use mitra_verbs::{Access, Buffer, Error, PdId, Result};
+use mitra_verbs::{Access, Buffer, Error, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context, find_with_context};
@@ -15,14 +14,12 @@ use crate::common::lock::lock;
 use crate::common::refusal;
 use crate::program_memory::{self, page_check};
 use crate::rails::on_demand_regions::OnDemandRegion;
-use crate::rails::protection_domain::MultiRailPd;
-use crate::rails::rail_set::RailSet;
 
 /// A memory region. `ibv_rereg_mr` changes the registration and the parameters.
 #[repr(C)]
 pub(crate) struct Mr {
     header: AbiHeader<ibv_mr>,
-    pub(crate) registration: Mutex<Registration>,
+    pub(crate) registration: Mutex<mitra_verbs::Mr>,
     params: Mutex<RegistrationParams>,
 }
 
@@ -34,47 +31,6 @@ struct RegistrationParams {
     /// Present if the region is in device memory. The device memory counts its regions by the
     /// clones of this value.
     device_memory: Option<Arc<()>>,
-}
-
-pub(crate) enum Registration {
-    Nic(mitra_verbs::Mr),
-    MultiRail(Arc<MultiRailPd>, VirtualMr),
-}
-
-impl Registration {
-    /// Returns the registration with the NIC of rail 0. The program uses its keys.
-    pub(crate) fn primary(&self) -> mitra_verbs::Mr {
-        match self {
-            Registration::Nic(mr) => *mr,
-            Registration::MultiRail(_, mr) => mr.primary(),
-        }
-    }
-
-    /// Prepares for the atomics that a window of the region permits by `access`.
-    ///
-    /// # Errors
-    /// The errors of [`MultiRailPd::share_atomics`].
-    pub(super) fn share_atomics(&self, access: Access) -> Result<()> {
-        match self {
-            Registration::Nic(_) => Ok(()),
-            Registration::MultiRail(pd, _) => pd.share_atomics(access),
-        }
-    }
-
-    /// After `Ok`, no NIC accesses the memory.
-    ///
-    /// # Errors
-    /// The error of a NIC that does not confirm the revocation, and may still access the memory.
-    fn revoke(&self, rails: &RailSet) -> Result<()> {
-        match self {
-            Registration::MultiRail(pd, mr) => pd.deregister(mr),
-            Registration::Nic(mr) => match rails.nic().dereg_mr(mr.id) {
-                // The NIC may be hung and still access memory. A reset ends its access.
-                Err(Error::DeviceFatal) => rails.nic().reset(),
-                other => other,
-            },
-        }
-    }
 }
 
 abi_object!(Mr: ibv_mr, "memory region", handle, context);
@@ -171,7 +127,7 @@ unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buff
 const WRITES: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::WINDOW_BIND);
 
-/// Registers a buffer with the NIC, or with the NICs of all rails. `addr` and `length` are for the
+/// Registers a buffer with the NICs. `addr` and `length` are for the
 /// region's C structure.
 ///
 /// # Errors
@@ -183,25 +139,18 @@ pub(super) fn register(
     addr: *mut c_void,
     length: usize,
 ) -> Result<Mr> {
-    let registration = match (&context.rails.multi_rail, &pd.multi_rail) {
-        (Some(multi_rail), Some(pd)) => {
-            let mr = multi_rail.with_room(|| pd.register(&memory, access))?;
-            Registration::MultiRail(Arc::clone(pd), mr)
-        }
-        _ => Registration::Nic(context.nic().reg_mr(pd.id, memory, access)?),
-    };
-    let primary = registration.primary();
+    let registration = context.rails.device.reg_mr(pd.id, memory, access)?;
     let header = ibv_mr {
         context: context.address(),
         pd: pd.header.get(),
         addr,
         length,
-        handle: primary.id.0,
-        lkey: primary.lkey.0,
-        rkey: primary.rkey.0,
+        handle: registration.id.0,
+        lkey: registration.lkey.0,
+        rkey: registration.rkey.0,
     };
     let params = RegistrationParams {
-        iova: primary.addr,
+        iova: registration.addr,
         access: 0,
         _pd: PdMember::clone(&pd.member),
         device_memory: None,
@@ -226,7 +175,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         // of NICs (`ibv_reg_mr(3)`).
         let (memory, rights) = unsafe { checked_buffer(range, access)? };
         let mr = register(domain, memory, rights, addr, length)?;
-        set_on_demand(domain.1, &lock(&mr.registration), domain.0.id, range, access);
+        set_on_demand(domain.1, &lock(&mr.registration), range, access);
         lock(&mr.params).access = access;
         Ok(mr.into_raw())
     });
@@ -278,26 +227,19 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     refuse_object(CALL, libc::EOPNOTSUPP, REASON)
 }
 
-fn set_on_demand(
-    context: &Context,
-    registration: &Registration,
-    pd: PdId,
-    range: ProgramRange,
-    flags: c_uint,
-) {
-    let lkey = registration.primary().lkey;
+fn set_on_demand(context: &Context, mr: &mitra_verbs::Mr, range: ProgramRange, flags: c_uint) {
     let mut regions = lock(&context.rails.on_demand);
     if flags & IBV_ACCESS_ON_DEMAND == 0 {
-        regions.remove(&lkey);
+        regions.remove(&mr.lkey);
     } else {
         let region = OnDemandRegion {
-            pd,
+            pd: mr.pd,
             start: range.addr as u64,
             len: range.length as u64,
             iova: range.iova,
             writable: access(flags).is_ok_and(|rights| rights.intersects(WRITES)),
         };
-        regions.insert(lkey, region);
+        regions.insert(mr.lkey, region);
     }
 }
 
@@ -354,8 +296,8 @@ unsafe fn reregister(
 ) -> Result<()> {
     // SAFETY: the caller passes a region that is not deregistered during the call. No other thread
     // accesses its header (rule *exclusivity* of module `calls`).
-    let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
-    let mut params = lock(&object.params);
+    let ((mr, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
+    let mut params = lock(&mr.params);
     if params.device_memory.is_some() {
         return Err(Error::Invalid(
             "a region of device memory cannot be changed; deregister it, and register another",
@@ -372,16 +314,9 @@ unsafe fn reregister(
     // SAFETY: the memory belongs to the C program, which by registering it permits the access of
     // NICs (`ibv_reg_mr(3)`).
     let (memory, rights) = unsafe { checked_buffer(range, flags)? };
-    let mut registration = lock(&object.registration);
-    *registration = match (&*registration, &domain.multi_rail) {
-        (Registration::MultiRail(from, mr), Some(to)) => {
-            Registration::MultiRail(Arc::clone(to), from.reregister(mr, to, &memory, rights)?)
-        }
-        (other, _) => {
-            Registration::Nic(context.nic().rereg_mr(other.primary().id, domain.id, memory, rights)?)
-        }
-    };
-    set_on_demand(context, &registration, domain.id, range, flags);
+    let mut registration = lock(&mr.registration);
+    *registration = context.rails.device.rereg_mr(&registration, domain.id, memory, rights)?;
+    set_on_demand(context, &registration, range, flags);
     *params = RegistrationParams {
         iova: range.iova,
         access: flags,
@@ -389,7 +324,7 @@ unsafe fn reregister(
         device_memory: None,
     };
     (header.pd, header.addr, header.length) = (pd, range.addr, range.length);
-    (header.lkey, header.rkey) = (registration.primary().lkey.0, registration.primary().rkey.0);
+    (header.lkey, header.rkey) = (registration.lkey.0, registration.rkey.0);
     Ok(())
 }
 
@@ -397,10 +332,10 @@ unsafe fn reregister(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: rule *objects* (module `calls`): no other verb uses `mr` now.
     unsafe {
-        destroy_with_context::<Mr>("ibv_dereg_mr", mr, |object, context| {
-            let registration = lock(&object.registration);
-            registration.revoke(&context.rails)?;
-            lock(&context.rails.on_demand).remove(&registration.primary().lkey);
+        destroy_with_context::<Mr>("ibv_dereg_mr", mr, |mr, context| {
+            let registration = lock(&mr.registration);
+            context.rails.device.dereg_mr(&registration)?;
+            lock(&context.rails.on_demand).remove(&registration.lkey);
             Ok(())
         })
     }

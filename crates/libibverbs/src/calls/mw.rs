@@ -3,29 +3,21 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use mitra_failover::VirtualMw;
-use mitra_verbs::{Error, MwId, Result, WindowType};
+use mitra_verbs::{Error, Result, WindowType};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::context::{Context, find_with_context};
+use super::context::find_with_context;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{pointer, status, unless_dead};
-use crate::rails::protection_domain::MultiRailPd;
+use crate::common::errno::{pointer, status};
+use crate::rails::rail_set::RailSet;
 
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
-    pub(crate) id: MwId,
-    /// The window on all NICs of a device with several rails. Its handle on rail 0 is `id`.
-    multi_rail: Option<(Arc<MultiRailPd>, VirtualMw)>,
+    pub(crate) window: mitra_verbs::Mw,
+    pub(crate) rails: Arc<RailSet>,
     _pd: PdMember,
-}
-
-impl Mw {
-    pub(crate) fn is_multi_rail(&self) -> bool {
-        self.multi_rail.is_some()
-    }
 }
 
 abi_object!(Mw: ibv_mw, "memory window", handle, context);
@@ -46,26 +38,16 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
         }
     };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
-    let (mw, multi_rail) = match &object.multi_rail {
-        None => (context.nic().alloc_mw(object.id, window_type)?, None),
-        Some(domain) => {
-            let mw = domain.alloc_mw(window_type)?;
-            (mw.primary(), Some((Arc::clone(domain), mw)))
-        }
-    };
-    let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
-    let member = PdMember::clone(&object.member);
-    Ok(Mw { header: AbiHeader::new(header), id: mw.id, multi_rail, _pd: member }.into_raw())
+    let (domain, context) = unsafe { find_with_context::<Pd>(pd)? };
+    let window = context.rails.device.alloc_mw(domain.id, window_type)?;
+    let header =
+        ibv_mw { context: context.address(), pd, rkey: window.rkey.0, handle: window.id.0, r#type: mw_type };
+    let (rails, member) = (Arc::clone(&context.rails), PdMember::clone(&domain.member));
+    Ok(Mw { header: AbiHeader::new(header), window, rails, _pd: member }.into_raw())
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): no other verb uses `mw` now. A window over several
-    // rails does not need its context, which the program may have closed.
-    status("ibv_dealloc_mw", unsafe {
-        Mw::destroy(mw, |object| match &object.multi_rail {
-            Some((domain, mw)) => domain.dealloc_mw(mw),
-            None => unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)),
-        })
-    })
+    // SAFETY: rule *objects* (module `calls`): no other verb uses `mw` now. The window does not
+    // need its context, which the program may have closed.
+    status("ibv_dealloc_mw", unsafe { Mw::destroy(mw, |mw| mw.rails.device.dealloc_mw(&mw.window)) })
 }

@@ -97,6 +97,5 @@ unsafe fn alloc(context: &Context, attr: &ibv_parent_domain_init_attr) -> Result
     let parent_of =
         ParentOf { _pd: PdMember::clone(&pd.member), _td: td.map(|(td, _)| Arc::clone(&td.member)) };
     let header = AbiHeader::new(ibv_pd { context: context.address(), handle: pd.id.0 });
-    let (id, multi_rail, member) = (pd.id, pd.multi_rail.clone(), PdMember::default());
-    Ok(Pd { header, id, multi_rail, member, parent_of: Some(parent_of) }.into_raw())
+    Ok(Pd { header, id: pd.id, member: PdMember::default(), parent_of: Some(parent_of) }.into_raw())
 }

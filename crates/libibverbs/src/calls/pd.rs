@@ -8,15 +8,12 @@ use mitra_verbs::{Error, PdId, Result};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context};
 use crate::abi::*;
-use crate::common::errno::{pointer, unless_dead};
-use crate::rails::protection_domain::MultiRailPd;
+use crate::common::errno::pointer;
 
 #[repr(C)]
 pub(crate) struct Pd {
     pub(super) header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// The domain on all NICs of a device with several rails. Its number on rail 0 is `id`.
-    pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
     /// The value that each object of the domain clones, so that the reference count is the number
     /// of objects plus one. The count of a NIC does not suffice: a virtual queue pair exists on the
     /// NICs for some time after the program has destroyed it.
@@ -44,16 +41,9 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 fn alloc(context: &Context) -> Result<*mut ibv_pd> {
-    let (id, multi_rail) = match &context.rails.multi_rail {
-        None => (context.nic().alloc_pd()?, None),
-        Some(multi_rail) => {
-            let pd = multi_rail.with_room(|| multi_rail.domain().alloc_pd())?;
-            (pd.id(), Some(pd))
-        }
-    };
-    let header = ibv_pd { context: context.address(), handle: id.0 };
-    let (header, member) = (AbiHeader::new(header), PdMember::default());
-    Ok(Pd { header, id, multi_rail, member, parent_of: None }.into_raw())
+    let id = context.rails.device.alloc_pd()?;
+    let header = AbiHeader::new(ibv_pd { context: context.address(), handle: id.0 });
+    Ok(Pd { header, id, member: PdMember::default(), parent_of: None }.into_raw())
 }
 
 #[unsafe(no_mangle)]
@@ -66,10 +56,7 @@ fn free(object: &Pd, context: &Context) -> Result<()> {
     if Arc::strong_count(&object.member) > 1 {
         return Err(Error::Busy { kind: "protection domain", id: object.id.0, user: "an object in it" });
     }
-    match &context.rails.multi_rail {
-        None if object.parent_of.is_none() => unless_dead(context.nic().dealloc_pd(object.id)),
-        _ => Ok(()),
-    }
+    if object.parent_of.is_none() { context.rails.device.dealloc_pd(object.id) } else { Ok(()) }
 }
 
 // The device imports no objects (`refused`), so there is none to unimport.

@@ -1,18 +1,17 @@
-//! Posting work requests: conversion from C structures, and posting to the NIC or the virtual queue
-//! pair.
+//! Posting work requests: conversion from C structures, and posting to the queue pair of the
+//! device.
 
 use std::ffi::c_int;
 use std::{ptr, slice};
 
 use mitra_verbs::{
-    Data, Error, InlineData, Key, MrId, PostError, QpType, Qpn, RecvWr, RemoteAddr, Result, SendFlags,
-    SendOp, SendWr, Sge, Srqn, UdDestination, WindowBind,
+    Access, Data, Error, InlineData, Key, MrId, PostError, QpType, Qpn, RecvWr, RemoteAddr, Result,
+    SendFlags, SendOp, SendWr, Sge, Srqn, UdDestination, WindowBind,
 };
 use smallvec::SmallVec;
 
 use super::abi_object::AbiObject;
 use super::ah::Ah;
-use super::context::{Context, find_with_context};
 use super::mr::{self, Mr};
 use super::mw::Mw;
 use super::qp::Qp;
@@ -116,7 +115,9 @@ pub(crate) unsafe extern "C" fn post_send(
     // a request that the opcode and the queue pair's type select.
     unsafe {
         let translate = |qp: &&Qp, wr: &ibv_send_wr| send_request(wr, qp.qp_type);
-        post("ibv_post_send", Qp::find_ibv_qp(qp), (wr, bad_wr), translate, |qp, wrs| qp.post_send(wrs))
+        post("ibv_post_send", Qp::find_ibv_qp(qp), (wr, bad_wr), translate, |qp, wrs| {
+            qp.object.post_send(wrs)
+        })
     }
 }
 
@@ -128,7 +129,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: rules *objects* and *structures* (module `calls`).
     unsafe {
         let translate = |_: &&Qp, wr: &ibv_recv_wr| recv_request(wr);
-        post("ibv_post_recv", Qp::find_ibv_qp(qp), (wr, bad_wr), translate, |qp, wrs| qp.post_recv(wrs))
+        post("ibv_post_recv", Qp::find_ibv_qp(qp), (wr, bad_wr), translate, |qp, wrs| {
+            qp.object.post_recv(wrs)
+        })
     }
 }
 
@@ -137,16 +140,14 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let post_to = |(srq, context): &(&Srq, &Context), wrs: &[RecvWr]| match &srq.virtual_srq {
-        None => context.nic().post_srq_recv(srq.id, wrs),
-        Some(virtual_srq) => virtual_srq.post(wrs),
-    };
-    let translate = |(srq, _): &(&Srq, &Context), wr: &ibv_recv_wr| {
+    let translate = |srq: &&Srq, wr: &ibv_recv_wr| {
         let entries = u32::try_from(wr.num_sge).unwrap_or(0); // `recv_request` refuses a negative number
         check_limit("scatter entries of a receive", entries, srq.sges).and_then(|()| recv_request(wr))
     };
     // SAFETY: rules *objects* and *structures* (module `calls`).
-    unsafe { post("ibv_post_srq_recv", find_with_context::<Srq>(srq), (wr, bad_wr), translate, post_to) }
+    unsafe {
+        post("ibv_post_srq_recv", Srq::find(srq), (wr, bad_wr), translate, |srq, wrs| srq.queue.post(wrs))
+    }
 }
 
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
@@ -353,9 +354,8 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
 
 /// # Errors
 /// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported`
-/// for an access flag that the device does not know, or for an XRC queue pair on a device with
-/// several rails. Otherwise the errors of [`AbiObject::find`] and
-/// [`mr::Registration::share_atomics`].
+/// for an access flag that the device does not know. Otherwise the errors of [`AbiObject::find`]
+/// and [`Device::prepare_bind`](crate::rails::device::Device::prepare_bind).
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.
@@ -373,23 +373,12 @@ pub(crate) unsafe fn bind_operation(
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (window, region) =
         unsafe { (Mw::find(mw)?, if info.mr.is_null() { None } else { Some(Mr::find(info.mr)?) }) };
-    if window.is_multi_rail() && qp_type == QpType::XrcSend {
-        return Err(Error::Unsupported(
-            "memory windows on XRC with several rails; bind the window on an RC or UC queue pair, or run on one rail",
-        ));
-    }
     let access = mr::access(info.mw_access_flags & !IBV_ACCESS_ZERO_BASED)?;
-    let mr = match region {
-        // A NIC ignores the region in a bind of 0 bytes.
-        None => MrId(0),
-        Some(region) => {
-            let registration = lock(&region.registration);
-            registration.share_atomics(access)?;
-            registration.primary().id
-        }
-    };
+    window.rails.device.prepare_bind(qp_type, if region.is_some() { access } else { Access::empty() })?;
+    // A NIC ignores the region in a bind of 0 bytes.
+    let mr = region.map_or(MrId(0), |region| lock(&region.registration).id);
     Ok(SendOp::BindWindow(WindowBind {
-        mw: window.id,
+        mw: window.window.id,
         rkey: Key(rkey),
         mr,
         addr: info.addr,

@@ -4,10 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{
-    Error, Gid, Limits, Nic, PostError, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result,
-    SendWr,
-};
+use mitra_verbs::{Error, Limits, QpCap, QpInitAttr, QpType, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context, find_with_context};
@@ -17,30 +14,26 @@ use super::qp_attr;
 use super::srq::Srq;
 use super::wr_builder::WrBuilder;
 use crate::abi::*;
-use crate::common::errno::{pointer, refuse, status, unless_dead};
+use crate::common::errno::{pointer, refuse, status};
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::common::refusal::note_granted_inline;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
-use crate::rails::datagrams::queue_pair::{DatagramParams, MultiRailUd};
-use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
-use crate::rails::object_table::QpEntry;
-use crate::rails::virtual_cq::VirtualCq;
-use crate::rails::virtual_qps::MultiRail;
+use crate::rails::device::{QpParts, QueuePair};
 
 /// A queue pair. `ibv_qp_to_qp_ex` casts from `ibv_qp` to `ibv_qp_ex`, so every queue pair begins
 /// with the larger structure.
 #[repr(C)]
 pub(crate) struct Qp {
     header: AbiHeader<ibv_qp_ex>,
-    backend: Backend,
+    pub(crate) object: Arc<dyn QueuePair>,
     pub(crate) qp_type: QpType,
     pub(crate) events: UnacknowledgedEvents,
     pub(crate) wr_builder: WrBuilder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
     /// Whether the queue pair receives its own datagrams to its multicast groups.
-    mcast_loopback: bool,
+    pub(crate) mcast_loopback: bool,
     /// The address vector that the program has set last, for `ibv_query_qp`.
     address_vector: Mutex<Option<ibv_ah_attr>>,
     /// In the protection domain, or in the XRC domain of an XRC receive queue pair.
@@ -53,50 +46,20 @@ abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle, qp_base.context);
 /// rdma_xclient, send a few bytes of inline data without having requested the capacity.
 const MIN_INLINE_BYTES: u32 = 64;
 
-/// The component that executes the requests of a queue pair.
-pub(crate) enum Backend {
-    Nic(Arc<dyn Nic>, Qpn),
-    /// A virtual queue pair over several rails.
-    MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
-    /// A UD queue pair over several rails.
-    MultiRailUd(Arc<MultiRail>, Arc<MultiRailUd>),
-}
-
-impl Backend {
-    pub(crate) fn query(&self) -> Result<QpStatus> {
-        match self {
-            Backend::Nic(nic, qpn) => nic.query_qp(*qpn),
-            Backend::MultiRail(_, qp) => Ok(qp.query()),
-            Backend::MultiRailUd(_, qp) => Ok(qp.query()),
-        }
-    }
-
-    pub(crate) fn qpn(&self) -> Qpn {
-        match self {
-            Backend::Nic(_, qpn) => *qpn,
-            Backend::MultiRail(_, qp) => qp.qpn(),
-            Backend::MultiRailUd(_, qp) => qp.qpn(),
-        }
-    }
-}
-
-const NOT_UD: Error =
-    Error::Invalid("only UD queue pairs can be attached to a multicast group; create one with IBV_QPT_UD");
-
 impl Qp {
     /// Returns a queue pair without queues. `chosen` has the fields that the program has chosen.
     pub(crate) fn new(
         context: &Context,
         chosen: ibv_qp,
-        backend: Backend,
+        object: Arc<dyn QueuePair>,
         qp_type: QpType,
         member: PdMember,
     ) -> Qp {
-        let number = backend.qpn().value();
+        let number = object.qpn().value();
         let qp_base = ibv_qp { context: context.address(), handle: number, qp_num: number, ..chosen };
         Qp {
             header: AbiHeader::new(ibv_qp_ex { qp_base, ..ibv_qp_ex::zeroed() }),
-            backend,
+            object,
             qp_type,
             events: UnacknowledgedEvents::default(),
             wr_builder: WrBuilder::default(),
@@ -105,65 +68,6 @@ impl Qp {
             mcast_loopback: false,
             address_vector: Mutex::default(),
             _pd: member,
-        }
-    }
-
-    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
-            Backend::MultiRail(_, qp) => qp.post_send(wrs),
-            Backend::MultiRailUd(_, qp) => qp.post_send(wrs),
-        }
-    }
-
-    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
-            Backend::MultiRail(_, qp) => qp.post_send_all(wrs),
-            Backend::MultiRailUd(_, qp) => qp.post_send_all(wrs),
-        }
-    }
-
-    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),
-            Backend::MultiRail(_, qp) => qp.post_recv(wrs),
-            Backend::MultiRailUd(_, qp) => qp.post_recv(wrs),
-        }
-    }
-
-    fn modify(&self, attr: &QpAttr) -> Result<()> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.modify_qp(*qpn, attr),
-            Backend::MultiRail(_, qp) => qp.modify(attr),
-            Backend::MultiRailUd(_, qp) => qp.modify(attr),
-        }
-    }
-
-    fn close(&self) -> Result<()> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.destroy_qp(*qpn),
-            Backend::MultiRail(multi_rail, qp) => {
-                multi_rail.destroy_qp(Arc::clone(qp));
-                Ok(())
-            }
-            Backend::MultiRailUd(multi_rail, qp) => multi_rail.destroy_datagram_qp(qp),
-        }
-    }
-
-    pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.mcast_loopback),
-            Backend::MultiRail(..) => Err(NOT_UD),
-            Backend::MultiRailUd(_, qp) => qp.attach_mcast(group),
-        }
-    }
-
-    pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
-            Backend::MultiRail(..) => Err(NOT_UD),
-            Backend::MultiRailUd(_, qp) => qp.detach_mcast(group),
         }
     }
 
@@ -208,8 +112,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp
 /// # Errors
 /// `Invalid` if a completion queue is null (an XRC send queue pair needs none for receives) or the
 /// shared receive queue is for XRC, `Unsupported` for a type that the device does not have.
-/// Otherwise the error of the NIC, of [`MultiRail::create_qp`] or of
-/// [`MultiRail::create_datagram_qp`].
+/// Otherwise the errors of [`Device::create_qp`](crate::rails::device::Device::create_qp).
 ///
 /// # Safety
 /// `pd`, the completion queues and the shared receive queue are objects of the program. The queues
@@ -234,23 +137,24 @@ pub(crate) unsafe fn create(
         let srq = if srq.is_null() { None } else { Some(Srq::find(srq)?) };
         (find_with_context::<Pd>(pd)?, Cq::find(init.send_cq)?, Cq::find(recv_cq)?, srq)
     };
-    if srq.is_some_and(Srq::is_xrc) {
+    if srq.is_some_and(|srq| srq.xrcd.is_some()) {
         return Err(Error::Invalid(
             "only XRC messages reach an XRC shared receive queue; create one without an XRC domain",
         ));
     }
     let mut cap = init.cap;
     // A provider may grant more than the program requests (`ibv_create_qp(3)`).
-    cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES.min(context.rails.limits().inline));
+    let limits = context.rails.device.limits();
+    cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES.min(limits.inline));
     if srq.is_some() || sends_only {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let attr = QpInitAttr {
         qp_type,
         pd: domain.id,
-        send_cq: send_cq.id,
-        recv_cq: recv_cq.id,
-        srq: srq.map(|srq| srq.id),
+        send_cq: send_cq.queue.id(),
+        recv_cq: recv_cq.queue.id(),
+        srq: srq.map(|srq| srq.queue.id()),
         cap: QpCap {
             send_wrs: cap.max_send_wr,
             recv_wrs: cap.max_recv_wr,
@@ -260,46 +164,11 @@ pub(crate) unsafe fn create(
         },
         sq_sig_all: init.sq_sig_all != 0,
     };
-    check_capacities(&attr.cap, &context.rails.limits())?;
-    let backend = match (&context.rails.multi_rail, &domain.multi_rail) {
-        (Some(multi_rail), Some(pd)) if qp_type == QpType::Ud => {
-            for nic in context.rails.nics() {
-                unless_dead(nic.receive_traffic_classes())?;
-            }
-            let (send_cq, recv_cq) = (virtual_cq(send_cq)?, virtual_cq(recv_cq)?);
-            let qp = multi_rail.create_datagram_qp(|| DatagramParams {
-                on_event: context.event_sink(),
-                init: attr,
-                pd: Arc::clone(pd),
-                send_cq: Arc::clone(&send_cq),
-                recv_cq: Arc::clone(&recv_cq),
-                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
-                mcast_loopback,
-                network: Arc::clone(multi_rail.datagrams()),
-            })?;
-            Backend::MultiRailUd(Arc::clone(multi_rail), qp)
-        }
-        (Some(multi_rail), Some(pd)) => {
-            let qp = multi_rail.create_qp(CreateParams {
-                on_event: context.event_sink(),
-                init: attr,
-                pd: Some(Arc::clone(pd)),
-                send_cq: virtual_cq(send_cq)?,
-                recv_cq: virtual_cq(recv_cq)?,
-                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
-                xrc: None,
-            })?;
-            Backend::MultiRail(Arc::clone(multi_rail), qp)
-        }
-        _ => {
-            let nic = context.rails.nic();
-            if qp_type == QpType::Ud {
-                nic.receive_traffic_classes()?;
-            }
-            Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?)
-        }
-    };
-    let (qpn, is_virtual) = (backend.qpn(), !matches!(backend, Backend::Nic(..)));
+    check_capacities(&attr.cap, &limits)?;
+    let (send_cq, recv_cq, srq) = (&send_cq.queue, &recv_cq.queue, srq.map(|srq| &srq.queue));
+    let parts = QpParts { send_cq, recv_cq, srq };
+    let object = context.rails.device.create_qp(attr, Some(parts))?;
+    let qpn = object.qpn();
     let chosen = ibv_qp {
         qp_context: init.qp_context,
         pd,
@@ -313,13 +182,12 @@ pub(crate) unsafe fn create(
         cap,
         sq_sig_all: attr.sq_sig_all,
         mcast_loopback,
-        ..Qp::new(context, chosen, backend, qp_type, PdMember::clone(&domain.member))
+        ..Qp::new(context, chosen, object, qp_type, PdMember::clone(&domain.member))
     }
     .into_raw();
     init.cap = cap;
     note_granted_inline(cap.max_inline_data);
-    let entry = QpEntry { object: context.object_entry(qp as usize), is_virtual };
-    context.rails.objects().qps.insert(qpn, entry);
+    context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
     Ok(qp)
 }
 
@@ -334,20 +202,14 @@ fn check_capacities(cap: &QpCap, limits: &Limits) -> Result<()> {
     check_limit("bytes of inline data", cap.inline, limits.inline)
 }
 
-fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
-    cq.virtual_cq
-        .clone()
-        .ok_or(Error::Invalid("the completion queue belongs to another device; create one on this device"))
-}
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`).
     let (object, attr) = unsafe { (Qp::find_ibv_qp(qp), &*attr) };
-    let changed = object.and_then(|object| {
-        object.modify(&qp_attr::from_c(attr, qp_attr::without_other_role(object.qp_type, mask as u32))?)?;
+    let changed = object.and_then(|qp| {
+        qp.object.modify(&qp_attr::from_c(attr, qp_attr::without_other_role(qp.qp_type, mask as u32))?)?;
         if mask as u32 & IBV_QP_AV != 0 {
-            *lock(&object.address_vector) = Some(attr.ah_attr);
+            *lock(&qp.address_vector) = Some(attr.ah_attr);
         }
         Ok(())
     });
@@ -367,7 +229,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    match unsafe { Qp::find_ibv_qp(qp) }.and_then(|object| Ok((object, object.backend.query()?))) {
+    match unsafe { Qp::find_ibv_qp(qp) }.and_then(|qp| Ok((qp, qp.object.query()?))) {
         Ok((object, state)) => {
             let mut answer = qp_attr::to_c(&state);
             answer.cap = object.cap;
@@ -408,21 +270,21 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 /// Ends the use of a queue pair. Afterwards no other thread finds its address.
-fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
+fn end(qp: &Qp, context: &Context, address: usize) -> Result<()> {
     // The program may have overwritten the number in the C structure.
-    let qpn = object.backend.qpn();
-    if matches!(object.qp_type, QpType::XrcRecv(_)) {
+    let qpn = qp.object.qpn();
+    if matches!(qp.qp_type, QpType::XrcRecv(_)) {
         // The queue pair itself is destroyed with the last of its `ibv_qp`s (`ibv_open_qp`).
         let mut is_last = false;
         context.remove_object(address, |objects| is_last = objects.remove_shared_qp(qpn, address));
         if is_last {
-            unless_dead(object.close())?;
+            context.rails.device.destroy_qp(&qp.object)?;
         }
     } else {
-        unless_dead(object.close())?;
+        context.rails.device.destroy_qp(&qp.object)?;
         context.remove_object(address, |objects| objects.qps.remove(&qpn));
     }
-    object.events.wait_for_all();
+    qp.events.wait_for_all();
     Ok(())
 }
 

@@ -30,12 +30,12 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 
 /// Takes no lock, because the context may belong to the parent process.
 fn device_attr(context: &Context) -> ibv_device_attr {
-    let attr = context.nic().attr();
-    let limits = context.rails.limits();
+    let device = &context.rails.device;
+    let limits = device.limits();
     let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
     let mut out = ibv_device_attr::zeroed();
     device::copy_c_string(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
-    out.node_guid = open::guid_of(context.rails.first_gid());
+    out.node_guid = open::guid_of(context.rails.first_gid);
     out.sys_image_guid = out.node_guid;
     out.max_mr_size = i64::MAX as u64;
     out.page_size_cap = PAGE_SIZES;
@@ -50,7 +50,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         | IBV_DEVICE_MEM_MGT_EXTENSIONS
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-    if context.rails.multi_rail.is_none() {
+    if device.reports_each_port_change() {
         out.device_cap_flags |= IBV_DEVICE_PORT_ACTIVE_EVENT;
     }
     out.max_sge = count(limits.sges);
@@ -62,7 +62,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.max_qp_rd_atom = limits.rd_atomic.into();
     out.max_res_rd_atom = count(limits.qps).saturating_mul(limits.rd_atomic.into());
     out.max_qp_init_rd_atom = limits.rd_atomic.into();
-    out.atomic_cap = match attr.capabilities.atomic_scope {
+    out.atomic_cap = match context.rails.nics[0].attr().capabilities.atomic_scope {
         AtomicScope::None => IBV_ATOMIC_NONE,
         AtomicScope::Nic => IBV_ATOMIC_HCA,
         AtomicScope::Global => IBV_ATOMIC_GLOB,

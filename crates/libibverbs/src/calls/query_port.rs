@@ -46,8 +46,8 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
         return Err(refuse("ibv_query_port", libc::EINVAL, "the device has one port; use port 1"));
     }
     let mut out = port_attr_when(context.rails.is_up());
-    out.active_mtu = mtu_code(context.rails.max_mtu());
-    out.max_msg_sz = context.nic().attr().limits.message_bytes;
+    out.active_mtu = mtu_code(context.rails.max_mtu);
+    out.max_msg_sz = context.rails.device.limits().message_bytes;
     Ok(out)
 }
 

@@ -131,7 +131,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         // Either all requests are posted, or none (`ibv_wr_post(3)`).
         None => {
             list.wrs.iter_mut().for_each(post::limit_to_one_word);
-            qp.post_send_all(&list.wrs).map_err(|refused| refused.error)
+            qp.object.post_send_all(&list.wrs).map_err(|refused| refused.error)
         }
     };
     list.wrs.clear();

@@ -8,28 +8,26 @@ use mitra_verbs::{CqId, Error, PdId, QpCap, QpInitAttr, QpType, Qpn, Result};
 use super::abi_object::AbiObject;
 use super::context::{Context, find_with_context};
 use super::pd::PdMember;
-use super::qp::{Backend, Qp};
+use super::qp::Qp;
 use super::xrcd::Xrcd;
 use crate::abi::*;
 use crate::common::errno::pointer;
-use crate::rails::multi_rail_qp::CreateParams;
+use crate::rails::device::QueuePair;
 use crate::rails::object_table::SharedQp;
-use crate::rails::virtual_cq::VirtualCq;
 
 /// Creates a queue pair of the type `IBV_QPT_XRC_RECV`. It has no queues and no protection domain.
 ///
 /// # Errors
-/// `Invalid` if the domain is null, or the error of the NIC or of
-/// [`MultiRail::create_qp`](crate::rails::virtual_qps::MultiRail::create_qp).
+/// `Invalid` if the domain is null, or the errors of
+/// [`Device::create_qp`](crate::rails::device::Device::create_qp).
 ///
 /// # Safety
 /// The XRC domain is null or an object of the program.
 pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (domain, context) = unsafe { find_with_context::<Xrcd>(init.xrcd)? };
-    let nic = context.rails.nic();
     let no_queues = QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 0, recv_sges: 0, inline: 0 };
-    // The NIC does not read the protection domain and the completion queues.
+    // The device does not read the protection domain and the completion queues.
     let attr = QpInitAttr {
         qp_type: QpType::XrcRecv(domain.id),
         pd: PdId(0),
@@ -39,26 +37,11 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
         cap: no_queues,
         sq_sig_all: false,
     };
-    let backend = match (&context.rails.multi_rail, &domain.over_rails) {
-        (Some(multi_rail), Some(xrc)) => {
-            let no_completions = VirtualCq::new(multi_rail.domain(), 1, None, || {});
-            let qp = multi_rail.create_qp(CreateParams {
-                on_event: context.event_sink(),
-                init: attr,
-                pd: None,
-                send_cq: Arc::clone(&no_completions),
-                recv_cq: no_completions,
-                srq: None,
-                xrc: Some(Arc::clone(xrc)),
-            })?;
-            Backend::MultiRail(Arc::clone(multi_rail), qp)
-        }
-        _ => Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?),
-    };
+    let object = context.rails.device.create_qp(attr, None)?;
     init.cap = ibv_qp_cap::zeroed();
     let ibv_qp_init_attr_ex { qp_context, pd, send_cq, recv_cq, srq, .. } = *init;
     let chosen = ibv_qp { qp_context, pd, send_cq, recv_cq, srq, state: IBV_QPS_RESET, ..ibv_qp::zeroed() };
-    Ok(recv_handle(context, domain, backend, chosen))
+    Ok(recv_handle(context, domain, object, chosen))
 }
 
 /// Creates one more `ibv_qp` of an existing XRC receive queue pair of the domain.
@@ -98,15 +81,12 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
     }
     let qp_context =
         if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { attr.qp_context } else { ptr::null_mut() };
-    let backend = match &context.rails.multi_rail {
-        // The count above keeps the queue pair from being destroyed.
-        Some(multi_rail) => multi_rail.qp(qpn).map(|qp| Backend::MultiRail(Arc::clone(multi_rail), qp)),
-        None => Some(Backend::Nic(Arc::clone(context.rails.nic()), qpn)),
-    };
+    // The count above keeps the queue pair from being destroyed.
+    let object = context.rails.device.xrc_recv_qp(qpn);
     // The program has not changed the state through this handle, and the library does not query it
     // (rdma-core: `ibv_cmd_open_qp`).
     let chosen = ibv_qp { qp_context, state: IBV_QPS_UNKNOWN, ..ibv_qp::zeroed() };
-    let qp = backend.map(|backend| recv_handle(context, domain, backend, chosen));
+    let qp = object.map(|object| recv_handle(context, domain, object, chosen));
     if let Some(queue_pair) = context.rails.objects().shared_qps.get_mut(&qpn) {
         queue_pair.handles_in_creation -= 1;
     }
@@ -114,12 +94,11 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
 }
 
 /// `chosen` has the fields that the program has chosen, and the state.
-fn recv_handle(context: &Context, domain: &Xrcd, backend: Backend, chosen: ibv_qp) -> *mut ibv_qp_ex {
-    let qp_type = QpType::XrcRecv(domain.id);
-    let qpn = backend.qpn();
+fn recv_handle(context: &Context, domain: &Xrcd, qp: Arc<dyn QueuePair>, chosen: ibv_qp) -> *mut ibv_qp_ex {
+    let (qp_type, qpn) = (QpType::XrcRecv(domain.id), qp.qpn());
     let member = PdMember::clone(&domain.member);
     let chosen = ibv_qp { qp_type: IBV_QPT_XRC_RECV, ..chosen };
-    let qp = Qp::new(context, chosen, backend, qp_type, member).into_raw();
+    let qp = Qp::new(context, chosen, qp, qp_type, member).into_raw();
     let entry = context.object_entry(qp as usize);
     let mut objects = context.rails.objects();
     let queue_pair = objects.shared_qps.entry(qpn).or_insert_with(|| SharedQp::new(domain.id));

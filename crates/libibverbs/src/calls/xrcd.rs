@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use mitra_verbs::{Error, Result, XrcdId};
 
@@ -11,15 +10,13 @@ use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
 use crate::abi::*;
 use crate::common::errno::{pointer, refuse_object};
-use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
+use crate::common::lock::lock;
 use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
 
 #[repr(C)]
 pub(crate) struct Xrcd {
     header: AbiHeader<ibv_xrcd>,
     pub(crate) id: XrcdId,
-    /// The domain over all rails. Present on a device with several rails.
-    pub(crate) over_rails: Option<Arc<VirtualXrcDomain>>,
     /// Cloned by each queue pair and shared receive queue that was created through this object.
     pub(crate) member: PdMember,
 }
@@ -70,13 +67,9 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
     let flags =
         OpenFlags { create: init.oflags & libc::O_CREAT != 0, exclusive: init.oflags & libc::O_EXCL != 0 };
     let rails = &context.rails;
-    let alloc = |existing| {
-        let on_rail_0 = rails.nic().alloc_xrcd().map(|id| id.0);
-        rails.number_of(on_rail_0, existing, rails.limits().pds).map(XrcdId)
-    };
-    let (id, over_rails) = rails.xrc_domains().open(alloc, rails.multi_rail.is_some(), file, flags)?;
+    let id = lock(&rails.xrc_domains).open(&*rails.device, file, flags)?;
     let header = AbiHeader::new(ibv_xrcd { context: context.address() });
-    Ok(Xrcd { header, id, over_rails, member: PdMember::default() }.into_raw())
+    Ok(Xrcd { header, id, member: PdMember::default() }.into_raw())
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
@@ -86,7 +79,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
             if PdMember::strong_count(&object.member) > 1 {
                 return Err(Error::Busy { kind: "XRC domain", id: object.id.0, user: "an object in it" });
             }
-            context.rails.xrc_domains().close(context.nic(), object.id)
+            lock(&context.rails.xrc_domains).close(&*context.rails.device, object.id)
         })
     }
 }

@@ -14,26 +14,25 @@ pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 impl ControlledDevice for FaultControl {
     fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
         let Some(rails) = self.0.upgrade() else { return Ok(()) };
-        rails.nics().get(rail).map_or(Ok(()), |nic| apply_fault(&**nic, action))
+        rails.nics.get(rail).map_or(Ok(()), |nic| apply_fault(&**nic, action))
     }
 
     fn status(&mut self) -> DeviceStatus {
         let Some(rails) = self.0.upgrade() else {
             return DeviceStatus { rails: Vec::new(), queue_pairs: 0, failovers: 0 };
         };
-        let virtual_qps = rails.multi_rail.as_ref().map(|multi_rail| multi_rail.qps());
+        // No lock of the object table is held while the device is called.
+        let queue_pairs = rails.objects().qps.len();
         DeviceStatus {
-            rails: rails.nics().iter().map(|nic| rail_status(&**nic)).collect(),
-            queue_pairs: rails.objects().qps.len(),
-            failovers: virtual_qps.iter().flatten().map(|qp| qp.failovers()).sum(),
+            rails: rails.nics.iter().map(|nic| rail_status(&**nic)).collect(),
+            queue_pairs,
+            failovers: rails.device.failovers(),
         }
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let Some(device) = self.0.upgrade() else { return Snapshot::default() };
-        let (rails, now) = nic_snapshots(device.nics().iter().map(|nic| &**nic));
-        let telemetry =
-            device.multi_rail.as_ref().map(|multi_rail| &**multi_rail.domain().failover.telemetry());
-        Snapshot::take(rails, device.objects().qps.len(), now, telemetry)
+        let Some(rails) = self.0.upgrade() else { return Snapshot::default() };
+        let (nics, now) = nic_snapshots(rails.nics.iter().map(|nic| &**nic));
+        Snapshot::take(nics, rails.objects().qps.len(), now, rails.device.telemetry())
     }
 }

@@ -1,7 +1,7 @@
 //! The state that all virtual queue pairs of a device share: the NICs, the registered memory, the
 //! rendezvous, and the configuration.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use mitra_failover::{
     CompletionLogConfig, Config, DetectorConfig, Domain, Failback, Policy, Service, VirtualQp,
 };
 use mitra_os_util::poll_loop::PollLoop;
-use mitra_verbs::{Access, CompletionChannel, Limits, QpType, Result, Time};
+use mitra_verbs::{Access, Limits, QpType, Result, Time};
 
 use super::drive_queue::{DriveQueue, Driven};
 use super::protection_domain::MultiRailPd;
@@ -42,8 +42,8 @@ pub(crate) struct MultiRailDomain {
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
     pub(super) drive_queue: Arc<DriveQueue>,
-    /// Whether a completion queue of the program may be armed.
-    is_armed: AtomicBool,
+    /// The number of completion queues of the program that are armed.
+    pub(super) armed_cqs: AtomicUsize,
     /// The program's polls since a completion queue was last armed.
     polls: PollLoop,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of
@@ -80,7 +80,7 @@ impl MultiRailDomain {
             rendezvous,
             config,
             drive_queue: DriveQueue::new(),
-            is_armed: AtomicBool::new(false),
+            armed_cqs: AtomicUsize::new(0),
             polls: PollLoop::default(),
             retired: Mutex::default(),
         }
@@ -112,13 +112,22 @@ impl MultiRailDomain {
     /// # Errors
     /// The errors of [`MultiRailPd::new`].
     pub(crate) fn alloc_pd(&self) -> Result<Arc<MultiRailPd>> {
-        MultiRailPd::new(&self.failover, &self.drive_queue, self.config.policy)
+        MultiRailPd::new(&self.failover, &self.drive_queue)
     }
 
-    /// Returns the completion channel on rail 0. The program's completion queues are created with
-    /// this channel, so that their events wake the progress thread.
-    pub(crate) fn channel(&self) -> Option<&Arc<dyn CompletionChannel>> {
-        self.failover.nics()[0].channel.as_ref()
+    /// Prepares for the peers' atomics if `access` permits them: from now on, all virtual queue
+    /// pairs of the device are on one rail ([`Domain::share_atomics`]). The caller grants the
+    /// access afterwards. The rule does not apply to the baseline policies, because they fence no
+    /// rail.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if the virtual queue pairs are on several rails and a NIC can be neither
+    /// fenced nor reset.
+    pub(super) fn share_atomics(&self, access: Access) -> Result<()> {
+        if access.contains(Access::REMOTE_ATOMIC) && self.config.policy == Policy::Exact {
+            self.failover.share_atomics()?;
+        }
+        Ok(())
     }
 
     /// Drives the NICs, and the queue pairs that have something to do. Waits for other threads that
@@ -152,22 +161,19 @@ impl MultiRailDomain {
     /// # Errors
     /// The error of a NIC that is not dead.
     pub(super) fn arm(&self) -> Result<()> {
-        self.is_armed.store(true, Ordering::Release);
         self.polls.end(self.now().as_nanos());
         self.failover.arm()
     }
 
-    /// Requests the next event of the NICs if `is_any_armed` says that a completion queue of the
-    /// program is still armed. A queue stays armed if the last event brought no completion that the
-    /// program waits for. While the program polls in a loop, its polls report the events of all
-    /// queues, and no event of a NIC is requested.
-    pub(super) fn rearm(&self, is_any_armed: impl FnOnce() -> bool) {
+    /// Requests the next event of the NICs if a completion queue of the program is still armed. A
+    /// queue stays armed if the last event brought no completion that the program waits for. While
+    /// the program polls in a loop, its polls report the events of all queues, and no event of a
+    /// NIC is requested.
+    pub(super) fn rearm(&self) {
         if self.polls.is_running(self.now().as_nanos()) {
             return;
         }
-        // A queue that is armed after the swap sets the flag again.
-        if self.is_armed.swap(false, Ordering::AcqRel) && is_any_armed() {
-            self.is_armed.store(true, Ordering::Release);
+        if self.armed_cqs.load(Ordering::Relaxed) > 0 {
             // Only a NIC that is failing refuses, and the virtual queue pairs detect the failure.
             let _ = self.failover.arm();
             self.drive(|_| false);

@@ -1,5 +1,4 @@
-//! Numbers of objects that are created after the NIC of rail 0 has died. Until then, this NIC
-//! assigns the numbers.
+//! The numbers of objects that no NIC has.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FIRST: u32 = 1 << 31;
 
 /// The numbers repeat after 2³¹ calls.
-pub(in crate::rails) fn without_rail_0() -> u32 {
+pub(in crate::rails) fn next() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(1);
     FIRST | COUNT.fetch_add(1, Ordering::Relaxed)
 }

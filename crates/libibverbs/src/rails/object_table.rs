@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mitra_verbs::{AsyncEvent, CompletionChannel, CqId, Qpn, SrqId, XrcdId};
 
-use super::virtual_cq::VirtualCq;
 use crate::abi::*;
-use crate::common::event_queue::{EventQueue, SleepableQueue};
+use crate::common::event_queue::{Closed, EventQueue, SleepableQueue};
 
 /// An asynchronous event that the program has not taken.
 #[derive(Clone, Copy)]
@@ -32,14 +31,13 @@ pub(crate) struct ObjectEntry {
     pub(crate) events: Arc<AsyncEventQueue>,
 }
 
-/// The events of a completion channel of the program.
+/// The events of a completion channel of the program. Each is the number of a completion queue.
 #[derive(Clone)]
 pub(crate) enum ChannelEvents {
-    /// The NIC's channel. Its events identify completion queues by the NIC's numbers.
+    /// The channel of the NIC of a device with one rail.
     Nic(Arc<dyn CompletionChannel>),
-    /// A queue in this process, on a device with several rails. Its events are the addresses of the
-    /// program's completion queues.
-    Process(Arc<EventQueue<usize>>),
+    /// A queue in this process, on a device with several rails.
+    Process(Arc<EventQueue<CqId>>),
 }
 
 impl AsFd for ChannelEvents {
@@ -61,24 +59,23 @@ impl SleepableQueue for ChannelEvents {
 }
 
 impl ChannelEvents {
+    /// Removes and returns the oldest event.
+    ///
+    /// # Errors
+    /// `Closed` if there is no event, and will be none.
+    pub(crate) fn pop(&self) -> Result<Option<CqId>, Closed> {
+        match self {
+            ChannelEvents::Nic(channel) => channel.next_event().map_err(|_| Closed),
+            ChannelEvents::Process(events) => events.pop_unless_closed(),
+        }
+    }
+
     fn close(&self) {
         match self {
             ChannelEvents::Nic(channel) => channel.close(),
             ChannelEvents::Process(events) => events.close(),
         }
     }
-}
-
-pub(crate) struct QpEntry {
-    pub(crate) object: ObjectEntry,
-    /// Whether it is a virtual queue pair, which reports its own events.
-    pub(crate) is_virtual: bool,
-}
-
-pub(crate) struct CqEntry {
-    pub(crate) object: ObjectEntry,
-    /// The queue in which virtual queue pairs complete. Present on a device with several rails.
-    pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
 pub(crate) struct SrqEntry {
@@ -112,10 +109,10 @@ pub(crate) struct ObjectTable {
     /// Whether `DEVICE_FATAL` was reported. It is the last event of each context, and the end of
     /// each channel.
     pub(crate) is_dead: bool,
-    pub(crate) qps: HashMap<Qpn, QpEntry>,
+    pub(crate) qps: HashMap<Qpn, ObjectEntry>,
     /// The XRC receive queue pairs, which are not in `qps`.
     pub(crate) shared_qps: HashMap<Qpn, SharedQp>,
-    pub(crate) cqs: HashMap<CqId, CqEntry>,
+    pub(crate) cqs: HashMap<CqId, ObjectEntry>,
     pub(crate) srqs: HashMap<SrqId, SrqEntry>,
 }
 
@@ -123,11 +120,6 @@ pub(crate) struct ObjectTable {
 const PORT: usize = 1;
 
 impl ObjectTable {
-    /// Returns whether the program waits for an event of any completion queue over several rails.
-    pub(crate) fn is_any_cq_armed(&self) -> bool {
-        self.cqs.values().filter_map(|cq| cq.virtual_cq.as_ref()).any(|cq| cq.is_armed())
-    }
-
     /// Queues an event at the contexts that it concerns. An event about the device or its port
     /// concerns all contexts. Any other event concerns the context of its object, and is dropped if
     /// the object no longer exists.
@@ -158,8 +150,7 @@ impl ObjectTable {
                     "completion queue {} has overflowed: a completion is lost, and the queue pairs that use the queue fail; poll the queue until it is empty after each event, or create it with more entries",
                     id.0
                 );
-                let object = self.cqs.get(&id).map(|entry| &entry.object);
-                (IBV_EVENT_CQ_ERR, object.map_or(&[][..], std::slice::from_ref))
+                (IBV_EVENT_CQ_ERR, self.cqs.get(&id).map_or(&[][..], std::slice::from_ref))
             }
             AsyncEvent::SrqLimitReached(srq) => {
                 let entry = self.srqs.get(&srq);
@@ -171,25 +162,6 @@ impl ObjectTable {
         };
         for object in objects {
             object.events.push(PendingEvent { event_type, element: object.address });
-        }
-    }
-
-    /// Returns whether an event of the NIC of rail 0 is about an object that the program created
-    /// there. The NIC's other queue pairs and completion queues belong to virtual queue pairs.
-    pub(crate) fn is_on_nic(&self, event: AsyncEvent) -> bool {
-        match event {
-            AsyncEvent::QpFatal(qp)
-            | AsyncEvent::QpRequestError(qp)
-            | AsyncEvent::QpAccessError(qp)
-            | AsyncEvent::SqDrained(qp)
-            | AsyncEvent::CommunicationEstablished(qp)
-            | AsyncEvent::LastWqeReached(qp) => {
-                // The XRC receive queue pairs in `shared_qps` are virtual.
-                self.qps.get(&qp).is_some_and(|entry| !entry.is_virtual)
-            }
-            AsyncEvent::CqError(id) => self.cqs.contains_key(&id),
-            AsyncEvent::SrqLimitReached(id) => self.srqs.contains_key(&id),
-            _ => false,
         }
     }
 
@@ -207,7 +179,7 @@ impl ObjectTable {
     /// Returns the `ibv_qp`s of a queue pair.
     fn handles_of(&self, qp: Qpn) -> &[ObjectEntry] {
         match self.qps.get(&qp) {
-            Some(only) => std::slice::from_ref(&only.object),
+            Some(only) => std::slice::from_ref(only),
             None => self.shared_qps.get(&qp).map_or(&[], |queue_pair| &queue_pair.handles),
         }
     }

@@ -8,7 +8,7 @@ use mitra_verbs::{Key, PdId};
 pub(crate) type OnDemandRegions = HashMap<Key, OnDemandRegion>;
 
 pub(crate) struct OnDemandRegion {
-    /// The protection domain on rail 0.
+    /// The program's protection domain.
     pub(crate) pd: PdId,
     /// The address of the first byte in the process.
     pub(crate) start: u64,

@@ -13,8 +13,7 @@ use mitra_verbs::{Error, Gid, Nic, NicAddress, NicRequest, Result};
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
 use super::rendezvous::{limits_of_further_rail, limits_of_nic};
-use super::virtual_qps::MultiRail;
-use super::{async_event_thread, progress_thread};
+use super::{one_nic, several_rails};
 use crate::common::lock::lock;
 use crate::common::logging;
 use crate::common::per_process::PerProcess;
@@ -45,9 +44,9 @@ static FAILURE_EXPLAINED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// `System` if the environment variables that `mitra run` sets are malformed, or if a NIC, a thread
 /// or the socket for `mitra fault` cannot be created. With several rails, also the errors of
-/// [`MultiRail::new`]. The error is also logged, because most programs report only that there is no
-/// device. Later errors are logged at the level debug, because some programs try to open the device
-/// repeatedly.
+/// [`several_rails::open`]. The error is also logged, because most programs report only that there
+/// is no device. Later errors are logged at the level debug, because some programs try to open the
+/// device repeatedly.
 pub(crate) fn open() -> Result<Arc<RailSet>> {
     logging::install();
     install_fork_handler();
@@ -101,27 +100,14 @@ fn open_rails() -> Result<Arc<RailSet>> {
         .and_then(Settings::checked)
         .map_err(|e| Error::system("reading the options of `mitra run`", &e))?;
     let nics = open_nics(&settings)?;
-    let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
-    let rails = Arc::new(RailSet::new(nics, multi_rail)?);
-    let started = match &rails.multi_rail {
-        Some(multi_rail) => {
-            let weak = Arc::downgrade(&rails);
-            // The program has no objects on the NICs of rails other than rail 0.
-            multi_rail.domain().failover.claim_events(move |rail, event| {
-                rail == 0 && weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
-            });
-            progress_thread::start(&rails, multi_rail)
-        }
-        None => async_event_thread::start(&rails),
+    let rails = match <[_; 1]>::try_from(nics) {
+        Ok([nic]) => one_nic::open(nic)?,
+        Err(nics) => several_rails::open(nics, &settings)?,
     };
-    started.map_err(|e| Error::system("starting a thread", &e))?;
     let server = ControlServer::start(&settings, FaultControl(Arc::downgrade(&rails)))
         .map_err(|e| Error::system("listening for `mitra fault`", &e))?;
     // The cell is empty, because this function created the `RailSet`.
     let _ = rails.fault_control.set(server);
-    if let Some(multi_rail) = &rails.multi_rail {
-        multi_rail.domain().failover.telemetry().sample_latency(settings.latency);
-    }
     if let Some(MetricsAddress(address)) = settings.metrics {
         start_metrics(address, &rails);
     }
@@ -202,13 +188,11 @@ extern "C" fn at_exit() {
         && let Some((owner, rails)) = &*open
         && *owner == std::process::id()
     {
-        if let Some(receiver) = rails.cm_receiver.get() {
+        if let Some(receiver) = rails.device.cm_receiver().and_then(OnceLock::get) {
             receiver.on_exit();
         }
-        if let Some(multi_rail) = &rails.multi_rail {
-            multi_rail.shut_down_at_exit();
-        }
-        rails.nics().iter().for_each(|nic| nic.settle());
+        rails.device.shut_down_at_exit();
+        rails.nics.iter().for_each(|nic| nic.settle());
     }
 }
 
@@ -216,7 +200,7 @@ extern "C" fn at_exit() {
 /// the last 32 bits of rail 0's first address. Returns 0 if the device cannot be opened, or if its
 /// only NIC is dead.
 pub(crate) fn guid() -> u64 {
-    open().and_then(|rails| rails.gid().map(|_| guid_of(rails.first_gid()))).unwrap_or(0)
+    open().and_then(|rails| rails.device.gid().map(|_| guid_of(rails.first_gid))).unwrap_or(0)
 }
 
 /// Returns, in network byte order, the GUID of the device whose first GID on rail 0 is `gid`.

@@ -31,7 +31,7 @@ const ROUNDS_UNTIL_FATAL: u32 = 16;
 /// # Errors
 /// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
-    let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid(), rounds_until_fatal: None };
+    let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid, rounds_until_fatal: None };
     multi_rail.domain().rendezvous.arm();
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
     thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &mut port) {})?;
@@ -93,12 +93,12 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     for (rail, channel) in channels {
         while let Ok(Some(cq)) = channel.next_event() {
             // The queries of peers are answered below, and all other queues belong to virtual queue
-            // pairs, which are driven below. The program's queues on rail 0 hold no completions.
+            // pairs, which are driven below.
             rendezvous.on_event(rail, cq);
         }
     }
     multi_rail.domain().drive_in_background();
-    multi_rail.domain().rearm(|| rails.objects().is_any_cq_armed());
+    multi_rail.domain().rearm();
     multi_rail.drive_datagrams();
     multi_rail.answer_queries();
     multi_rail.close_ended(LINGER);

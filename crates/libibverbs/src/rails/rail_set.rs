@@ -5,41 +5,33 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use mitra_control::ControlServer;
 use mitra_metrics::MetricsServer;
 use mitra_os_util::interfaces::interface_index;
-use mitra_verbs::{AsyncEvent, Error, Gid, Limits, Mtu, Nic, PortAttr, PortState, Result};
+use mitra_verbs::{AsyncEvent, Gid, Mtu, Nic, PortAttr, PortState, Result};
 
-use super::cm_receiver::SharedReceiver;
+use super::device::Device;
 use super::device_memory::DeviceMemory;
-use super::object_number;
 use super::object_table::ObjectTable;
 use super::on_demand_regions::OnDemandRegions;
-use super::rendezvous::{OneRail, limits_of_program};
-use super::virtual_qps::MultiRail;
 use super::xrc_domains::XrcDomains;
-use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
 pub(crate) struct RailSet {
     /// The NICs, rail 0 first.
-    nics: Vec<Arc<dyn Nic>>,
+    pub(crate) nics: Vec<Arc<dyn Nic>>,
     /// The GID that rail 0 had when the device was opened. The device's GUID contains this GID, so
     /// the GUID stays when the address changes.
-    first_gid: Gid,
+    pub(crate) first_gid: Gid,
     /// The smallest MTU of the NICs' ports, because each rail carries datagrams as long as the MTU
     /// that the program reads.
-    max_mtu: Mtu,
+    pub(crate) max_mtu: Mtu,
     /// The index of the network interface of rail 0 (`if_nametoindex(3)`), or 0 if the system does
     /// not know it.
-    interface_index: u32,
-    /// The virtual queue pairs. Present if there are at least two NICs.
-    pub(crate) multi_rail: Option<Arc<MultiRail>>,
-    /// Queue pair 1 of a device with one rail.
-    pub(super) one_rail: OnceLock<Arc<OneRail>>,
-    pub(super) cm_receiver: SharedReceiver,
+    pub(crate) interface_index: u32,
+    pub(crate) device: Box<dyn Device>,
     objects: Mutex<ObjectTable>,
     /// Tells the connection manager that the last NIC has died.
     on_death: OnceLock<fn()>,
     pub(crate) on_demand: Mutex<OnDemandRegions>,
-    xrc_domains: Mutex<XrcDomains>,
+    pub(crate) xrc_domains: Mutex<XrcDomains>,
     pub(crate) device_memory: DeviceMemory,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
     pub(super) fault_control: OnceLock<ControlServer>,
@@ -47,21 +39,17 @@ pub(crate) struct RailSet {
 }
 
 impl RailSet {
-    /// # Errors
-    /// `DeviceFatal` if the NIC of rail 0 is dead.
-    pub(super) fn new(nics: Vec<Arc<dyn Nic>>, multi_rail: Option<Arc<MultiRail>>) -> Result<RailSet> {
-        let first_gid = nics[0].query_port()?.gid;
+    /// `first_gid` is the GID of rail 0.
+    pub(super) fn new(nics: Vec<Arc<dyn Nic>>, first_gid: Gid, device: Box<dyn Device>) -> RailSet {
         let max_mtu = smallest_mtu(nics.iter().map(|nic| nic.query_port()));
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(first_gid.into()).unwrap_or(0);
-        Ok(RailSet {
+        RailSet {
             nics,
             first_gid,
             max_mtu,
             interface_index,
-            multi_rail,
-            one_rail: OnceLock::new(),
-            cm_receiver: SharedReceiver::new(),
+            device,
             objects: Mutex::default(),
             on_death: OnceLock::new(),
             on_demand: Mutex::default(),
@@ -69,20 +57,7 @@ impl RailSet {
             device_memory: DeviceMemory::default(),
             fault_control: OnceLock::new(),
             metrics: OnceLock::new(),
-        })
-    }
-
-    /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.
-    pub(crate) fn nic(&self) -> &Arc<dyn Nic> {
-        &self.nics[0]
-    }
-
-    pub(crate) fn nics(&self) -> &[Arc<dyn Nic>] {
-        &self.nics
-    }
-
-    pub(crate) fn max_mtu(&self) -> Mtu {
-        self.max_mtu
+        }
     }
 
     /// The device's port is up if the port of at least one NIC is active.
@@ -99,35 +74,8 @@ impl RailSet {
         self.nics.iter().any(|nic| nic.query_port().is_ok())
     }
 
-    /// Returns the number that the NIC of rail 0 has assigned to a new object. If this NIC is dead
-    /// and another NIC is alive, returns a number that no NIC assigns. `existing` is the number of
-    /// objects of the same kind, and `limit` is its maximum.
-    ///
-    /// # Errors
-    /// The error of the NIC; `Limit` if the NIC is dead and there are too many objects.
-    pub(crate) fn number_of(&self, assigned: Result<u32>, existing: usize, limit: u32) -> Result<u32> {
-        match assigned {
-            Err(Error::DeviceFatal) if self.is_alive() => {
-                check_limit("objects of this kind", existing as u32 + 1, limit)?;
-                Ok(object_number::without_rail_0())
-            }
-            assigned => assigned,
-        }
-    }
-
-    pub(crate) fn limits(&self) -> Limits {
-        match &self.multi_rail {
-            None => limits_of_program(self.nic().attr().limits),
-            Some(multi_rail) => multi_rail.domain().limits(),
-        }
-    }
-
     pub(crate) fn objects(&self) -> MutexGuard<'_, ObjectTable> {
         lock(&self.objects)
-    }
-
-    pub(crate) fn xrc_domains(&self) -> MutexGuard<'_, XrcDomains> {
-        lock(&self.xrc_domains)
     }
 
     /// Queues an asynchronous event at the contexts that it concerns.
@@ -148,49 +96,9 @@ impl RailSet {
         let _ = self.on_death.set(on_death);
     }
 
-    /// Queues an event of the NIC of rail 0 at the context that it concerns, on a device with
-    /// several rails. Returns false if the event is about an object of a virtual queue pair.
-    pub(super) fn deliver_from_rail_0(&self, event: AsyncEvent) -> bool {
-        let virtual_cq = {
-            let objects = self.objects();
-            if !objects.is_on_nic(event) {
-                return false;
-            }
-            match event {
-                AsyncEvent::CqError(id) => objects.cqs.get(&id).and_then(|entry| entry.virtual_cq.clone()),
-                _ => None,
-            }
-        };
-        match virtual_cq {
-            Some(virtual_cq) => virtual_cq.overflow(),
-            None => self.deliver(event),
-        }
-        true
-    }
-
-    /// Returns the device's GID, which is the present GID of rail 0.
-    ///
-    /// # Errors
-    /// `DeviceFatal` if the device has one rail and its NIC is dead. With several rails the GID
-    /// outlives rail 0.
-    pub(crate) fn gid(&self) -> Result<Gid> {
-        if self.multi_rail.is_none() {
-            self.nic().query_port()?;
-        }
-        Ok(self.gid_of_rail_0())
-    }
-
     /// Returns the present GID of rail 0, even if its NIC is dead.
     pub(crate) fn gid_of_rail_0(&self) -> Gid {
-        self.nic().address().into()
-    }
-
-    pub(crate) fn first_gid(&self) -> Gid {
-        self.first_gid
-    }
-
-    pub(crate) fn interface_index(&self) -> u32 {
-        self.interface_index
+        self.nics[0].address().into()
     }
 }
 
@@ -201,6 +109,8 @@ fn smallest_mtu(ports: impl Iterator<Item = Result<PortAttr>>) -> Mtu {
 
 #[cfg(test)]
 mod tests {
+    use mitra_verbs::Error;
+
     use super::*;
 
     /// A datagram of the port's MTU can leave on every rail.

@@ -10,12 +10,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{Error, Qpn, Result, Wc, WcStatus};
+use mitra_verbs::{CqId, Error, Qpn, Result, Wc, WcStatus};
 
+use super::device::CompletionQueue;
 use super::drive_queue::Driven;
 use super::multi_rail_domain::MultiRailDomain;
 use super::queue_users::{PolledUser, QueueUsers};
 use crate::common::event_queue::EventQueue;
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
 /// The completions that a queue is armed for. [`ARMED_FOR_ALL`] includes [`ARMED_FOR_SOLICITED`],
@@ -26,6 +28,7 @@ const ARMED_FOR_ALL: u8 = 2;
 
 /// A completion queue in which any number of virtual queue pairs complete.
 pub(crate) struct VirtualCq {
+    id: CqId,
     device: Arc<MultiRailDomain>,
     /// The completions that the program has not polled.
     ready: Mutex<VecDeque<Wc>>,
@@ -40,17 +43,12 @@ pub(crate) struct VirtualCq {
     /// reports a completion that was added after the program armed the queue.
     armed: AtomicU8,
     pub(super) users: QueueUsers,
+    /// The number of XRC shared receive queues whose receives complete here.
+    pub(super) xrc_srqs: AtomicUsize,
     /// The UD queue pairs among the users.
     pub(super) polled: QueueUsers<dyn PolledUser>,
     /// The queue's completion channel, if it has one and the program has not destroyed the queue.
-    channel: Mutex<Option<ChannelLink>>,
-}
-
-/// The connection of a completion queue to its completion channel.
-struct ChannelLink {
-    events: Arc<EventQueue<usize>>,
-    /// The address of the program's `ibv_cq`, which identifies the completion queue in `events`.
-    cq_address: usize,
+    channel: Mutex<Option<Arc<EventQueue<CqId>>>>,
 }
 
 impl VirtualCq {
@@ -58,11 +56,13 @@ impl VirtualCq {
     /// one. `on_overflow` reports the first loss of a completion.
     pub(crate) fn new(
         device: &Arc<MultiRailDomain>,
+        id: CqId,
         depth: u32,
-        channel: Option<Arc<EventQueue<usize>>>,
+        channel: Option<Arc<EventQueue<CqId>>>,
         on_overflow: impl Fn() + Send + Sync + 'static,
     ) -> Arc<VirtualCq> {
         Arc::new(VirtualCq {
+            id,
             device: Arc::clone(device),
             ready: Mutex::default(),
             depth: AtomicUsize::new(depth as usize),
@@ -70,32 +70,22 @@ impl VirtualCq {
             on_overflow: Box::new(on_overflow),
             armed: AtomicU8::new(ARMED_FOR_NONE),
             users: QueueUsers::default(),
+            xrc_srqs: AtomicUsize::new(0),
             polled: QueueUsers::default(),
-            channel: Mutex::new(channel.map(|events| ChannelLink { events, cq_address: 0 })),
+            channel: Mutex::new(channel),
         })
     }
 
-    /// Sets the address that identifies the queue in the events of its channel. To be called before
-    /// a queue pair uses the queue.
-    pub(crate) fn set_cq_address(&self, address: usize) {
-        if let Some(channel) = &mut *lock(&self.channel) {
-            channel.cq_address = address;
+    /// The caller holds the lock of `ready`.
+    fn disarm(&self) {
+        if self.armed.swap(ARMED_FOR_NONE, Ordering::Relaxed) != ARMED_FOR_NONE {
+            self.device.armed_cqs.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    /// Releases the channel. The program may destroy the channel, which closes its descriptor,
-    /// while queue pairs still refer to this queue.
-    pub(crate) fn detach_channel(&self) {
-        *lock(&self.channel) = None;
     }
 
     /// Removes the completions of a queue pair that is being reset.
     pub(super) fn discard(&self, qpn: Qpn) {
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
-    }
-
-    pub(crate) fn is_unused(&self) -> bool {
-        self.users.is_empty()
     }
 
     pub(super) fn has_overflowed(&self) -> bool {
@@ -117,23 +107,22 @@ impl VirtualCq {
         // The event is reported before the lock is released. Otherwise the program could poll this
         // completion and arm the queue again, and the event would come for the new request.
         if self.armed.load(Ordering::Relaxed) >= needs {
-            self.armed.store(ARMED_FOR_NONE, Ordering::Relaxed);
+            self.disarm();
             if let Some(channel) = &*lock(&self.channel) {
-                channel.events.push(channel.cq_address);
+                channel.push(self.id);
             }
         }
     }
 
-    /// Records that a completion was lost, here or in the queue of the NIC of rail 0, and reports
-    /// the first loss.
-    pub(super) fn overflow(&self) {
+    /// Records that a completion was lost, and reports the first loss.
+    fn overflow(&self) {
         if !self.overflowed.swap(true, Ordering::Relaxed) {
             (self.on_overflow)();
             self.users.for_each(|user| user.wake());
         }
     }
 
-    pub(crate) fn is_armed(&self) -> bool {
+    pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != ARMED_FOR_NONE
     }
 
@@ -149,12 +138,33 @@ impl VirtualCq {
         self.polled.for_each(|user| user.drive());
     }
 
-    /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic`
-    /// succeeds.
-    ///
-    /// # Errors
-    /// `Invalid` if the queue holds more than `depth` completions, or the error of `resize_on_nic`.
-    pub(crate) fn resize(&self, depth: u32, resize_on_nic: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn take(&self, max: usize, out: &mut Vec<Wc>) -> usize {
+        let mut ready = lock(&self.ready);
+        let n = max.min(ready.len());
+        out.extend(ready.drain(..n));
+        n
+    }
+}
+
+impl CompletionQueue for VirtualCq {
+    fn id(&self) -> CqId {
+        self.id
+    }
+
+    /// If there are no completions, drives the queue pairs first.
+    fn poll(&self, max: usize, out: &mut Vec<Wc>) -> Result<()> {
+        if self.take(max, out) == 0 {
+            self.drive();
+            self.take(max, out);
+        }
+        Ok(())
+    }
+
+    fn resize(&self, depth: u32) -> Result<()> {
+        if depth == 0 {
+            return Err(Error::Invalid("a completion queue needs at least one entry; pass a depth from 1"));
+        }
+        check_limit("completion queue entries", depth, self.device.limits().cqe)?;
         self.drive();
         let ready = lock(&self.ready);
         if ready.len() > depth as usize {
@@ -162,41 +172,40 @@ impl VirtualCq {
                 "the queue holds more completions than the new size; poll them first",
             ));
         }
-        resize_on_nic()?;
         self.depth.store(depth as usize, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Appends up to `max` completions to `out`. If there are none, drives the queue pairs first.
-    pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
-        if self.take(max, out) == 0 {
-            self.drive();
-            self.take(max, out);
-        }
-    }
-
-    fn take(&self, max: usize, out: &mut Vec<Wc>) -> usize {
-        let mut ready = lock(&self.ready);
-        let n = max.min(ready.len());
-        out.extend(ready.drain(..n));
-        n
-    }
-
-    /// Requests an event at the next completion, or with `solicited_only` at the next completion
-    /// that is solicited or failed. A request for solicited completions does not replace an earlier
-    /// request for all completions (IBTA volume 1, 11.4.2.2).
-    ///
-    /// # Errors
-    /// The error of a NIC that is not dead.
-    pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
+    /// A request for solicited completions does not replace an earlier request for all completions
+    /// (IBTA volume 1, 11.4.2.2).
+    fn arm(&self, solicited_only: bool) -> Result<()> {
         if lock(&self.channel).is_some() {
             let armed = if solicited_only { ARMED_FOR_SOLICITED } else { ARMED_FOR_ALL };
             let _ready = lock(&self.ready);
-            self.armed.fetch_max(armed, Ordering::Relaxed);
+            if self.armed.fetch_max(armed, Ordering::Relaxed) == ARMED_FOR_NONE {
+                self.device.armed_cqs.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.device.arm()?;
         self.polled.all().iter().try_for_each(|user| user.arm())?;
         self.drive();
+        Ok(())
+    }
+
+    /// Releases the channel, and removes the queue's events from it. The program may destroy the
+    /// channel, which closes its descriptor, while queue pairs still refer to this queue.
+    fn destroy(&self) -> Result<()> {
+        let is_receiving = self.xrc_srqs.load(Ordering::Relaxed) > 0;
+        if is_receiving || !self.users.is_empty() {
+            let user =
+                if is_receiving { "a queue pair or an XRC shared receive queue" } else { "a queue pair" };
+            return Err(Error::Busy { kind: "completion queue", id: self.id.0, user });
+        }
+        let _ready = lock(&self.ready);
+        self.disarm();
+        if let Some(channel) = lock(&self.channel).take() {
+            channel.retain(|id| *id != self.id);
+        }
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use mitra_verbs::{Codec, Error, Nic, Provider, Qpn, Result};
 
 use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
+use super::device::QueuePair;
 use super::multi_rail_domain::MultiRailDomain;
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::{ConnectionData, QUERY_TIMEOUT, Rendezvous, Subject, explain_refusal};
@@ -105,12 +106,12 @@ impl MultiRail {
         &self.datagrams
     }
 
-    /// Creates a UD queue pair in RESET. `params` returns its parameters, and may be called twice.
+    /// Creates a UD queue pair in RESET.
     ///
     /// # Errors
     /// The errors of [`MultiRailUd::new`].
-    pub(crate) fn create_datagram_qp(&self, params: impl Fn() -> DatagramParams) -> Result<Arc<MultiRailUd>> {
-        let qp = self.with_room(|| MultiRailUd::new(params()))?;
+    pub(crate) fn create_datagram_qp(&self, params: &DatagramParams) -> Result<Arc<MultiRailUd>> {
+        let qp = self.with_room(|| MultiRailUd::new(params.clone()))?;
         lock(&self.datagram_qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
     }

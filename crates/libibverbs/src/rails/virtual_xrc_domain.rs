@@ -2,6 +2,7 @@
 //! messages for them.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::XrcDomain;
@@ -12,6 +13,7 @@ use super::queue_users::{QueueUser, QueueUsers};
 use super::virtual_cq::VirtualCq;
 use super::virtual_srq::VirtualSrq;
 use crate::common::lock::lock;
+use crate::common::random::random;
 
 #[derive(Default)]
 pub(crate) struct VirtualXrcDomain {
@@ -52,12 +54,26 @@ impl VirtualXrcDomain {
         lock(&self.state).pd.clone()
     }
 
-    /// Adds a shared receive queue, whose number is unique in the process. Its receives complete in
-    /// `cq`.
+    /// Returns a number for a new shared receive queue. It is random, so that a peer cannot guess
+    /// it, and never 0.
+    ///
+    /// # Errors
+    /// `System` if the system's random source cannot be read.
+    pub(super) fn unused_number(&self) -> Result<Srqn> {
+        loop {
+            let number = Srqn::new(random()? as u32);
+            if number.value() != 0 && self.cq(number).is_none() {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// Adds a shared receive queue, whose number no other queue of the domain has. Its receives
+    /// complete in `cq`.
     ///
     /// # Errors
     /// `Unsupported` if the domain has queues in another protection domain.
-    pub(crate) fn add_srq(
+    pub(super) fn add_srq(
         &self,
         number: Srqn,
         pd: &Arc<MultiRailPd>,
@@ -76,15 +92,17 @@ impl VirtualXrcDomain {
             srq.users.add(&receiver);
             cq.users.add(&receiver);
         }
+        cq.xrc_srqs.fetch_add(1, Ordering::Relaxed);
         state.srqs.insert(number, XrcSrq { srq: Arc::clone(srq), cq: Arc::clone(cq) });
         Ok(())
     }
 
     /// Removes a shared receive queue that is being destroyed. Its completions stay, as on a NIC.
-    pub(crate) fn remove_srq(&self, number: Srqn) {
+    pub(super) fn remove_srq(&self, number: Srqn) {
         let mut state = lock(&self.state);
         self.queues.remove(number);
         let Some(removed) = state.srqs.remove(&number) else { return };
+        removed.cq.xrc_srqs.fetch_sub(1, Ordering::Relaxed);
         let is_cq_used = state.srqs.values().any(|other| Arc::ptr_eq(&other.cq, &removed.cq));
         if !is_cq_used {
             state.receivers.for_each(|receiver| removed.cq.users.remove(receiver));

@@ -1,20 +1,16 @@
 //! The XRC domains of a process, and the files that they are associated with.
 //!
-//! Contexts of one process share a domain if they open it with the same file. The domain is on the
-//! NIC of rail 0, which assigns the numbers of its shared receive queues. On a device with several
-//! rails, a [`VirtualXrcDomain`] contains the queues and queue pairs. Each process has NICs of its
-//! own, so a domain is never shared between processes.
+//! Contexts of one process share a domain if they open it with the same file. Each process has NICs
+//! of its own, so a domain is never shared between processes.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 
-use mitra_verbs::{Nic, Result, XrcdId};
+use mitra_verbs::{Result, XrcdId};
 
-use super::virtual_xrc_domain::VirtualXrcDomain;
-use crate::common::errno::unless_dead;
+use super::device::Device;
 
 /// The device and the number of an inode.
 type Inode = (u64, u64);
@@ -30,7 +26,6 @@ struct OpenDomain {
     /// The file that the domain is associated with. It is kept open, so that its inode is not used
     /// again.
     file: Option<(Inode, File)>,
-    over_rails: Option<Arc<VirtualXrcDomain>>,
 }
 
 /// The flags `O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`.
@@ -51,19 +46,17 @@ pub(crate) enum OpenXrcdError {
 }
 
 impl XrcDomains {
-    /// Opens the domain that is associated with `file`. If there is none, creates a domain by
-    /// `alloc`, whose argument is the number of open domains. The new domain is over several rails
-    /// if `has_rails` is set.
+    /// Opens the domain that is associated with `file`. If there is none, creates a domain of
+    /// the device.
     ///
     /// # Errors
     /// See [`OpenXrcdError`].
     pub(crate) fn open(
         &mut self,
-        alloc: impl FnOnce(usize) -> Result<XrcdId>,
-        has_rails: bool,
+        device: &dyn Device,
         file: Option<BorrowedFd<'_>>,
         flags: OpenFlags,
-    ) -> Result<(XrcdId, Option<Arc<VirtualXrcDomain>>), OpenXrcdError> {
+    ) -> Result<XrcdId, OpenXrcdError> {
         let file = match file {
             None => None,
             Some(fd) => {
@@ -80,29 +73,28 @@ impl XrcDomains {
                 Some(_) if flags.exclusive => return Err(OpenXrcdError::Exists),
                 Some((id, domain)) => {
                     domain.handles += 1;
-                    return Ok((*id, domain.over_rails.clone()));
+                    return Ok(*id);
                 }
                 None if !flags.create => return Err(OpenXrcdError::NoDomain),
                 None => {}
             }
         }
-        let id = alloc(self.open.len()).map_err(OpenXrcdError::Nic)?;
-        let over_rails = has_rails.then(Arc::default);
-        self.open.insert(id, OpenDomain { handles: 1, file, over_rails: over_rails.clone() });
-        Ok((id, over_rails))
+        let id = device.alloc_xrcd().map_err(OpenXrcdError::Nic)?;
+        self.open.insert(id, OpenDomain { handles: 1, file });
+        Ok(id)
     }
 
     /// Closes one handle of a domain. Closing the last handle destroys the domain.
     ///
     /// # Errors
-    /// The error of the NIC. The domain is then open as before.
-    pub(crate) fn close(&mut self, nic: &dyn Nic, id: XrcdId) -> Result<()> {
+    /// The errors of [`Device::dealloc_xrcd`]. The domain is then open as before.
+    pub(crate) fn close(&mut self, device: &dyn Device, id: XrcdId) -> Result<()> {
         let Some(domain) = self.open.get_mut(&id) else { return Ok(()) };
         if domain.handles > 1 {
             domain.handles -= 1;
             return Ok(());
         }
-        unless_dead(nic.dealloc_xrcd(id))?;
+        device.dealloc_xrcd(id)?;
         self.open.remove(&id);
         Ok(())
     }

@@ -11,7 +11,9 @@ use super::protocol::connection::Outgoing;
 use super::protocol::encoding::encode;
 use super::protocol::message::Transaction;
 use super::rdma_port::errno_of;
-use crate::rails::cm_datagrams::{OwnerSearch, is_search_due};
+use crate::rails::cm_datagrams::{
+    OwnerSearch, encode_cm_connections, encode_unknown_cm_connections, is_search_due,
+};
 use crate::rails::cm_receiver::{CmConnection, RailAddress};
 use crate::rails::open::guid_of;
 use crate::rails::rail_set::RailSet;
@@ -41,7 +43,7 @@ impl Network {
     }
 
     pub fn guid(&self) -> u64 {
-        u64::from_be(guid_of(self.rails.first_gid()))
+        u64::from_be(guid_of(self.rails.first_gid))
     }
 
     /// Whether at least one rail can send.
@@ -71,20 +73,23 @@ impl Network {
 
     pub fn send_to(&self, to: RailAddress, transaction: &Transaction) {
         let device = (to.rail > 0).then(|| self.gid());
-        self.rails.send_cm(to, &encode(transaction, device));
+        self.rails.device.send_cm(to, &encode(transaction, device));
     }
 
     /// Asks on all rails but the first for the device of a path.
     pub fn find_owner(&self, path: &PeerPath) {
-        self.rails.find_owner(&path.search);
+        self.rails.device.find_owner(&path.search);
     }
 
+    /// States connections of this device to the device at `to`, at most
+    /// [`MAX_CM_CONNECTIONS`](crate::rails::cm_receiver::MAX_CM_CONNECTIONS).
     pub fn state_connections(&self, to: RailAddress, connections: Vec<CmConnection>) {
-        self.rails.state_cm_connections(to, connections);
+        self.rails.device.send_cm(to, &encode_cm_connections(connections));
     }
 
+    /// Answers a statement with those of its connections that this device does not have.
     pub fn answer_connections(&self, to: RailAddress, unknown: Vec<CmConnection>) {
-        self.rails.answer_cm_connections(to, unknown);
+        self.rails.device.send_cm(to, &encode_unknown_cm_connections(unknown));
     }
 
     /// Returns the addresses that together speak for the peer: if all of them refuse, its process

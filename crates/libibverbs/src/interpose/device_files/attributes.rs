@@ -58,8 +58,8 @@ impl Attributes {
     pub(in crate::interpose) fn now(before: Option<&Attributes>) -> Option<Attributes> {
         let name_of = |address: IpAddr| Some(interface_of(address).ok()??.name);
         if let Some(rails) = open::opened() {
-            let first_gid = rails.first_gid();
-            let gid = rails.gid().unwrap_or(first_gid);
+            let first_gid = rails.first_gid;
+            let gid = rails.device.gid().unwrap_or(first_gid);
             let known = before.filter(|before| before.gid == gid);
             let interface = known.map_or_else(|| name_of(gid.into()), |known| known.interface.clone());
             let (up, owner) = (rails.is_up(), Some(std::process::id()));
@@ -178,7 +178,7 @@ pub(super) const COUNTERS_DIR: &str = "sys/devices/virtual/infiniband/mitra0/por
 /// opened its device.
 pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
     let rails: Arc<RailSet> = open::opened()?;
-    let all: Vec<Counter> = rails.nics().iter().flat_map(|nic| nic.counters()).collect();
+    let all: Vec<Counter> = rails.nics.iter().flat_map(|nic| nic.counters()).collect();
     let sum = |own| all.iter().filter(|counter| counter.name == own).map(|counter| counter.value).sum();
     Some(COUNTERS.iter().map(|(name, own)| (*name, sum(*own))).collect())
 }

@@ -48,7 +48,7 @@ impl AddressHandles {
             Err(Error::DeviceFatal) => {
                 let limit = self.nics[0].provider.attr().limits.ahs;
                 check_limit("address handles", handles.len() as u32 + 1, limit)?;
-                AhId(object_number::without_rail_0())
+                AhId(object_number::next())
             }
             created => created?,
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use mitra_failover::Domain;
 use mitra_verbs::{
     AsyncEvent, Error, GRH_LEN, Gid, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr,
-    Result, SqDrain, Wc, WcOpcode, WcStatus, check_modify,
+    Result, SendWr, SqDrain, Wc, WcOpcode, WcStatus, check_modify,
 };
 
 use super::arrivals::{Arrivals, slot_of};
@@ -18,6 +18,7 @@ use super::send_queue::SendQueue;
 use crate::common::grh;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
+use crate::rails::device::QueuePair;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::queue_users::{PolledUser, QueueUser};
 use crate::rails::rendezvous::QpNumbers;
@@ -28,16 +29,14 @@ use crate::rails::virtual_srq::VirtualSrq;
 /// the others waiting.
 const BATCH: usize = 256;
 
+#[derive(Clone)]
 pub(crate) struct DatagramParams {
     pub(crate) init: QpInitAttr,
     pub(crate) pd: Arc<MultiRailPd>,
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
     pub(crate) srq: Option<Arc<VirtualSrq>>,
-    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
-    /// to.
-    pub(crate) mcast_loopback: bool,
-    pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
+    pub(crate) on_event: Arc<dyn Fn(AsyncEvent) + Send + Sync>,
     pub(crate) network: Arc<DatagramNetwork>,
 }
 
@@ -122,10 +121,6 @@ impl MultiRailUd {
             srq.users.add(&user);
         }
         Ok(qp)
-    }
-
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.qpn
     }
 
     fn domain(&self) -> &Domain {
@@ -255,24 +250,6 @@ impl MultiRailUd {
         }
     }
 
-    /// Posts receives in order, as `ibv_post_recv(3)` does.
-    ///
-    /// # Errors
-    /// The index and the error of the first receive that is refused. The receives before it are
-    /// posted.
-    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        let mut locked = lock(&self.locked);
-        for (index, wr) in wrs.iter().enumerate() {
-            self.check_receive(&locked, wr).map_err(|error| PostError { index, error })?;
-            if locked.state == QpState::Err {
-                self.params.recv_cq.push(self.wc(wr.wr_id, WcStatus::Flushed, WcOpcode::Recv));
-            } else {
-                locked.receives.push_back(wr.clone());
-            }
-        }
-        Ok(())
-    }
-
     fn check_receive(&self, locked: &LockedState, wr: &RecvWr) -> Result<()> {
         let (qpn, state, cap) = (self.qpn, locked.state, &self.params.init.cap);
         if self.params.srq.is_some() {
@@ -290,50 +267,6 @@ impl MultiRailUd {
         if locked.receives.len() >= cap.recv_wrs as usize {
             return Err(Error::QueueFull { queue: "receive queue", qpn, depth: cap.recv_wrs });
         }
-        Ok(())
-    }
-
-    /// Modifies the queue pair as `ibv_modify_qp(3)` does. SQD concerns only this process: the
-    /// queue pairs on the rails stay in RTS, and get no sends.
-    ///
-    /// # Errors
-    /// `Modify` for a change that the rules forbid, `DeviceFatal` if all NICs are dead, or the
-    /// error of the first live NIC that refuses. The rails before that one have changed.
-    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let mut locked = lock(&self.locked);
-        self.collect(&mut locked);
-        let from = locked.state;
-        let to = check_modify(QpType::Ud, from, attr)?;
-        let stays_in_rts = |state| matches!(state, QpState::Rts | QpState::Sqd);
-        let state = attr.state.filter(|_| !(stays_in_rts(from) && stays_in_rts(to)));
-        let on_rail = QpAttr { state, ..*attr };
-        let is_changed = state.is_some() || attr.attributes().next().is_some();
-        let mut changed = if is_changed { Err(Error::DeviceFatal) } else { Ok(()) };
-        for qp in locked.rails.iter().flatten().filter(|_| is_changed) {
-            let provider = &qp.nic.provider;
-            // Only the rail on which a send failed is in SQE.
-            let is_sqe = || provider.query_qp(qp.qpn).is_ok_and(|status| status.state == QpState::Sqe);
-            let on_rail = match (from, to) {
-                (QpState::Sqe, QpState::Rts) if !is_sqe() => QpAttr { state: None, ..on_rail },
-                _ => on_rail,
-            };
-            match provider.modify_qp(qp.qpn, &on_rail) {
-                Err(Error::DeviceFatal) => {}
-                Err(error) => return Err(error),
-                Ok(()) => changed = Ok(()),
-            }
-        }
-        changed?;
-        locked.attr.update(&QpAttr { state: None, ..*attr });
-        match (from, to) {
-            (_, QpState::Reset) => self.reset(&mut locked),
-            (_, QpState::Err) => self.fail(&mut locked),
-            (QpState::Reset, QpState::Init) => self.post_slots(&locked),
-            _ => {}
-        }
-        locked.drain_reported &= from == QpState::Sqd && to == QpState::Sqd;
-        locked.state = to;
-        self.collect(&mut locked);
         Ok(())
     }
 
@@ -376,69 +309,6 @@ impl MultiRailUd {
         }
     }
 
-    /// Returns the state, the attributes as the program has set them, and the PSN of the next
-    /// datagram.
-    pub(crate) fn query(&self) -> QpStatus {
-        let mut locked = lock(&self.locked);
-        self.collect(&mut locked);
-        QpStatus {
-            state: locked.state,
-            init: self.params.init,
-            attr: QpAttr { rq_psn: None, sq_psn: None, ..locked.attr },
-            rq_psn: locked.attr.rq_psn.unwrap_or_default(),
-            sq_psn: locked.attr.sq_psn.unwrap_or_default().add(locked.sends.datagrams),
-            sq_drain: match locked.state {
-                QpState::Sqd if locked.drain_reported => SqDrain::Drained,
-                QpState::Sqd => SqDrain::Draining,
-                _ => SqDrain::NotInSqd,
-            },
-        }
-    }
-
-    /// # Errors
-    /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if all NICs are dead.
-    pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
-        let mut locked = lock(&self.locked);
-        let mut attached: Vec<&RailQp> = Vec::new();
-        for qp in locked.rails.iter().flatten() {
-            match qp.nic.provider.attach_mcast(qp.qpn, group, self.params.mcast_loopback) {
-                Ok(()) => attached.push(qp),
-                Err(Error::DeviceFatal) => {}
-                Err(error) => {
-                    for qp in attached {
-                        let _ = qp.nic.provider.detach_mcast(qp.qpn, group); // the first error is reported
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        if attached.is_empty() {
-            return Err(Error::DeviceFatal);
-        }
-        if !locked.groups.contains(&group) {
-            locked.groups.push(group);
-        }
-        Ok(())
-    }
-
-    /// # Errors
-    /// `Invalid` if the queue pair is not attached.
-    pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
-        let mut locked = lock(&self.locked);
-        let Some(index) = locked.groups.iter().position(|attached| *attached == group) else {
-            return Err(Error::Invalid(
-                "the queue pair is not attached to this multicast group; attach it first",
-            ));
-        };
-        locked.groups.remove(index);
-        for qp in locked.rails.iter().flatten() {
-            // A NIC that was dead when the queue pair was attached refuses, because it has no
-            // member.
-            let _ = qp.nic.provider.detach_mcast(qp.qpn, group);
-        }
-        Ok(())
-    }
-
     /// Destroys the queue pair on all rails, and removes it from its queues. Its completions stay,
     /// as on one rail.
     ///
@@ -465,6 +335,147 @@ impl MultiRailUd {
     /// Returns a completion whose fields about a received message are zero.
     pub(super) fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
+    }
+}
+
+impl QueuePair for MultiRailUd {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut locked = lock(&self.locked);
+        let refused = self.check_all(&mut locked, wrs).err();
+        let accepted = refused.as_ref().map_or(wrs.len(), |refused| refused.index);
+        self.append(&mut locked, &wrs[..accepted]);
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut locked = lock(&self.locked);
+        self.check_all(&mut locked, wrs)?;
+        self.append(&mut locked, wrs);
+        Ok(())
+    }
+
+    fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        let mut locked = lock(&self.locked);
+        for (index, wr) in wrs.iter().enumerate() {
+            self.check_receive(&locked, wr).map_err(|error| PostError { index, error })?;
+            if locked.state == QpState::Err {
+                self.params.recv_cq.push(self.wc(wr.wr_id, WcStatus::Flushed, WcOpcode::Recv));
+            } else {
+                locked.receives.push_back(wr.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Modifies the queue pair as `ibv_modify_qp(3)` does. SQD concerns only this process: the
+    /// queue pairs on the rails stay in RTS, and get no sends.
+    ///
+    /// # Errors
+    /// `Modify` for a change that the rules forbid, `DeviceFatal` if all NICs are dead, or the
+    /// error of the first live NIC that refuses. The rails before that one have changed.
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let mut locked = lock(&self.locked);
+        self.collect(&mut locked);
+        let from = locked.state;
+        let to = check_modify(QpType::Ud, from, attr)?;
+        let stays_in_rts = |state| matches!(state, QpState::Rts | QpState::Sqd);
+        let state = attr.state.filter(|_| !(stays_in_rts(from) && stays_in_rts(to)));
+        let on_rail = QpAttr { state, ..*attr };
+        let is_changed = state.is_some() || attr.attributes().next().is_some();
+        let mut changed = if is_changed { Err(Error::DeviceFatal) } else { Ok(()) };
+        for qp in locked.rails.iter().flatten().filter(|_| is_changed) {
+            let provider = &qp.nic.provider;
+            // Only the rail on which a send failed is in SQE.
+            let is_sqe = || provider.query_qp(qp.qpn).is_ok_and(|status| status.state == QpState::Sqe);
+            let on_rail = match (from, to) {
+                (QpState::Sqe, QpState::Rts) if !is_sqe() => QpAttr { state: None, ..on_rail },
+                _ => on_rail,
+            };
+            match provider.modify_qp(qp.qpn, &on_rail) {
+                Err(Error::DeviceFatal) => {}
+                Err(error) => return Err(error),
+                Ok(()) => changed = Ok(()),
+            }
+        }
+        changed?;
+        locked.attr.update(&QpAttr { state: None, ..*attr });
+        match (from, to) {
+            (_, QpState::Reset) => self.reset(&mut locked),
+            (_, QpState::Err) => self.fail(&mut locked),
+            (QpState::Reset, QpState::Init) => self.post_slots(&locked),
+            _ => {}
+        }
+        locked.drain_reported &= from == QpState::Sqd && to == QpState::Sqd;
+        locked.state = to;
+        self.collect(&mut locked);
+        Ok(())
+    }
+
+    /// Returns the state, the attributes as the program has set them, and the PSN of the next
+    /// datagram.
+    fn query(&self) -> Result<QpStatus> {
+        let mut locked = lock(&self.locked);
+        self.collect(&mut locked);
+        Ok(QpStatus {
+            state: locked.state,
+            init: self.params.init,
+            attr: QpAttr { rq_psn: None, sq_psn: None, ..locked.attr },
+            rq_psn: locked.attr.rq_psn.unwrap_or_default(),
+            sq_psn: locked.attr.sq_psn.unwrap_or_default().add(locked.sends.datagrams),
+            sq_drain: match locked.state {
+                QpState::Sqd if locked.drain_reported => SqDrain::Drained,
+                QpState::Sqd => SqDrain::Draining,
+                _ => SqDrain::NotInSqd,
+            },
+        })
+    }
+
+    /// # Errors
+    /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if all NICs are dead.
+    fn attach_mcast(&self, group: Gid, loopback: bool) -> Result<()> {
+        let mut locked = lock(&self.locked);
+        let mut attached: Vec<&RailQp> = Vec::new();
+        for qp in locked.rails.iter().flatten() {
+            match qp.nic.provider.attach_mcast(qp.qpn, group, loopback) {
+                Ok(()) => attached.push(qp),
+                Err(Error::DeviceFatal) => {}
+                Err(error) => {
+                    for qp in attached {
+                        let _ = qp.nic.provider.detach_mcast(qp.qpn, group); // the first error is reported
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if attached.is_empty() {
+            return Err(Error::DeviceFatal);
+        }
+        if !locked.groups.contains(&group) {
+            locked.groups.push(group);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// `Invalid` if the queue pair is not attached.
+    fn detach_mcast(&self, group: Gid) -> Result<()> {
+        let mut locked = lock(&self.locked);
+        let Some(index) = locked.groups.iter().position(|attached| *attached == group) else {
+            return Err(Error::Invalid(
+                "the queue pair is not attached to this multicast group; attach it first",
+            ));
+        };
+        locked.groups.remove(index);
+        for qp in locked.rails.iter().flatten() {
+            // A NIC that was dead when the queue pair was attached refuses, because it has no
+            // member.
+            let _ = qp.nic.provider.detach_mcast(qp.qpn, group);
+        }
+        Ok(())
     }
 }
 

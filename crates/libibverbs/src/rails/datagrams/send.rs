@@ -9,33 +9,13 @@ use mitra_verbs::{
 use super::directory::{Route, is_multicast};
 use super::queue_pair::{LockedState, MultiRailUd};
 use super::send_queue::{Posted, Stage};
-use crate::common::lock::lock;
 
 impl MultiRailUd {
-    /// Posts sends in order, as `ibv_post_send(3)` does. Never blocks.
-    ///
-    /// # Errors
-    /// The index and the error of the first send that is refused. The sends before it are posted.
-    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        let mut locked = lock(&self.locked);
-        let refused = self.check_all(&mut locked, wrs).err();
-        let accepted = refused.as_ref().map_or(wrs.len(), |refused| refused.index);
-        self.append(&mut locked, &wrs[..accepted]);
-        refused.map_or(Ok(()), Err)
-    }
-
-    /// Posts all sends or, if one of them is refused, none. Never blocks.
+    /// Checks the sends of one call.
     ///
     /// # Errors
     /// The index and the error of the first send that is refused.
-    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        let mut locked = lock(&self.locked);
-        self.check_all(&mut locked, wrs)?;
-        self.append(&mut locked, wrs);
-        Ok(())
-    }
-
-    fn check_all(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+    pub(super) fn check_all(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         let depth = self.params.init.cap.send_wrs;
         if locked.sends.sends.len() + wrs.len() > depth as usize {
             // Completions are collected first, because a send that a NIC has executed no longer
@@ -90,7 +70,8 @@ impl MultiRailUd {
         wr.ud.map_or(Ok(()), |to| self.params.network.address_handles.get(to.ah).map(drop))
     }
 
-    fn append(&self, locked: &mut LockedState, wrs: &[SendWr]) {
+    /// Accepts sends, which never blocks.
+    pub(super) fn append(&self, locked: &mut LockedState, wrs: &[SendWr]) {
         for wr in wrs {
             let handle = wr.ud.and_then(|to| self.params.network.address_handles.get(to.ah).ok());
             let is_flushed = matches!(locked.state, QpState::Sqe | QpState::Err);

@@ -25,7 +25,7 @@ impl MultiRailQp {
     /// # Errors
     /// `WrongState` or `Invalid` if the transition is not allowed, `Invalid` if the peer does not
     /// answer or its data does not fit, or the error of a NIC.
-    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
+    pub(super) fn change(&self, attr: &QpAttr) -> Result<()> {
         let from = self.lock().state;
         let to = check_modify(self.params.init.qp_type, from, attr)?;
         if from == QpState::Sqd && attr.dest_gid.is_some_and(|to| Some(to) != self.lock().attr.dest_gid) {
@@ -228,7 +228,7 @@ impl MultiRailQp {
     ///
     /// Drives the queue pair first: the peer may have the NAK of a request that has moved the queue
     /// pair of a rail to ERR, before any thread here has polled.
-    pub(crate) fn query(&self) -> QpStatus {
+    pub(super) fn status(&self) -> QpStatus {
         self.domain.drive_in_background();
         let mut locked = self.lock();
         if !locked.destroyed {

@@ -26,9 +26,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use mitra_failover::{ConnectInfo, VirtualQp};
-use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{
+    AsyncEvent, Gid, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
+    Wc, WcOpcode, WcStatus,
+};
 
 use self::locked_state::{LockedState, StatedTerms};
+use super::device::QueuePair;
 use super::drive_queue::{Driven, QpWaker};
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
@@ -125,10 +129,6 @@ impl MultiRailQp {
         // A completion queue may have lost completions before.
         qp.waker.wake_by_ref();
         qp
-    }
-
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.qpn
     }
 
     /// Returns `None` for an XRC receive queue pair until its XRC domain has a shared receive
@@ -292,6 +292,35 @@ impl MultiRailQp {
     /// Returns a completion whose fields about a received message are zero.
     fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
+    }
+}
+
+impl QueuePair for MultiRailQp {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut locked = self.lock();
+        let Err(refused) = self.post_all_or_none(&mut locked, wrs) else { return Ok(()) };
+        self.post_all_or_none(&mut locked, &wrs[..refused.index])?;
+        Err(refused)
+    }
+
+    fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post_all_or_none(&mut self.lock(), wrs)
+    }
+
+    fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        self.receive(wrs)
+    }
+
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        self.change(attr)
+    }
+
+    fn query(&self) -> Result<QpStatus> {
+        Ok(self.status())
     }
 }
 

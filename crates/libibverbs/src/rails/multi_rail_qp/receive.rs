@@ -11,7 +11,7 @@ impl MultiRailQp {
     /// # Errors
     /// The index and the error of the first receive that is refused. The receives before it are
     /// posted.
-    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+    pub(super) fn receive(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut locked = self.lock();
         if self.params.init.qp_type.is_xrc() {
             let error =

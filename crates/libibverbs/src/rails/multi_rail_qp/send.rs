@@ -25,27 +25,11 @@ use crate::rails::peer_region_keys::{Lookup, PeerObject};
 use crate::rails::rendezvous::{Query, Subject};
 
 impl MultiRailQp {
-    /// Posts requests in order, as `ibv_post_send(3)` does. Never blocks.
-    ///
-    /// # Errors
-    /// The index and the error of the first request that is refused. The requests before it are
-    /// posted.
-    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        let mut locked = self.lock();
-        let Err(refused) = self.post_all_or_none(&mut locked, wrs) else { return Ok(()) };
-        self.post_all_or_none(&mut locked, &wrs[..refused.index])?;
-        Err(refused)
-    }
-
-    /// Posts all requests, or none, as `ibv_wr_complete(3)` does. Never blocks.
+    /// Posts all requests, or none. Never blocks.
     ///
     /// # Errors
     /// The index and the error of the first request that is refused.
-    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.post_all_or_none(&mut self.lock(), wrs)
-    }
-
-    fn post_all_or_none(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+    pub(super) fn post_all_or_none(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         if matches!(self.params.init.qp_type, QpType::XrcRecv(_)) && !wrs.is_empty() {
             let error =
                 Error::Invalid("an XRC receive queue pair sends nothing; post to an XRC send queue pair");

@@ -20,11 +20,12 @@ use mitra_control::Settings;
 use mitra_failover::{Domain, VirtualMr};
 use mitra_nics::NicKind;
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Key, Nic, Provider, QpCap, QpType, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, SgeList,
+    Access, Buffer, CqId, Data, Key, Nic, PdId, Provider, QpCap, QpType, RemoteAddr, SendFlags, SendOp,
+    SgeList, SrqId,
 };
 
 use super::*;
+use crate::rails::device::{CompletionQueue, SharedReceives};
 use crate::rails::rendezvous::{Query, Rendezvous, Subject};
 use crate::rails::virtual_qps::MultiRail;
 
@@ -66,7 +67,7 @@ fn alloc_pd(device: &MultiRail) -> Arc<MultiRailPd> {
 }
 
 fn virtual_cq(device: &MultiRail, depth: u32) -> Arc<VirtualCq> {
-    VirtualCq::new(device.domain(), depth, None, || {})
+    VirtualCq::new(device.domain(), CqId(0), depth, None, || {})
 }
 
 fn create_qp(device: &MultiRail, cq: &Arc<VirtualCq>) -> Arc<MultiRailQp> {
@@ -83,7 +84,7 @@ fn create_qp_with(
 ) -> Arc<MultiRailQp> {
     let init = QpInitAttr {
         qp_type,
-        pd: pd.id(),
+        pd: PdId(0),
         send_cq: CqId(0),
         recv_cq: CqId(0),
         srq: None,
@@ -174,7 +175,7 @@ impl End {
 
     fn poll(&self) -> Vec<(u64, WcStatus)> {
         let mut wcs = Vec::new();
-        self.cq.poll(16, &mut wcs);
+        self.cq.poll(16, &mut wcs).expect("no NIC is polled");
         wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 }
@@ -351,7 +352,7 @@ fn nonexistent_rkey_completes_with_remote_access_error() {
     a.qp.post_send(&[a.write(1, nonexistent), a.send(2)]).expect("the peer refuses, not the post");
     let found = completions(&a, &b, 2, || b.answer_peers());
     assert_eq!(found, [(1, WcStatus::RemoteAccess), (2, WcStatus::Flushed)]);
-    assert_eq!(a.qp.query().state, QpState::Err);
+    assert_eq!(a.qp.status().state, QpState::Err);
 }
 
 #[test]

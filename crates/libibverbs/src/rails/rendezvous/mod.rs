@@ -46,7 +46,7 @@ pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, 
 pub(super) use self::terms::Terms;
 use crate::common::lock::lock;
 use crate::common::refusal;
-use crate::rails::cm_receiver::{CmConnection, CmReceiver, RailAddress, SharedReceiver};
+use crate::rails::cm_receiver::{CmConnection, RailAddress, SharedReceiver};
 
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ pub(super) struct Rendezvous {
     /// The messages about UD queue pairs that were not yet taken, each with the rail and the
     /// address from which it came.
     reach: Mutex<VecDeque<(usize, Gid, Reach)>>,
-    cm_receiver: SharedReceiver,
+    pub(super) cm_receiver: SharedReceiver,
     timeout: Duration,
 }
 
@@ -220,10 +220,6 @@ impl Rendezvous {
         }
     }
 
-    pub(super) fn set_cm_receiver(&self, receiver: &'static dyn CmReceiver) {
-        let _ = self.cm_receiver.set(receiver);
-    }
-
     /// Sends a datagram to queue pair 1 at `to`.
     pub(super) fn send(&self, rail: usize, to: Gid, bytes: &[u8]) {
         if let Some(gsi_qp) = self.gsi_qps.get(rail) {
@@ -333,12 +329,12 @@ pub(super) fn explain_refusal(own: &Terms, peer: &Terms) {
 }
 
 /// Returns the datagram that states connections of `rdma_cm`.
-pub(super) fn encode_cm_connections(connections: Vec<CmConnection>) -> Vec<u8> {
+pub(crate) fn encode_cm_connections(connections: Vec<CmConnection>) -> Vec<u8> {
     encode(0, &Message::CmConnections(connections))
 }
 
 /// Returns the datagram that answers such a datagram.
-pub(super) fn encode_unknown_cm_connections(connections: Vec<CmConnection>) -> Vec<u8> {
+pub(crate) fn encode_unknown_cm_connections(connections: Vec<CmConnection>) -> Vec<u8> {
     encode(0, &Message::UnknownCmConnections(connections))
 }
 

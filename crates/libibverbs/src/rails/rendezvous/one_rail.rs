@@ -15,14 +15,14 @@ use super::message::{ConnectionData, Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use super::{encode_unknown_cm_connections, explain_refusal};
 use crate::common::lock::lock;
-use crate::rails::cm_receiver::{CmReceiver, RailAddress, SharedReceiver};
+use crate::rails::cm_receiver::{RailAddress, SharedReceiver};
 
 /// Queue pair 1 of a device with one rail.
 pub(in crate::rails) struct OneRail {
     gsi_qp: Mutex<GsiQp>,
     srq: SrqId,
     device: Mutex<DeviceAddress>,
-    cm_receiver: SharedReceiver,
+    pub(in crate::rails) cm_receiver: SharedReceiver,
 }
 
 /// Returns the limits of a NIC on which the program can create as many objects as `limits` permits,
@@ -55,10 +55,6 @@ impl OneRail {
             device: Mutex::new(device),
             cm_receiver: OnceLock::new(),
         })
-    }
-
-    pub(in crate::rails) fn set_cm_receiver(&self, receiver: &'static dyn CmReceiver) {
-        let _ = self.cm_receiver.set(receiver);
     }
 
     pub(in crate::rails) fn send(&self, to: Gid, bytes: &[u8]) {

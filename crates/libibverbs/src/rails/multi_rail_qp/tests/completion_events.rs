@@ -5,9 +5,9 @@ use mitra_verbs::{WcOpcode, WcStatus};
 use super::*;
 use crate::common::event_queue::{EventQueue, new_event_queue};
 
-fn queue() -> (Arc<VirtualCq>, Arc<EventQueue<usize>>) {
+fn queue() -> (Arc<VirtualCq>, Arc<EventQueue<CqId>>) {
     let events = Arc::new(new_event_queue().expect("the process has room for a descriptor"));
-    (VirtualCq::new(device().domain(), 1 << 10, Some(Arc::clone(&events)), || {}), events)
+    (VirtualCq::new(device().domain(), CqId(0), 1 << 10, Some(Arc::clone(&events)), || {}), events)
 }
 
 fn completion(wr_id: u64) -> Wc {
@@ -43,7 +43,7 @@ fn event_finds_completion_that_was_added_after_the_request() {
         }
         cq.arm(false).expect("the NICs are alive");
         let mut polled = Vec::new();
-        cq.poll(1, &mut polled);
+        cq.poll(1, &mut polled).expect("no NIC is polled");
         assert_eq!(polled.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [wr_id]);
     }
     drop(posted);

@@ -68,7 +68,7 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     a.qp.post_send(&[read, a.send(61)]).expect("the queue has room");
     let found = completions_of_unheard(&a, &b, 2);
     assert_eq!(found, [(60, WcStatus::LocalQpOperation), (61, WcStatus::Flushed)]);
-    assert_eq!(a.qp.query().state, QpState::Sqe);
+    assert_eq!(a.qp.status().state, QpState::Sqe);
     a.qp.modify(&QpAttr::to(QpState::Rts)).expect("SQE leads to RTS");
     // The peer connects. No lost message arrives. A message that is posted now arrives.
     enter_rts(&b, &a);
@@ -183,7 +183,7 @@ fn messages_to_a_silent_device_wait_once_only() {
     drop(rendezvous.take_received());
     a.qp.post_send(&[a.send(3), a.write(4, b.remote())]).expect("the queue has room");
     assert_eq!(a.poll(), successes([3, 4]));
-    assert_eq!(a.qp.query().state, QpState::Rts);
+    assert_eq!(a.qp.status().state, QpState::Rts);
     // The peer connects later, and is heard.
     b.post_recv(50);
     enter_rts(&b, &a);

@@ -105,14 +105,11 @@ fn destroyed_queue_pairs_are_not_driven_at_each_poll() {
 /// The queue pairs of both completion queues share the queues of the NICs, which one request arms.
 #[test]
 fn completion_in_one_queue_raises_no_event_of_another() {
-    const ADDRESSES: [usize; 2] = [1, 2];
+    const IDS: [CqId; 2] = [CqId(1), CqId(2)];
     let [device, peer] = [device(), device()];
     let events = [0, 1].map(|_| Arc::new(EventQueue::new(8).expect("a descriptor is free")));
-    let cqs = [0, 1].map(|at: usize| {
-        let cq = VirtualCq::new(device.domain(), 64, Some(Arc::clone(&events[at])), || {});
-        cq.set_cq_address(ADDRESSES[at]);
-        cq
-    });
+    let cqs = [0, 1]
+        .map(|at: usize| VirtualCq::new(device.domain(), IDS[at], 64, Some(Arc::clone(&events[at])), || {}));
     let pairs = [0, 1]
         .map(|at: usize| connect(End::in_cq(&peer, &virtual_cq(&peer, 64)), End::in_cq(&device, &cqs[at])));
     cqs.iter().for_each(|cq| cq.arm(false).expect("the NICs are alive"));
@@ -120,9 +117,9 @@ fn completion_in_one_queue_raises_no_event_of_another() {
     b.post_recv(7);
     a.qp.post_send(&[a.send(1)]).expect("the queue has room");
     let started = Instant::now();
-    while events[0].pop() != Some(ADDRESSES[0]) {
+    while events[0].pop() != Some(IDS[0]) {
         device.domain().drive_in_background();
-        device.domain().rearm(|| cqs.iter().any(|cq| cq.is_armed()));
+        device.domain().rearm();
         assert!(started.elapsed() < Duration::from_secs(60), "no event");
     }
     assert_eq!(events[1].pop(), None);
@@ -153,11 +150,10 @@ fn all_idle_queue_pairs_leave_a_failed_rail() {
 /// thread, which reports the event.
 #[test]
 fn message_for_an_idle_queue_pair_wakes_a_sleeping_program() {
-    const ADDRESS: usize = 4711;
+    const ID: CqId = CqId(4711);
     let [device, peer] = [device(), device()];
     let events = Arc::new(EventQueue::new(8).expect("a descriptor is free"));
-    let cq = VirtualCq::new(device.domain(), 64, Some(Arc::clone(&events)), || {});
-    cq.set_cq_address(ADDRESS);
+    let cq = VirtualCq::new(device.domain(), ID, 64, Some(Arc::clone(&events)), || {});
     let idle: Vec<_> = (0..PAIRS).map(|_| End::in_cq(&device, &cq)).collect();
     let (a, b) = connect(End::in_cq(&peer, &virtual_cq(&peer, 64)), End::in_cq(&device, &cq));
     b.post_recv(7);
@@ -165,15 +161,16 @@ fn message_for_an_idle_queue_pair_wakes_a_sleeping_program() {
     (0..100).for_each(|_| [&a, &b].into_iter().for_each(|end| end.device.domain().drive_in_background()));
     cq.arm(false).expect("the NICs are alive");
     a.qp.post_send(&[a.send(1)]).expect("the queue has room");
-    let channel = device.domain().channel().expect("the domain has completion channels");
+    let channel =
+        device.domain().failover.nics()[0].channel.as_ref().expect("the domain has completion channels");
     let started = Instant::now();
-    while events.pop() != Some(ADDRESS) {
+    while events.pop() != Some(ID) {
         let mut ready = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
         let found = poll(&mut ready, PollTimeout::from(20_000_u16)).expect("no signal handler is set");
         assert_eq!(found, 1, "no event after {:?}", started.elapsed());
         while let Ok(Some(_)) = channel.next_event() {}
         device.domain().drive_in_background();
-        device.domain().rearm(|| cq.is_armed());
+        device.domain().rearm();
     }
     assert_eq!(b.poll(), [(7, WcStatus::Success)]);
     drop(idle);
@@ -184,12 +181,14 @@ fn message_for_an_idle_queue_pair_wakes_a_sleeping_program() {
 #[test]
 fn queue_that_stays_armed_costs_a_program_that_polls_no_events_of_the_nics() {
     let [device, peer] = [device(), device()];
-    let armed = virtual_cq(&device, 64);
+    let events = Arc::new(EventQueue::new(8).expect("a descriptor is free"));
+    let armed = VirtualCq::new(device.domain(), CqId(0), 64, Some(events), || {});
     let (a, b) =
         connect(End::in_cq(&peer, &virtual_cq(&peer, 64)), End::in_cq(&device, &virtual_cq(&device, 64)));
-    let channel = device.domain().channel().expect("the domain has completion channels");
+    let channel =
+        device.domain().failover.nics()[0].channel.as_ref().expect("the domain has completion channels");
     let has_event = || core::iter::from_fn(|| channel.next_event().ok().flatten()).count() > 0;
-    let rearm = || device.domain().rearm(|| true);
+    let rearm = || device.domain().rearm();
     let exchange = |wr_id| {
         b.post_recv(wr_id);
         a.qp.post_send(&[a.send(wr_id)]).expect("the queue has room");

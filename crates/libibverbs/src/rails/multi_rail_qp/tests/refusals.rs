@@ -74,5 +74,5 @@ fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_
     // is the same.
     thread::sleep(Duration::from_millis(20));
     assert_eq!(completions(&b, &a, 1, || {}), [(9, WcStatus::Flushed)]);
-    assert_eq!(b.qp.query().state, QpState::Err);
+    assert_eq!(b.qp.status().state, QpState::Err);
 }

@@ -55,7 +55,7 @@ pub(super) fn reset_and_connect_while(end: &End, peer: &End, each: impl Fn()) ->
 fn requests_wait_until_the_peer_is_reset_and_are_executed_in_order() {
     let (a, b) = ended();
     reset_and_connect(&a, &b).expect("the peer says that its connection has ended");
-    assert_eq!(a.qp.query().state, QpState::Rts);
+    assert_eq!(a.qp.status().state, QpState::Rts);
     a.memory.write_at(0, b"pioneer!");
     a.qp.post_send(&[a.write(1, b.remote()), a.send(2)]).expect("the requests are valid");
     a.post_recv(3);
@@ -86,7 +86,7 @@ fn requests_fail_if_the_peer_is_never_reset() {
     let found = completions(&a, &b, 2, || b.answer_peers());
     // As on a NIC without a peer: the oldest request exhausts its retries.
     assert_eq!(found, [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
-    assert_eq!(a.qp.query().state, QpState::Err);
+    assert_eq!(a.qp.status().state, QpState::Err);
 }
 
 #[test]

@@ -12,12 +12,12 @@ use crate::rails::multi_rail_domain::LINGER;
 fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     let device = device();
     let (pd, cq) = (alloc_pd(&device), virtual_cq(&device, 1 << 10));
-    let srq = VirtualSrq::new(&pd, 8, || {});
+    let srq = VirtualSrq::new(&pd, SrqId(0), None, 8, || {});
     let events = Arc::new(Mutex::new(Vec::new()));
     let reported = Arc::clone(&events);
     let init = QpInitAttr {
         qp_type: QpType::Rc,
-        pd: pd.id(),
+        pd: PdId(0),
         send_cq: CqId(0),
         recv_cq: CqId(0),
         srq: None,

@@ -35,7 +35,7 @@ impl Receiver {
         pd: &Arc<MultiRailPd>,
         cq: &Arc<VirtualCq>,
     ) -> Result<Arc<VirtualSrq>> {
-        let srq = VirtualSrq::new(pd, DEPTH, || {});
+        let srq = VirtualSrq::new(pd, SrqId(number), None, DEPTH, || {});
         self.domain.add_srq(Srqn::new(number), pd, &srq, cq).map(|()| srq)
     }
 
@@ -44,7 +44,7 @@ impl Receiver {
         let params = CreateParams {
             init: QpInitAttr {
                 qp_type: QpType::XrcRecv(XrcdId(0)),
-                pd: self.pd.id(),
+                pd: PdId(0),
                 send_cq: CqId(0),
                 recv_cq: CqId(0),
                 srq: None,
@@ -105,7 +105,7 @@ fn next_receive(cq: &VirtualCq, a: &End, b: &Receiver) -> u64 {
     while wcs.is_empty() {
         a.device.domain().drive(|_| true);
         b.device.answer_queries();
-        cq.poll(1, &mut wcs);
+        cq.poll(1, &mut wcs).expect("no NIC is polled");
         assert!(started.elapsed() < Duration::from_secs(5), "no message has arrived");
     }
     assert_eq!(wcs[0].status, WcStatus::Success);
@@ -184,7 +184,7 @@ fn destroyed_queue_leaves_the_completion_queue_of_another_as_it_is() {
     let _others = [(2, &shared), (3, &own)].map(|(number, cq)| b.add_srq(number, cq));
     let (a, _qp) = b.connect();
     [2, 3].into_iter().for_each(|number| b.domain.remove_srq(Srqn::new(number)));
-    assert!(own.is_unused() && !shared.is_unused());
+    assert!(own.users.is_empty() && !shared.users.is_empty());
     assert!(b.domain.queues.queue(Srqn::new(2)).is_none(), "messages for it are refused");
     b.post_recv(&srq, 10);
     send(&a, 1, 1);
@@ -202,7 +202,7 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
         b.post_recv(&srq, wr_id);
         send(&a, wr_id, 1);
     }
-    drive_until(&a, &b, || qp.query().state == QpState::Err);
+    drive_until(&a, &b, || qp.status().state == QpState::Err);
     assert_eq!(b.memory.load(0), 0);
 }
 
