@@ -40,8 +40,7 @@ const NO_PD: PdId = PdId(u32::MAX);
 ///
 /// A domain consumes the asynchronous events of its NICs. A NIC must therefore not be in two
 /// independent domains, because each would consume events that the other needs. Virtual queue pairs
-/// share one domain, or use domains made with [`Domain::with_own_pds`]. An application with objects
-/// of its own on the NICs gets their events by [`Domain::claim_events`].
+/// share one domain, or use domains made with [`Domain::with_own_pds`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,

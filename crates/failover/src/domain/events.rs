@@ -1,7 +1,5 @@
 //! The asynchronous events that a domain consumes.
 
-use std::fmt;
-
 use mitra_verbs::{AsyncEvent, Qpn};
 
 use super::{Domain, lock};
@@ -11,10 +9,7 @@ use crate::config::MAX_RAILS;
 /// in RTR. If there are more, the oldest is dropped.
 const MAX_QP_ERRORS: usize = 1024;
 
-/// Returns whether an event of a rail's NIC is about an object of the application.
-type Claim = Box<dyn Fn(usize, AsyncEvent) -> bool + Send + Sync>;
-
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(super) struct Events {
     /// Bit i: the port of rail i is down.
     ports_down: u8,
@@ -27,17 +22,6 @@ pub(super) struct Events {
     /// Queue pairs in RTR that have received their first packet, with their rails. At most
     /// [`MAX_QP_ERRORS`].
     established: Vec<(usize, Qpn)>,
-    claim: Option<Claim>,
-}
-
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Events { ports_down, nics_failed, .. } = self;
-        f.debug_struct("Events")
-            .field("ports_down", ports_down)
-            .field("nics_failed", nics_failed)
-            .finish_non_exhaustive()
-    }
 }
 
 fn push<T>(events: &mut Vec<T>, event: T) {
@@ -48,17 +32,6 @@ fn push<T>(events: &mut Vec<T>, event: T) {
 }
 
 impl Domain {
-    /// Passes each event about a queue pair, a completion queue or a shared receive queue to
-    /// `claim`, with the rail of the NIC. If `claim` returns true, the object is the application's,
-    /// and the domain ignores the event. `claim` replaces an earlier one. Events of the domains
-    /// over the same NICs ([`Domain::with_own_pds`]) are passed too.
-    ///
-    /// `claim` runs while a vQP is driven or in [`Domain::poll_events`]. It must neither drive a
-    /// vQP nor call the domain.
-    pub fn claim_events(&self, claim: impl Fn(usize, AsyncEvent) -> bool + Send + Sync + 'static) {
-        lock(&self.shared.events).claim = Some(Box::new(claim));
-    }
-
     /// Consumes the events of all NICs. Every driven vQP does so too.
     pub fn poll_events(&self) {
         for rail in 0..self.nics.len() {
@@ -90,7 +63,6 @@ impl Domain {
                     let _ = self.port(rail); // reads the new address; a NIC that has died keeps the old one
                 }
                 AsyncEvent::DeviceFatal => events.nics_failed |= 1 << rail,
-                _ if events.claim.as_ref().is_some_and(|claim| claim(rail, event)) => {}
                 AsyncEvent::QpFatal(qpn)
                 | AsyncEvent::QpAccessError(qpn)
                 | AsyncEvent::QpRequestError(qpn) => push(&mut events.qp_errors, (rail, qpn, event)),
