@@ -210,7 +210,7 @@ impl ManagerState {
     }
 
     /// Registers a listener's socket with epoll. Level-triggered, because the handler leaves what
-    /// exceeds [`MAX_PER_RUN`](super::network_events) for its next run.
+    /// exceeds [`MAX_PER_RUN`](super::message_handling) for its next run.
     ///
     /// # Errors
     /// `EINVAL` if the identifier has no socket, or the error of `epoll_ctl`.

@@ -12,7 +12,7 @@
 //! 2. `rdma_port`, `neighbour`, `network`, `service_directory`, `cm_event`, `membership`, `device`,
 //!    `identifier`, `connection_table`, `refusals`, `peer_watch`, `qp_attributes`, `unreachable`:
 //!    the parts of the state.
-//! 3. `manager_state` (all identifiers), `network_events` (messages, ready sockets and timers),
+//! 3. `manager_state` (all identifiers), `message_handling` (messages, ready sockets and timers),
 //!    `manager` (the lock and the thread), `received` (what the device has received).
 //! 4. `acknowledgement`, `id_memory`: the memory that the program holds.
 //! 5. `calls`: the exported functions.
@@ -33,9 +33,9 @@ mod identifier;
 mod manager;
 mod manager_state;
 mod membership;
+mod message_handling;
 mod neighbour;
 mod network;
-mod network_events;
 mod peer_watch;
 mod protocol;
 mod qp_attributes;

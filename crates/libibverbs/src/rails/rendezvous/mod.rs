@@ -7,7 +7,7 @@
 //! between the queue pairs 1 (general services interface) of the NICs. A query is sent again until
 //! its answer arrives or it times out.
 //!
-//! A device with one rail answers that it has no such queue pair ([`one_rail`]).
+//! A device with one rail answers that it has no such queue pair ([`answer_of_one_rail`]).
 //!
 //! If rail 0 of either end is down, the other rails carry the query for connection data
 //! ([`owner_search`]). Each query contains the GID of its sender's device, because the receiver may
@@ -17,10 +17,10 @@
 //! the secret of a queue pair that is not yet connected (docs/security.md). Once a queue pair is
 //! connected, only queries from its peer's addresses are answered.
 
+mod answer_of_one_rail;
 mod device_gid;
 mod gsi_qp;
 mod message;
-mod one_rail;
 mod owner_search;
 mod reach_message;
 mod terms;
@@ -36,11 +36,11 @@ use std::time::{Duration, Instant};
 use mitra_failover::{ConnectInfo, LocalNic};
 use mitra_verbs::{Codec, CqId, Error, Gid, Limits, Qpn, Result};
 
+pub(super) use self::answer_of_one_rail::{OneRail, limits_of_nic, limits_of_program};
 pub(super) use self::device_gid::DeviceGid;
 use self::gsi_qp::GsiQp;
 use self::message::{Answer, Message, decode, encode, is_of_other_version};
 pub(super) use self::message::{ConnectionData, Subject};
-pub(super) use self::one_rail::{OneRail, limits_of_nic, limits_of_program};
 pub(crate) use self::owner_search::{OwnerSearch, is_due as is_search_due};
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 pub(super) use self::terms::Terms;
