@@ -25,7 +25,7 @@ use crate::rails::peer_region_keys::{Lookup, PeerObject};
 use crate::rails::rendezvous::{Query, Subject};
 
 impl MultiRailQp {
-    /// Posts all requests, or none. Never blocks.
+    /// Posts all requests, or none. Never waits for the peer.
     ///
     /// # Errors
     /// The index and the error of the first request that is refused.
@@ -45,8 +45,13 @@ impl MultiRailQp {
             );
             return Err(PostError { index, error });
         }
-        if self.is_unreliable() && locked.vqp.close_reason() == Some(CloseReason::PeerClosed) {
-            self.collect(locked); // completes the earlier requests
+        let has_ended = match locked.vqp.close_reason() {
+            Some(CloseReason::PeerClosed) => self.is_unreliable(),
+            reason => reason.is_some() || locked.sender().is_halted(),
+        };
+        if has_ended && matches!(locked.state, QpState::Rts | QpState::Sqd) {
+            // The last post has found an error, which no poll has read.
+            self.collect(locked); // completes the earlier requests, and changes the state
         }
         match locked.state {
             QpState::Rts | QpState::Sqd => {}
@@ -75,6 +80,9 @@ impl MultiRailQp {
         if locked.deferred.is_empty()
             && locked.pending.is_none()
             && locked.first_contact.is_none()
+            // The error is delivered only after the operations before it have been replayed. What
+            // is posted until then is deferred, and flushed behind the error.
+            && !locked.sender().is_halted()
             && wrs.iter().all(|wr| locked.region_keys.can_post(wr) && !wr.is_short_atomic())
         {
             let wrs = wrs.iter().map(|wr| self.with_default_flags(wr));

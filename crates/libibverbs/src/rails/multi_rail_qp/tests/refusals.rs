@@ -38,6 +38,26 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     assert_eq!(found, expected);
 }
 
+/// A NIC's queue pair is in an error state from the refusal on, and flushes what is posted then.
+#[test]
+fn request_posted_behind_a_refusal_that_no_poll_has_read_is_flushed() {
+    let (a, b) = connect(End::with(64, true), End::new());
+    a.qp.post_send(&[a.write(1, b.remote())]).expect("the request is valid");
+    assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
+    a.qp.post_send(&[a.write(2, b.outside())]).expect("the peer refuses, not the post");
+    let started = Instant::now();
+    loop {
+        let mut locked = a.qp.lock();
+        locked.vqp.progress();
+        if locked.vqp.is_halted() || locked.vqp.close_reason().is_some() {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "the peer does not refuse");
+    }
+    a.qp.post_send(&[a.send(3)]).expect("a queue pair in an error state takes requests");
+    assert_eq!(completions(&a, &b, 2, || {}), [(2, WcStatus::RemoteAccess), (3, WcStatus::Flushed)]);
+}
+
 /// The requester moves to the new rail, learns of the refusal first, and closes its end. Two
 /// messages then arrive together at the responder: one permits its move, the other ends the
 /// connection. The responder handles the end before the move. An event of its NIC tells the
