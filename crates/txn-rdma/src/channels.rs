@@ -201,7 +201,7 @@ impl Channels {
         }
         // All nodes get their requests before the first node is polled.
         let posted = self.for_each(|link, tickets, counters| link.post_waiting(tickets, counters));
-        // What has arrived counts, although a post has failed.
+        // Completions that have arrived count, although a post has failed.
         let polled = posted.and(self.for_each(|link, tickets, _| link.poll(tickets)));
         self.tickets.take_finished(done);
         polled.inspect_err(|lost| self.lost = Some(lost.clone()))

@@ -21,7 +21,7 @@ impl ControlledDevice for FaultControl {
         let Some(rails) = self.0.upgrade() else {
             return DeviceStatus { rails: Vec::new(), queue_pairs: 0, failovers: 0 };
         };
-        // No lock of the object table is held while the device is called.
+        // The device is called without the lock of the object table.
         let queue_pairs = rails.objects().qps.len();
         DeviceStatus {
             rails: rails.nics.iter().map(|nic| rail_status(&**nic)).collect(),

@@ -122,7 +122,7 @@ impl Device for SeveralRails {
     /// The domain exists on the NICs until its last object is gone. A queue pair is there for some
     /// time after the program has destroyed it.
     fn dealloc_pd(&self, pd: PdId) -> Result<()> {
-        // The domain may end with this, which calls the NICs. The lock is free then.
+        // The drop of the last reference calls the NICs. The lock is free then.
         let removed = lock(&self.pds).remove(&pd);
         drop(removed);
         Ok(())

@@ -76,8 +76,7 @@ pub(crate) struct MultiRailUd {
 
 impl MultiRailUd {
     /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared
-    /// receive queue. The caller has checked its capacities against
-    /// the device's limits.
+    /// receive queue. The caller has checked its capacities against the device's limits.
     ///
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if none is alive.

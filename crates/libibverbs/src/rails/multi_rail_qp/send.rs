@@ -80,8 +80,8 @@ impl MultiRailQp {
         if locked.deferred.is_empty()
             && locked.pending.is_none()
             && locked.first_contact.is_none()
-            // The error is delivered only after the operations before it have been replayed. What
-            // is posted until then is deferred, and flushed behind the error.
+            // The error is delivered only after the operations before it have been replayed.
+            // Requests that are posted until then are deferred, and flushed behind the error.
             && !locked.sender().is_halted()
             && wrs.iter().all(|wr| locked.region_keys.can_post(wr) && !wr.is_short_atomic())
         {
