@@ -190,14 +190,15 @@ impl SharedNic {
         self.signal.wake();
     }
 
-    /// Wakes the progress thread if no poller holds the lease, and the NIC has work before the
-    /// thread would wake, or the thread sleeps on links that have changed.
+    /// Wakes the progress thread if the links have changed. Also wakes it if no poller holds the
+    /// lease, and the NIC has work before the thread would wake.
     pub(crate) fn wake_if_due(&self, engine: &mut Engine) {
-        if engine.progress.is_lease_held() {
-            return;
-        }
+        // Only the thread connects and accepts links, even while a poller holds the lease.
         if engine.links.take_change() {
             return self.wake();
+        }
+        if engine.progress.is_lease_held() {
+            return;
         }
         let Some(due) = engine.next_due() else { return };
         if engine.progress.thread_wakeup.must_wake(due) {

@@ -62,6 +62,10 @@ const MAX_RETRY: Duration = Duration::from_secs(60);
 /// While a NIC without UDP drops datagrams to this peer, the sender asks every [`MIN_RETRY`], too.
 const PROBES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500)];
+/// Callers that poll leave their processor to the progress threads of both ends for this long at
+/// most, while a link is being made. A progress thread that has just made a link waits for a
+/// polling thread's time slice otherwise, which is several milliseconds long.
+const MAX_CONNECT_TIME: Duration = Duration::from_millis(5);
 /// The largest number of peers that are to be asked because datagrams to them were dropped.
 const MAX_PROBES: usize = 64;
 
@@ -74,6 +78,9 @@ pub(crate) struct SharedMemoryLinks {
     failure: Option<io::ErrorKind>,
     /// The peers to which the progress thread is to connect.
     wanted: Vec<Gid>,
+    /// Until when callers that poll leave their processor to the progress threads, because a link
+    /// is being made.
+    connects_until: Time,
     outgoing: Vec<OutgoingLink>,
     /// The link in `outgoing` that was used last.
     last_used: usize,
@@ -197,6 +204,7 @@ impl SharedMemoryLinks {
             listener: None,
             failure: None,
             wanted: Vec::new(),
+            connects_until: Time::ZERO,
             outgoing: Vec::new(),
             last_used: 0,
             retries: LastHitCache::new(),
@@ -272,10 +280,16 @@ impl SharedMemoryLinks {
                 self.probe_later(peer, now);
                 return self.without_link();
             }
-            self.wanted.push(peer);
+            self.connect_later(peer, now);
             self.set_changed();
         }
         if self.setting == Links::SharedMemory { Route::Later } else { Route::Udp }
+    }
+
+    /// Asks the progress thread to connect to a peer.
+    fn connect_later(&mut self, peer: Gid, now: Time) {
+        self.wanted.push(peer);
+        self.connects_until = now + MAX_CONNECT_TIME;
     }
 
     /// Asks a peer without a link after a while whether its process has ended, if the NIC drops
@@ -304,6 +318,22 @@ impl SharedMemoryLinks {
         let delay = if was_accepted { MIN_RETRY } else { retry.delay };
         let next = if has_udp { (2 * delay).min(MAX_RETRY) } else { MIN_RETRY };
         *retry = Retry { at: now + delay, delay: next };
+    }
+
+    /// Returns whether a link is being made, for which the progress threads of both ends need a
+    /// processor.
+    #[inline]
+    pub(crate) fn is_connecting(&mut self, now: Time) -> bool {
+        now < self.connects_until && {
+            let has_arrivals = !(self.unproved.is_empty() && self.proved.is_empty());
+            let is_connecting = has_arrivals
+                || !self.wanted.is_empty()
+                || !self.outgoing.iter_mut().all(OutgoingLink::is_accepted);
+            if !is_connecting {
+                self.connects_until = Time::ZERO;
+            }
+            is_connecting
+        }
     }
 
     /// Returns whether the progress thread has a chore.
@@ -593,7 +623,7 @@ impl SharedMemoryLinks {
                 if self.outgoing.len() + self.wanted.len() >= MAX_LINKS {
                     return;
                 }
-                self.wanted.push(peer);
+                self.connect_later(peer, now);
             }
         }
         self.unproved.retain(|other| (other.peer, other.connection.peer) != (peer, process));

@@ -1,9 +1,15 @@
 //! Two ends of a ring map one memfd.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use mitra_verbs::{Gid, Time};
+
 use super::memory::{MappedRing, NewRing};
+use super::rendezvous::{self, Accepted, Found};
 use super::ring::{Receiver, Record, RingMemory, Sender, limit_within, ring_size};
+use super::{MAX_CONNECT_TIME, RING, Route, SharedMemoryLinks};
+use crate::Links;
 
 const MAX_LEN: usize = 300;
 const PAGE: usize = 4096;
@@ -122,4 +128,25 @@ fn ring_in_use_outgrows_its_busy_limit() {
         assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
     }
     assert_eq!(allocated(&file), BUSY);
+}
+
+/// A thread that polls leaves its processor to the progress threads from the first datagram for a
+/// peer until the peer has accepted the link, or for [`MAX_CONNECT_TIME`].
+#[test]
+fn link_is_being_made_until_its_receiver_accepts() {
+    let gid = |last: u8| Gid::from(IpAddr::from([127, 254, std::process::id().to_be_bytes()[3], last]));
+    let (own, peer) = (gid(1), gid(2));
+    let listener = rendezvous::listen(peer).unwrap();
+    let mut links = SharedMemoryLinks::open(own, Links::SharedMemory).unwrap();
+    let now = Time::from_nanos(1_000_000_000);
+    assert!(!links.is_connecting(now));
+    assert!(matches!(links.route(peer, now), Route::Later));
+    assert!(links.is_connecting(now) && !links.is_connecting(now + MAX_CONNECT_TIME));
+    let connected = links.take_chore().unwrap().run();
+    links.finish(connected, now);
+    assert!(!links.has_chore() && links.is_connecting(now), "the receiver has not accepted the link");
+    let Ok(Accepted::Connection(connection)) = rendezvous::accept(&listener) else { panic!("no connection") };
+    let Found::Some(hello) = connection.receive_hello() else { panic!("no hello") };
+    Receiver::new(MappedRing::open(hello.memory, RING).unwrap(), MAX_LEN).accept();
+    assert!(!links.is_connecting(now));
 }

@@ -191,8 +191,9 @@ impl Provider for SoftNic {
             self.shared.wake();
         }
         self.shared.wake_if_due(&mut engine);
-        if count == 0 && engine.tx_queue.is_stalled() {
-            // The receiver of a full ring may need this processor.
+        if count == 0 && (engine.tx_queue.is_stalled() || engine.links.is_connecting(now)) {
+            // The receiver of a full ring, or a progress thread that makes a link, may need this
+            // processor.
             drop(engine);
             thread::yield_now();
         }
