@@ -7,7 +7,7 @@ use mitra_verbs::{Gid, Time};
 
 use super::memory::{MappedRing, NewRing};
 use super::rendezvous::{self, Accepted, Found};
-use super::ring::{Receiver, Record, RingMemory, Sender, limit_within, ring_size};
+use super::ring::{Receiver, Record, RingMemory, Sender, WRAPS_UNTIL_BUSY, limit_within, ring_size};
 use super::{MAX_CONNECT_TIME, RING, Route, SharedMemoryLinks};
 use crate::Links;
 
@@ -119,6 +119,10 @@ fn ring_in_use_outgrows_its_busy_limit() {
     let (mut out, mut len) = ([0; MAX_LEN], FIRST);
     for sent in 0..500 {
         while !sender.push(record(MAX_LEN), &[7; MAX_LEN]).unwrap() {
+            assert!(
+                sent > WRAPS_UNTIL_BUSY as usize * (FIRST / 2 / MAX_LEN),
+                "a burst adds no pages: {sent}"
+            );
             assert!(sender.outgrows(MAX_LEN), "{sent}");
             sender.memory().allocate(len, 2 * PAGE).unwrap();
             len += 2 * PAGE;

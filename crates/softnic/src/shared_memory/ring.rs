@@ -96,6 +96,11 @@ impl Record {
     }
 }
 
+/// A sender continues at the start of the ring this often before it outgrows a limit below
+/// [`Sender::set_busy_limit`]. To add pages takes longer than to send what fits there, so a burst
+/// on a ring that was idle must not pay for a stream.
+pub(crate) const WRAPS_UNTIL_BUSY: u32 = 4;
+
 /// Positions count bytes of records since the ring was made, and wrap around with `u64`.
 struct Geometry {
     /// The bytes of records, a power of two.
@@ -135,8 +140,11 @@ pub(crate) struct Sender<M> {
     head: u64,
     /// The bytes of records, from the start of the ring, that the sender uses.
     limit: u64,
-    /// The sender outgrows smaller limits even if the receiver has read all.
+    /// After [`WRAPS_UNTIL_BUSY`], the sender outgrows smaller limits even if the receiver has read
+    /// all.
     busy_limit: u64,
+    /// How often the sender has continued at the start of the ring since the limit was lowered.
+    wraps: u32,
     /// Whether the limit stays even if the ring becomes full.
     is_fixed: bool,
     /// The offset and the header word of the first record that is not visible yet.
@@ -148,12 +156,22 @@ impl<M: RingMemory> Sender<M> {
     pub(crate) fn new(memory: M) -> Sender<M> {
         let geometry = Geometry::new(&memory);
         let (limit, busy_limit) = (geometry.size, 0);
-        Sender { limit, busy_limit, is_fixed: true, geometry, memory, tail: 0, head: 0, first: None }
+        Sender {
+            limit,
+            busy_limit,
+            wraps: 0,
+            is_fixed: true,
+            geometry,
+            memory,
+            tail: 0,
+            head: 0,
+            first: None,
+        }
     }
 
     /// Lets the sender outgrow limits below this one whenever it would have to continue at the
-    /// start of the ring. An end that soon writes what the other end has just read waits for the
-    /// cache of its processor.
+    /// start of the ring, once it has done so [`WRAPS_UNTIL_BUSY`] times. An end that soon writes
+    /// what the other end has just read waits for the cache of its processor.
     pub(crate) fn set_busy_limit(&mut self, limit: usize) {
         self.busy_limit = limit as u64;
     }
@@ -195,18 +213,19 @@ impl<M: RingMemory> Sender<M> {
         if self.first.is_some() || self.head != self.tail {
             return Ok(None);
         }
-        (self.limit, self.is_fixed) = (limit as u64, false);
+        (self.limit, self.is_fixed, self.wraps) = (limit as u64, false, 0);
         Ok(Some(self.geometry.offset(self.tail)))
     }
 
     /// Returns whether the sender needs a greater limit for a datagram of `len` bytes. It would
     /// have to continue at the start of the ring, and the receiver has more than half of the bytes
-    /// in front of the limit to read, or the limit is below [`Self::set_busy_limit`]. Behind the
-    /// start, a greater limit would be of no use.
+    /// in front of the limit to read, or the limit is below [`Self::set_busy_limit`] and the ring
+    /// is busy. Behind the start, a greater limit would be of no use.
     pub(crate) fn outgrows(&self, len: usize) -> bool {
         let size = record_size(len);
         let is_behind = self.tail.wrapping_sub(self.head) > self.limit / 2;
-        let is_small = size > self.limit || self.limit < self.busy_limit;
+        let is_busy = self.wraps >= WRAPS_UNTIL_BUSY;
+        let is_small = size > self.limit || is_busy && self.limit < self.busy_limit;
         !self.is_fixed && self.is_beyond_limit(size) && (is_behind || is_small)
     }
 
@@ -259,6 +278,7 @@ impl<M: RingMemory> Sender<M> {
             self.memory.store(self.geometry.offset(self.tail.wrapping_add(skipped)), 0);
             self.add(self.tail, PRESENT | SKIP);
             self.tail = self.tail.wrapping_add(skipped);
+            self.wraps = self.wraps.saturating_add(1);
         }
         let offset = self.geometry.offset(self.tail);
         self.memory.write(offset + WORD, datagram);
