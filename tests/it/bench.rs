@@ -393,6 +393,17 @@ fn memory_has_bytes_per_queue_pair() {
 }
 
 #[test]
+fn idle_has_cpu_time_and_wakeups() {
+    let report = json(&["idle", "--vqps", "10", "--seconds", "1", "--settle", "1", "--blocks", "1"]);
+    for processes in ["kv/memories", "kv/processes", "kv", "vqps/10"] {
+        for measure in ["cpu", "wakeups"] {
+            let row = row(&report, &format!("{processes}/{measure}"));
+            assert!(is_positive(row, "median"), "{row}");
+        }
+    }
+}
+
+#[test]
 fn text_output_is_a_table() {
     let output = bench(&["latency", "--op", "faa", "--iters", "20", "--blocks", "1"]);
     let text = String::from_utf8(output.stdout).unwrap();

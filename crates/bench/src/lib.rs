@@ -10,6 +10,7 @@ mod consensus;
 mod endpoint;
 mod failover;
 mod failover_trial;
+mod idle;
 mod interleave;
 mod latency;
 mod many;
@@ -66,6 +67,7 @@ enum BenchCommand {
     Many(many::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
+    Idle(idle::Args),
     Memory(memory::Args),
     Peers(peers::Args),
     Programs(programs::Args),
@@ -118,6 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         BenchCommand::Many(args) => many::run(args),
         BenchCommand::Bandwidth(args) => bandwidth::run(args),
         BenchCommand::Failover(args) => failover::run(args),
+        BenchCommand::Idle(args) => idle::run(args),
         BenchCommand::Memory(args) => memory::run(args),
         BenchCommand::Peers(args) => peers::run(args),
         BenchCommand::Programs(args) => programs::run(args),
@@ -139,6 +142,7 @@ enum Task {
     Latency(block_exchange::Setup),
     Bandwidth(block_exchange::Setup),
     Failover,
+    Idle(idle::Setup),
     Links(shm_links::Setup),
     Memory(memory::Setup),
     ManyVqps(varuna::ManyVqpsSetup),
@@ -156,6 +160,7 @@ pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
         Task::Latency(setup) => latency::peer(&setup, connection),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
         Task::Failover => failover::peer(connection),
+        Task::Idle(setup) => idle::peer(&setup, connection),
         Task::Links(setup) => shm_links::peer(&setup, connection),
         Task::Memory(setup) => memory::peer(&setup, connection),
         Task::Tpcc(role) => tpcc::peer(*role, connection),

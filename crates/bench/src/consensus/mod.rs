@@ -39,6 +39,7 @@ use leader_change::PermissionTaker;
 use leader_latency::{append, connect, decide, fan_out, lead, leader};
 use mitra_peer_process::PeerConnection;
 use repeated_decisions::Instances;
+pub(crate) use store_processes::start_kv;
 
 /// The capacity of a register in bytes.
 const REGISTER_CAPACITY: usize = 256;

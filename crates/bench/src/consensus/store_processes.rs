@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use mitra_kv::RespConnection;
 use mitra_kv::resp::Reply;
+use mitra_softnic::Links;
 
 pub(super) use crate::programs::program_pair::is_installed;
 use crate::stopwatch::cpu_seconds;
@@ -18,9 +19,10 @@ use crate::stopwatch::cpu_seconds;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of processes of a replicated store, and of memory nodes of `mitra kv`.
 const PROCESSES: u16 = 3;
-/// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval. Both stores
-/// detect a failed leader after slightly more than a second.
-const HEARTBEAT: &str = "100";
+const IDS: [&str; PROCESSES as usize] = ["0", "1", "2"];
+/// The interval of the heartbeats of `mitra kv`, in milliseconds. Raft uses the same interval. Both
+/// stores detect a failed leader after slightly more than a second.
+const HEARTBEAT: [&str; 2] = ["--heartbeat", "100"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StoreKind {
@@ -55,26 +57,14 @@ impl StoreKind {
 
     /// Starts the store and waits until it accepts writes.
     pub(super) fn start(self) -> anyhow::Result<Store> {
-        let mut store = Store { children: Vec::new(), at: address(1, 6401) };
-        let places = |port| (1..=PROCESSES as u8).map(|n| address(n, port)).collect::<Vec<_>>();
-        let (processes, clients, memories) = (places(7101), places(6401), places(7001));
-        let ids = ["0", "1", "2"];
-        let shared = ["--processes", &words(&processes), "--clients", &words(&clients)];
+        let mut store = Store { children: Vec::new(), links: None, at: address(1, 6401) };
+        let clients = addresses(6401);
         match self {
-            StoreKind::Kv => {
-                for at in &memories {
-                    store.run(mitra()?, &["memory", "kv", "--listen", &at.to_string()])?;
-                }
-                // A process that finds no memory retries only after a delay.
-                memories.iter().try_for_each(|&at| wait_until_listening(at))?;
-                for id in ids {
-                    let own = ["kv", "serve", "--id", id, "--heartbeat", HEARTBEAT];
-                    let memories = ["--memories", &words(&memories)];
-                    store.run(mitra()?, &[&own[..], &shared, &memories].concat())?;
-                }
-            }
+            StoreKind::Kv => store.run_kv(&HEARTBEAT)?,
             StoreKind::Raft => {
-                for id in ids {
+                let (processes, clients) = (words(&addresses(7101)), words(&clients));
+                let shared = ["--processes", &processes, "--clients", &clients];
+                for id in IDS {
                     store.run(raft(), &[&["--id", id][..], &shared].concat())?;
                 }
             }
@@ -95,21 +85,56 @@ impl StoreKind {
 }
 
 /// A running store. Dropping the value ends its processes.
-pub(super) struct Store {
+pub(crate) struct Store {
     children: Vec<Child>,
+    /// How packets reach the other processes. `None` leaves that to the environment.
+    links: Option<Links>,
     /// The client address of the leading process.
     pub(super) at: SocketAddr,
 }
 
+/// Starts `mitra kv` with the default heartbeats, and waits until it accepts writes.
+pub(crate) fn start_kv(links: Links) -> anyhow::Result<Store> {
+    let mut store = Store { children: Vec::new(), links: Some(links), at: address(1, 6401) };
+    store.run_kv(&[])?;
+    store.at = leader(&addresses(6401)).context("no process of kv accepts writes")?;
+    Ok(store)
+}
+
 impl Store {
+    /// Starts the memory nodes, and then the processes.
+    fn run_kv(&mut self, options: &[&str]) -> anyhow::Result<()> {
+        let memories = addresses(7001);
+        for at in &memories {
+            self.run(mitra()?, &["memory", "kv", "--listen", &at.to_string()])?;
+        }
+        // A process that finds no memory retries only after a delay.
+        memories.iter().try_for_each(|&at| wait_until_listening(at))?;
+        let (processes, clients) = (words(&addresses(7101)), words(&addresses(6401)));
+        let shared = ["--processes", &processes, "--clients", &clients, "--memories", &words(&memories)];
+        for id in IDS {
+            self.run(mitra()?, &[&["kv", "serve", "--id", id][..], options, &shared].concat())?;
+        }
+        Ok(())
+    }
+
     fn run(&mut self, program: PathBuf, args: &[&str]) -> anyhow::Result<()> {
         // The kernel kills the store's processes when this process ends.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&program).args(args);
         command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.envs(self.links.map(|links| ("MITRA_LINKS", links.to_string())));
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         self.children.push(child);
         Ok(())
+    }
+
+    /// Returns the process ids of the memory nodes, and of the processes that serve clients, of
+    /// `mitra kv`.
+    pub(crate) fn memories_and_processes(&self) -> (Vec<u32>, Vec<u32>) {
+        let (memories, processes) = self.children.split_at(usize::from(PROCESSES));
+        let ids = |children: &[Child]| children.iter().map(Child::id).collect();
+        (ids(memories), ids(processes))
     }
 
     /// Returns the CPU time of all processes of the store so far, in seconds.
@@ -163,6 +188,11 @@ impl Drop for Store {
 fn address(number: u8, port: u16) -> SocketAddr {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     (Ipv4Addr::new(127, 50 + high % 50, low, number), port).into()
+}
+
+/// Returns the addresses of all processes, or of all memory nodes.
+fn addresses(port: u16) -> Vec<SocketAddr> {
+    (1..=PROCESSES as u8).map(|n| address(n, port)).collect()
 }
 
 fn words(addresses: &[SocketAddr]) -> String {
