@@ -15,13 +15,15 @@ pub(super) struct EventChannels {
     pub(super) channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
     /// The armed queues with their rails. An event disarms its queue.
     armed: SmallVec<[(usize, CqId); 8]>,
+    /// The active rail of the last round, which took all its completions after the arming.
+    pub(super) drained_rail: usize,
 }
 
 impl EventChannels {
     pub(super) fn new(nics: &[LocalNic]) -> EventChannels {
         let channel = |(rail, nic): (usize, &LocalNic)| Some((rail, nic.channel.clone()?));
         let channels = nics.iter().enumerate().filter_map(channel).collect();
-        EventChannels { channels, armed: SmallVec::new() }
+        EventChannels { channels, armed: SmallVec::new(), drained_rail: 0 }
     }
 
     pub(super) fn take_events(&mut self) -> Result<()> {
@@ -46,6 +48,14 @@ impl EventChannels {
     /// Returns whether every completion queue is armed, or has raised an event that was not taken.
     pub(super) fn is_armed(&self, rails: &RailSet) -> bool {
         EventChannels::queues(rails).all(|(queue, _)| self.armed.contains(&queue))
+    }
+
+    /// Returns whether everything that the vQP may have to handle raises an event, or has raised
+    /// one. A post or a poll may have moved the vQP since the last round. The completions that lay
+    /// on the new rail before raise no event, and a replaced queue pair has a queue that is not
+    /// armed.
+    pub(super) fn may_sleep(&self, rails: &RailSet, active_rail: usize) -> bool {
+        self.drained_rail == active_rail && self.is_armed(rails)
     }
 
     pub(super) fn arm(&mut self, rails: &RailSet) -> Result<()> {

@@ -53,17 +53,31 @@ impl VirtualQp {
             // If the vQP has moved in this round, the events of the new rail's completions may have
             // come before the move, so another round handles them. A failover may also have made
             // completion queues that are not armed.
-            let is_armed =
-                self.failover.events.as_ref().is_none_or(|events| events.is_armed(&self.datapath.rails));
-            if is_armed && self.failover.recovery.active_rail() == rail {
+            let active_rail = self.failover.recovery.active_rail();
+            let is_done = match &mut self.failover.events {
+                Some(events) => {
+                    events.drained_rail = rail;
+                    events.may_sleep(&self.datapath.rails, active_rail)
+                }
+                None => active_rail == rail,
+            };
+            if is_done {
                 return Ok(());
             }
         }
     }
 
-    /// The time at which [`VirtualQp::handle_events`] is due without an event. `None` if no timer
-    /// is running.
+    /// The time at which [`VirtualQp::handle_events`] is due without an event: at once if a post or
+    /// a poll has moved the vQP since the last call. `None` if no timer is running.
     pub fn event_timeout(&self) -> Option<Time> {
+        if self.failover.is_destroyed {
+            return None;
+        }
+        let active_rail = self.failover.recovery.active_rail();
+        let mut events = self.failover.events.iter();
+        if !events.all(|events| events.may_sleep(&self.datapath.rails, active_rail)) {
+            return Some(self.datapath.now());
+        }
         let polls = self.failover.recovery.replay.is_failover_in_progress() || self.datapath.windows.is_busy;
         let next_round = polls.then(|| self.datapath.now() + POLL_INTERVAL);
         [self.poll_timeout(), next_round].into_iter().flatten().min()

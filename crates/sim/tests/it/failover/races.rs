@@ -261,3 +261,66 @@ fn failovers_lose_no_event_and_no_operation_while_time_passes_between_calls() {
         assert_eq!(received, values);
     }
 }
+
+/// Whether the event loop of end `i` calls the vQP now.
+fn is_due(pair: &Pair, i: usize) -> bool {
+    pair.is_readable(i) || pair.ends[i].event_timeout().is_some_and(|at| at <= now())
+}
+
+/// Sleeps until an event loop calls its vQP, for at most 50 ms.
+fn sleep(pair: &Pair) {
+    let end = now() + Duration::from_millis(50);
+    while now() < end && !(0..2).any(|i| is_due(pair, i)) {
+        run_for(Duration::from_micros(50));
+    }
+}
+
+/// Moves the pair to the second rail, and back when the link of the first one is up again. In each
+/// run, the second end makes another choice at each time at which its event loop calls the vQP:
+/// it polls as a busy program does, or handles events. The poll moves the vQP, or replaces a queue
+/// pair. The end then sleeps, and a message must wake it.
+#[test]
+fn sleeper_that_a_poll_has_moved_is_woken() {
+    const CHOICES: u32 = 10;
+    for choices in 0..1_u32 << CHOICES {
+        let mut pair = Pair::new();
+        pair.ends[1].post_recv(RecvWr::new(1, pair.mrs[1].sge(0, 8))).expect("the queue has room");
+        let link = with_world(|testbed| testbed.nics[1][0].id());
+        let set_link = |up| with_world(|testbed| testbed.world.set_link(link, up));
+        let (mut taken, mut is_up, mut is_sent) = (0, false, false);
+        let mut completions = Vec::new();
+        set_link(false);
+        pair.ends[1].handle_events().expect("the NICs are alive");
+        for _ in 0..100 {
+            sleep(&pair);
+            let due = [0, 1].map(|i| is_due(&pair, i));
+            if due[0] {
+                pair.ends[0].handle_events().expect("the NICs are alive");
+            }
+            if due[1] {
+                let polls = taken < CHOICES && choices & 1 << taken != 0;
+                taken += 1;
+                match polls {
+                    true => _ = pair.ends[1].poll(&mut completions),
+                    false => pair.ends[1].handle_events().expect("the NICs are alive"),
+                }
+            }
+            if !is_up && pair.ends[0].active_rail() == 1 && pair.ends[0].is_move_confirmed() {
+                is_up = true;
+                set_link(true);
+                pair.ends[1].handle_events().expect("the NICs are alive");
+            }
+            if is_up && !is_sent && due == [false; 2] {
+                is_sent = true;
+                let message = SendWr::new(1, SendOp::Send, Data::inline(b"message."));
+                pair.ends[0].post_send(message).expect("the vQP is open");
+            }
+            pair.ends[1].take_completions(&mut completions);
+            if !completions.is_empty() {
+                break;
+            }
+        }
+        let rails = pair.ends.each_ref().map(VirtualQp::active_rail);
+        assert!(!completions.is_empty(), "{choices:#b}: {taken} calls, sent: {is_sent}, on {rails:?}");
+    }
+}
