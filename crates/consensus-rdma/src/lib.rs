@@ -3,6 +3,7 @@
 
 mod extra_timeout;
 mod link;
+mod link_poller;
 mod memory_client;
 mod memory_node;
 mod peer;
@@ -14,6 +15,5 @@ pub use extra_timeout::ExtraTimeout;
 pub use memory_client::MemoryState;
 pub use memory_node::{MemoryConfig, MemoryNode, StartError};
 pub use mitra_consensus_memory::{StorageError, Token};
-pub use mitra_driver::ReadyCqs;
 pub use process_node::{ProcessConfig, ProcessNode};
 pub use storage_directory::StorageConfig;

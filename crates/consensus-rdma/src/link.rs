@@ -3,11 +3,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mitra_consensus_memory::ClientLink;
-use mitra_driver::{Connection, Event, QpInfo, QpKind, ReadyCqs};
-use mitra_failover::{Domain, FailoverReport, RemoteRegion, WritePolicy};
+use mitra_driver::{Connection, Event, QpInfo};
+use mitra_failover::{Domain, FailoverReport, RemoteRegion, VirtualQp, WritePolicy};
 use mitra_verbs::{Ended, Error, Result, SendOp};
+
+use crate::link_poller::{LinkPoller, Pass, Watch};
 
 /// The maximum number of messages in flight in each direction. Messages have the ids below this
 /// number.
@@ -43,6 +46,8 @@ impl LinkEvent {
 /// One end of a connection. Sends messages in order, and posts one-sided operations.
 #[derive(Debug)]
 pub(crate) struct Link {
+    /// Declared before the connection, whose descriptors it watches.
+    watch: Watch,
     connection: Connection,
     max_message_bytes: usize,
     /// The ids of messages that are not in flight.
@@ -52,19 +57,22 @@ pub(crate) struct Link {
 
 impl Link {
     /// Creates an unconnected end, with `operation_bytes` of registered memory for the payload of
-    /// one-sided operations.
+    /// one-sided operations. `poller` knows its events by `key`.
     pub(crate) fn new(
         domain: &Arc<Domain>,
+        (poller, key): (&LinkPoller, u8),
         config: mitra_failover::Config,
         max_message_bytes: usize,
         operation_bytes: usize,
     ) -> Result<Link> {
         let slots = MESSAGE_SLOTS as usize;
         let bytes = slots * max_message_bytes.next_multiple_of(8) + operation_bytes;
-        let connection = Connection::new(domain, QpKind::Virtual, &config, bytes)?
-            .with_receives(slots, max_message_bytes)?;
+        let config = config.with_available_inline(&domain.limits());
+        let vqp = VirtualQp::builder(domain).config(config).own_channels(true).build()?;
+        let connection = Connection::over(vqp, bytes)?.with_receives(slots, max_message_bytes)?;
+        let watch = poller.watch(key, &connection)?;
         let free_slots = (0..MESSAGE_SLOTS).collect();
-        Ok(Link { connection, max_message_bytes, free_slots, queued: VecDeque::new() })
+        Ok(Link { watch, connection, max_message_bytes, free_slots, queued: VecDeque::new() })
     }
 
     /// Returns an encoded [`ConnectInfo`](mitra_failover::ConnectInfo) for the peer.
@@ -111,21 +119,28 @@ impl Link {
         self.post();
     }
 
-    /// Drives the connection, including a failover, and passes ended operations and messages to
-    /// `event`.
-    pub(crate) fn poll(&mut self, mut event: impl FnMut(LinkEvent)) {
+    /// Drives the connection, including a failover, if it belongs to the pass. Passes ended
+    /// operations and messages to `event`. Returns whether the connection belongs to the pass.
+    pub(crate) fn drive(&mut self, pass: Pass, mut event: impl FnMut(LinkEvent)) -> bool {
         let free_slots = &mut self.free_slots;
+        let dispatch = |of: Event<'_>| dispatch(of, free_slots, &mut event);
         // `is_broken` tells of an error.
-        let _ = self.connection.poll(|of| dispatch(of, free_slots, &mut event));
+        let _ = match pass {
+            Pass::Spin => self.connection.poll(dispatch),
+            Pass::Ready(ready)
+                if ready.contains(self.watch.key) || self.connection.due_in() == Some(Duration::ZERO) =>
+            {
+                self.connection.handle_events(dispatch)
+            }
+            Pass::Ready(_) => return false,
+        };
         self.send_queued();
+        true
     }
 
-    /// Passes ended operations and messages to `event`, without driving a failover. Faster than
-    /// [`Link::poll`].
-    pub(crate) fn poll_completions(&mut self, mut event: impl FnMut(LinkEvent)) {
-        let free_slots = &mut self.free_slots;
-        let _ = self.connection.poll_completions(|of| dispatch(of, free_slots, &mut event));
-        self.send_queued();
+    /// Returns after which time a pass is due even if no event arrives.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        self.connection.due_in()
     }
 
     /// Returns whether the connection is unusable: an operation was refused or ended in an error,
@@ -136,16 +151,6 @@ impl Link {
 
     pub(crate) fn last_failover(&self) -> Option<FailoverReport> {
         self.connection.last_failover()
-    }
-
-    /// Arms the completion queues: the next completion raises an event on the domain's completion
-    /// channels.
-    pub(crate) fn arm(&self) {
-        self.connection.arm();
-    }
-
-    pub(crate) fn is_ready(&self, ready: &ReadyCqs) -> bool {
-        self.connection.vqp().is_some_and(|vqp| ready.contains(vqp))
     }
 
     /// Closes the connection. When `close` returns, the peer can no longer access memory through

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::link::{Link, LinkEvent};
+use crate::link_poller::Pass;
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
 /// How long the connection to a memory node may be down before the memory node counts as lost,
@@ -56,6 +57,8 @@ enum State {
 pub(crate) struct MemoryClient<C> {
     address: SocketAddr,
     identity: Identity,
+    /// The key of the links.
+    key: u8,
     state: State,
     client: Client<C, RemoteRegion>,
     /// The registered memory of a link for the payload of READs and WRITEs.
@@ -71,6 +74,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
     /// Starts to connect to the memory node at `address`.
     pub(crate) fn new(
         identity: Identity,
+        key: u8,
         address: SocketAddr,
         regions: &[Region],
         register_capacity: usize,
@@ -78,11 +82,12 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         let layout = Layout::new(regions, register_capacity);
         let operation_bytes = READS * MAX_READ_BYTES.max(layout.register_bytes())
             + WRITES * layout.slot_bytes().next_multiple_of(size_of::<u64>());
-        let link = identity.new_link(MAX_MESSAGE_BYTES, operation_bytes)?;
+        let link = identity.new_link(key, MAX_MESSAGE_BYTES, operation_bytes)?;
         let connecting = identity.connect(address, link, Duration::ZERO)?;
         Ok(MemoryClient {
             address,
             identity,
+            key,
             state: State::Connecting(connecting),
             client: Client::new(regions, register_capacity),
             operation_bytes,
@@ -92,9 +97,13 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         })
     }
 
-    /// Queues an operation, and posts it if possible.
+    /// Queues an operation. [`MemoryClient::post`] posts it if possible.
     pub(crate) fn submit(&mut self, id: OpId, op: Op<C>) {
         self.client.submit(id, op);
+    }
+
+    /// Posts the queued operations as one list.
+    pub(crate) fn post(&mut self) {
         if let State::Connected(link) = &mut self.state {
             self.client.post(link);
             link.post();
@@ -136,14 +145,19 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         link.last_failover()
     }
 
-    pub(crate) fn arm(&self) {
-        if let State::Connected(link) = &self.state {
-            link.arm();
+    /// Returns after which time a pass is due even if no event arrives.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        match &self.state {
+            State::Closed => None,
+            // The state may change to lost.
+            State::Connecting(_) => Some(RETRY_INTERVAL),
+            State::Backoff(until) => Some(until.saturating_duration_since(Instant::now())),
+            State::Connected(link) => link.due_in(),
         }
     }
 
     /// Drives the connection, and appends the responses of finished operations to `responses`.
-    pub(crate) fn poll(&mut self, responses: &mut Vec<(OpId, Response<C>)>) {
+    pub(crate) fn drive(&mut self, pass: Pass, responses: &mut Vec<(OpId, Response<C>)>) {
         match &mut self.state {
             State::Closed => return,
             State::Backoff(until) if *until > Instant::now() => return,
@@ -155,7 +169,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             },
             State::Connected(link) => {
                 let mut events = Vec::new();
-                link.poll(|event| events.push(event));
+                if !link.drive(pass, |event| events.push(event)) {
+                    return;
+                }
                 let broken = link.is_broken();
                 for event in events {
                     match event {
@@ -184,7 +200,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         self.client.on_disconnect();
         // The assignment drops the old link, which frees its queue pair and memory.
         self.state = State::Backoff(Instant::now() + RETRY_INTERVAL);
-        if let Ok(link) = self.identity.new_link(MAX_MESSAGE_BYTES, self.operation_bytes) {
+        if let Ok(link) = self.identity.new_link(self.key, MAX_MESSAGE_BYTES, self.operation_bytes) {
             self.dial(link, Duration::ZERO);
         }
     }
@@ -231,6 +247,7 @@ mod tests {
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
+    use crate::link_poller::LinkPoller;
     use crate::memory_node::{MemoryConfig, MemoryNode};
 
     fn domain() -> Arc<Domain> {
@@ -261,15 +278,17 @@ mod tests {
         };
         let mut memory = MemoryNode::new(domain(), listener, config).expect("the configuration is valid");
         let (process, token) = (ProcessId(0), [7; 16]);
-        let identity = Identity { process, domain: domain(), failover, token, incarnation: 1 };
+        let poller = LinkPoller::new().expect("the system has descriptors");
+        let identity = Identity { process, domain: domain(), failover, token, incarnation: 1, poller };
         let mut client: MemoryClient<u64> =
-            MemoryClient::new(identity.clone(), memory.address(), &regions, 64).expect("a free queue pair");
+            MemoryClient::new(identity.clone(), 0, memory.address(), &regions, 64)
+                .expect("a free queue pair");
         assert_eq!(client.state(), MemoryState::Connecting);
         let mut until_connected = |client: &mut MemoryClient<u64>| {
             let end = Instant::now() + Duration::from_secs(10);
             while !client.is_connected() && Instant::now() < end {
                 memory.serve_for(Duration::from_millis(1));
-                client.poll(&mut Vec::new());
+                client.drive(Pass::Spin, &mut Vec::new());
             }
             client.is_connected()
         };
@@ -277,11 +296,11 @@ mod tests {
         // Take all free queue pairs, break the connection, and take the queue pairs of that
         // connection as well.
         let mut all: Vec<Link> =
-            std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES, 0).ok()).collect();
+            std::iter::from_fn(|| identity.new_link(1, MAX_MESSAGE_BYTES, 0).ok()).collect();
         client.state = State::Closed;
-        all.extend(std::iter::from_fn(|| identity.new_link(MAX_MESSAGE_BYTES, 0).ok()));
+        all.extend(std::iter::from_fn(|| identity.new_link(1, MAX_MESSAGE_BYTES, 0).ok()));
         client.reconnect();
-        client.poll(&mut Vec::new());
+        client.drive(Pass::Spin, &mut Vec::new());
         assert!(!client.is_connected() && !client.is_crashed());
         drop(all);
         assert!(until_connected(&mut client));

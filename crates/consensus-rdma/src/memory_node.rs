@@ -7,38 +7,38 @@ mod config;
 mod nics;
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{ProcessId, RegisterKind};
+use mitra_consensus::RegisterKind;
 use mitra_consensus_memory::{Hello, Layout, Node, NodeConfig, Storage};
-use mitra_driver::{Poller, ReadyCqs};
 use mitra_failover::{Domain, VirtualMr};
 use mitra_handshake::Acceptor;
 
 pub use self::config::{MemoryConfig, StartError};
 use self::nics::Nics;
+use crate::link_poller::{LinkPoller, Pass, Ready};
 use crate::storage_directory::{StorageConfig, StorageDirectory};
 
 /// A memory node.
 ///
-/// A node makes progress only inside [`poll`](MemoryNode::poll),
-/// [`poll_ready`](MemoryNode::poll_ready) and [`serve_for`](MemoryNode::serve_for). One-sided
-/// operations of processes do not depend on these calls.
+/// A node makes progress only inside [`poll`](MemoryNode::poll) and
+/// [`serve_for`](MemoryNode::serve_for). One-sided operations of processes do not depend on these
+/// calls.
 #[derive(Debug)]
 pub struct MemoryNode {
     node: Node<VirtualMr, StorageDirectory>,
     nics: Nics,
     acceptor: Acceptor<Hello>,
-    poller: Poller,
+    poller: LinkPoller,
 }
 
 impl MemoryNode {
     /// Creates a memory node that accepts processes on `listener`. Registers hold the default cell,
     /// or the stored contents if [`MemoryConfig::storage`] names a directory of an earlier run.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without
-    /// them, requests do not end [`wait`](MemoryNode::wait).
+    /// The NICs must have completion channels.
     ///
     /// If a region has write-once registers, the connections of all processes share atomics
     /// ([`Domain::share_atomics`]): all connections are on one rail, and [`MemoryConfig::failover`]
@@ -69,11 +69,11 @@ impl MemoryNode {
             // compare-and-swaps of different processes must still exclude each other.
             domain.share_atomics()?;
         }
-        let nics = Nics::new(&domain, n, config.failover)?;
+        let poller = LinkPoller::new()?;
+        let nics = Nics::new(&domain, n, config.failover, poller.clone())?;
         let MemoryConfig { regions, register_capacity, tokens, allow_restarts, .. } = config;
         let config = NodeConfig { regions, register_capacity, tokens, allow_restarts };
-        let poller = Poller::new(&domain)?;
-        let waker = poller.waker();
+        let waker = poller.clone();
         Ok(MemoryNode {
             node: Node::new(config, storage, incarnation),
             nics,
@@ -92,12 +92,14 @@ impl MemoryNode {
         self.node.buffers().iter().map(|buffer| buffer.len()).sum()
     }
 
-    /// Accepts waiting processes, drives all connections, and answers all requests. Arms the
-    /// completion queues.
-    ///
-    /// A failover of a connection raises no completion event, and the node takes part in the
-    /// failover only in this function. Call it about every millisecond.
+    /// Accepts waiting processes, answers requests, and takes part in failovers. Call it when the
+    /// node's descriptor is readable, and after [`MemoryNode::next_timeout`].
     pub fn poll(&mut self) {
+        let ready = self.poller.wait(Duration::ZERO);
+        self.handle(ready);
+    }
+
+    fn handle(&mut self, ready: Ready) {
         while let Some(incoming) = self.acceptor.next() {
             let p = incoming.hello.from;
             if let Some(welcome) = self.node.accept(&incoming.hello, &mut self.nics)
@@ -108,34 +110,24 @@ impl MemoryNode {
         }
         let mut requests = Vec::new();
         for (p, link) in self.nics.links() {
-            link.arm();
-            link.poll(|event| requests.extend(event.message().map(|message| (p, message))));
+            link.drive(Pass::Ready(ready), |event| {
+                requests.extend(event.message().map(|message| (p, message)));
+            });
         }
-        self.answer_requests(requests);
-    }
-
-    /// Answers the requests on the connections that have a completion queue in `ready`. Does
-    /// nothing else, to be fast.
-    pub fn poll_ready(&mut self, ready: &ReadyCqs) {
-        let mut requests = Vec::new();
-        for (p, link) in self.nics.links().filter(|(_, link)| link.is_ready(ready)) {
-            link.arm();
-            link.poll_completions(|event| requests.extend(event.message().map(|message| (p, message))));
+        for (p, message) in requests {
+            if let Some(reply) = self.node.handle_request(p, &message, &mut self.nics) {
+                self.nics.send(p, reply);
+            }
         }
-        self.answer_requests(requests);
     }
 
-    /// Blocks until a completion queue of the domain has an event or a process dials, for at most
-    /// `timeout`.
-    ///
-    /// Several nodes may share a domain. Pass the result to [`poll_ready`](MemoryNode::poll_ready)
-    /// of each of them.
-    pub fn wait(&self, timeout: Duration) -> ReadyCqs {
-        self.poller.wait(timeout)
+    /// Returns the shorter of `max` and the time after which [`MemoryNode::poll`] is due without an
+    /// event.
+    pub fn next_timeout(&mut self, max: Duration) -> Duration {
+        self.nics.links().filter_map(|(_, link)| link.due_in()).fold(max, Duration::min)
     }
 
-    /// Polls once, then answers requests as they arrive until `duration` has passed. The next poll
-    /// accepts a process that dials in the meantime.
+    /// Serves until `duration` has passed. The processor is idle while nothing happens.
     pub fn serve_for(&mut self, duration: Duration) {
         let deadline = Instant::now() + duration;
         self.poll();
@@ -144,17 +136,17 @@ impl MemoryNode {
             if remaining.is_zero() {
                 return;
             }
-            let ready = self.wait(remaining);
-            self.poll_ready(&ready);
+            let timeout = self.next_timeout(remaining);
+            let ready = self.poller.wait(timeout);
+            self.handle(ready);
         }
     }
+}
 
-    fn answer_requests(&mut self, requests: Vec<(ProcessId, Vec<u8>)>) {
-        for (p, message) in requests {
-            if let Some(reply) = self.node.handle_request(p, &message, &mut self.nics) {
-                self.nics.send(p, reply);
-            }
-        }
+impl AsFd for MemoryNode {
+    /// The descriptor is readable when [`MemoryNode::poll`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
     }
 }
 
@@ -162,7 +154,7 @@ impl MemoryNode {
 mod tests {
     use std::sync::mpsc::TryRecvError;
 
-    use mitra_consensus::{LegalChange, Permissions, Region, RegisterKind};
+    use mitra_consensus::{LegalChange, Permissions, ProcessId, Region};
     use mitra_consensus_memory::MAX_MESSAGE_BYTES;
     use mitra_softnic::{Config, SoftNic};
 
@@ -199,8 +191,10 @@ mod tests {
         let domain = domain();
         move |incarnation| {
             let domain = Arc::clone(&domain);
-            let identity = Identity { process: ProcessId(1), domain, failover, token: [7; 16], incarnation };
-            let link = identity.new_link(MAX_MESSAGE_BYTES, 0).expect("the NIC has a free queue pair");
+            let poller = LinkPoller::new().expect("the system has descriptors");
+            let identity =
+                Identity { process: ProcessId(1), domain, failover, token: [7; 16], incarnation, poller };
+            let link = identity.new_link(0, MAX_MESSAGE_BYTES, 0).expect("the NIC has a free queue pair");
             let connecting = identity.connect(memory.address(), link, Duration::ZERO).expect("a new link");
             loop {
                 memory.serve_for(Duration::from_millis(1));

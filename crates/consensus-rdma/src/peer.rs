@@ -12,6 +12,7 @@ use mitra_handshake::Incoming;
 use mitra_verbs::Error;
 
 use crate::link::{Link, LinkEvent};
+use crate::link_poller::Pass;
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
 /// The maximum number of messages that wait for a connection. `send` drops the oldest messages
@@ -23,6 +24,8 @@ const MAX_QUEUED: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Peer {
     identity: Identity,
+    /// The key of the links.
+    key: u8,
     address: SocketAddr,
     /// The token that the peer must present.
     token: Token,
@@ -46,6 +49,7 @@ enum State {
 impl Peer {
     pub(crate) fn new(
         identity: &Identity,
+        key: u8,
         peer: ProcessId,
         address: SocketAddr,
         token: Token,
@@ -54,13 +58,13 @@ impl Peer {
         let dials = peer < identity.process;
         let state = match dials {
             true => {
-                let link = identity.new_link(max_message_bytes, 0)?;
+                let link = identity.new_link(key, max_message_bytes, 0)?;
                 State::Connecting(identity.connect(address, link, Duration::ZERO)?)
             }
             false => State::Idle,
         };
         let (identity, queued) = (identity.clone(), VecDeque::new());
-        Ok(Peer { identity, address, token, max_message_bytes, dials, state, queued })
+        Ok(Peer { identity, key, address, token, max_message_bytes, dials, state, queued })
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -77,7 +81,7 @@ impl Peer {
         }
         // The peer dials only after it has dropped its end of the earlier connection.
         self.state = State::Idle;
-        let accepted = self.identity.new_link(self.max_message_bytes, 0).and_then(|mut link| {
+        let accepted = self.identity.new_link(self.key, self.max_message_bytes, 0).and_then(|mut link| {
             let info = link.info()?;
             link.connect(&incoming.hello.info)?;
             Ok((link, info))
@@ -106,7 +110,7 @@ impl Peer {
     }
 
     /// Drives the connection, and passes each message that arrived to `on_message`.
-    pub(crate) fn poll(&mut self, mut on_message: impl FnMut(Vec<u8>)) {
+    pub(crate) fn drive(&mut self, pass: Pass, mut on_message: impl FnMut(Vec<u8>)) {
         match &mut self.state {
             State::Idle => {}
             State::Backoff(until) if *until > Instant::now() => {}
@@ -117,7 +121,7 @@ impl Peer {
                 Ok(Err(_)) | Err(TryRecvError::Disconnected) => self.dial(RETRY_INTERVAL),
             },
             State::Connected(link) => {
-                link.poll(|event| {
+                link.drive(pass, |event| {
                     if let LinkEvent::Message(bytes) = event {
                         on_message(bytes);
                     }
@@ -152,7 +156,7 @@ impl Peer {
         }
         let link = match previous {
             State::Connecting(pending) => Ok(pending.link),
-            _ => self.identity.new_link(self.max_message_bytes, 0),
+            _ => self.identity.new_link(self.key, self.max_message_bytes, 0),
         };
         self.state = match link.and_then(|link| self.identity.connect(self.address, link, delay)) {
             Ok(pending) => State::Connecting(pending),
@@ -160,9 +164,13 @@ impl Peer {
         };
     }
 
-    pub(crate) fn arm(&self) {
-        if let State::Connected(link) = &self.state {
-            link.arm();
+    /// Returns after which time a pass is due even if no event arrives.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        match &self.state {
+            State::Idle => None,
+            State::Connecting(_) => Some(RETRY_INTERVAL),
+            State::Backoff(until) => Some(until.saturating_duration_since(Instant::now())),
+            State::Connected(link) => link.due_in(),
         }
     }
 }

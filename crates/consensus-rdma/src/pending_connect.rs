@@ -14,6 +14,7 @@ use mitra_handshake::dial;
 use mitra_verbs::Error;
 
 use crate::link::Link;
+use crate::link_poller::LinkPoller;
 
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -26,15 +27,21 @@ pub(crate) struct Identity {
     pub(crate) failover: mitra_failover::Config,
     pub(crate) token: Token,
     pub(crate) incarnation: u64,
+    pub(crate) poller: LinkPoller,
 }
 
 impl Identity {
-    pub(crate) fn new_link(&self, max_message_bytes: usize, operation_bytes: usize) -> Result<Link, Error> {
-        Link::new(&self.domain, self.failover, max_message_bytes, operation_bytes)
+    pub(crate) fn new_link(
+        &self,
+        key: u8,
+        max_message_bytes: usize,
+        operation_bytes: usize,
+    ) -> Result<Link, Error> {
+        Link::new(&self.domain, (&self.poller, key), self.failover, max_message_bytes, operation_bytes)
     }
 
     /// Starts a handshake that connects `link` to the acceptor at `address`. The handshake begins
-    /// after `delay`.
+    /// after `delay`, and its end wakes the node.
     pub(crate) fn connect(
         &self,
         address: SocketAddr,
@@ -48,7 +55,8 @@ impl Identity {
             incarnation: self.incarnation,
             info: link.info()?,
         };
-        Ok(PendingConnect { link, response: dial(address, hello, delay) })
+        let poller = self.poller.clone();
+        Ok(PendingConnect { link, response: dial(address, hello, delay, move || poller.wake()) })
     }
 }
 

@@ -1,18 +1,18 @@
 //! A process node, which drives the state machine of one process over RDMA.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::{Action, Input, MemoryId, OpId, Process, ProcessId, Region, Response};
 use mitra_consensus_memory::{Hello, Token};
-use mitra_driver::Poller;
 use mitra_failover::{Domain, FailoverReport};
 use mitra_handshake::Acceptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::link_poller::{KEYS, LinkPoller, Pass};
 use crate::memory_client::{MemoryClient, MemoryState};
 use crate::memory_node::StartError;
 use crate::peer::Peer;
@@ -52,7 +52,7 @@ pub struct ProcessNode<P: Process> {
     memories: Vec<MemoryClient<P::Cell>>,
     peers: Vec<Peer>,
     acceptor: Acceptor<Hello>,
-    poller: Poller,
+    poller: LinkPoller,
     wake_delay: Duration,
     wakes_at: Option<Instant>,
     actions: Vec<Action<P::Cell, P::Message>>,
@@ -71,12 +71,11 @@ where
     /// begins to connect to memory nodes and peers. The node repeats failed connection attempts for
     /// as long as it runs.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without
-    /// them, completions do not end [`ProcessNode::wait`].
+    /// The NICs must have completion channels.
     ///
     /// # Errors
-    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, if the numbers of
-    ///   addresses and tokens differ, or if `id` is not below the number of tokens.
+    /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, more than 64
+    ///   memories, if the numbers of addresses and tokens differ, or if `id` is not below the number of tokens.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -85,32 +84,39 @@ where
         config: &ProcessConfig,
     ) -> Result<ProcessNode<P>, StartError> {
         let n = config.tokens.len();
-        if !(1..=64).contains(&n) || config.processes.len() != n || usize::from(config.id.0) >= n {
+        let max = usize::from(KEYS / 2);
+        if !(1..=max).contains(&n)
+            || config.memories.len() > max
+            || config.processes.len() != n
+            || usize::from(config.id.0) >= n
+        {
             return Err(StartError::ProcessCount(n));
         }
         let token = config.tokens[usize::from(config.id.0)];
         let incarnation = getrandom::u64()?;
+        let poller = LinkPoller::new()?;
         let identity = Identity {
+            poller: poller.clone(),
             process: config.id,
             domain: Arc::clone(domain),
             failover: config.failover,
             token,
             incarnation,
         };
-        let memories = config.memories.iter().map(|(address, regions)| {
-            MemoryClient::new(identity.clone(), *address, regions, config.register_capacity)
+        let memories = (KEYS / 2..).zip(&config.memories).map(|(key, (address, regions))| {
+            MemoryClient::new(identity.clone(), key, *address, regions, config.register_capacity)
         });
         let peers = (0..n as u8).map(ProcessId).map(|p| {
             Peer::new(
                 &identity,
+                p.0,
                 p,
                 config.processes[usize::from(p.0)],
                 config.tokens[usize::from(p.0)],
                 config.max_message_bytes,
             )
         });
-        let poller = Poller::new(domain)?;
-        let waker = poller.waker();
+        let waker = poller.clone();
         let mut node = ProcessNode {
             memories: memories.collect::<Result<_, _>>()?,
             peers: peers.collect::<Result<_, _>>()?,
@@ -189,8 +195,21 @@ where
     }
 
     /// Accepts peers, drives all connections, and passes the responses, messages and wake-ups to
-    /// the state machine. Returns whether there was any input.
+    /// the state machine. Returns whether there was any input. For a caller that does not sleep
+    /// before its next call.
     pub fn poll(&mut self) -> bool {
+        self.drive(Pass::Spin)
+    }
+
+    /// As [`ProcessNode::poll`], but drives only the connections with events or expired timers. The
+    /// caller may then sleep until [`ProcessNode`]'s descriptor is readable, for at most
+    /// [`ProcessNode::next_timeout`].
+    pub fn handle_events(&mut self) -> bool {
+        let ready = self.poller.wait(Duration::ZERO);
+        self.drive(Pass::Ready(ready))
+    }
+
+    fn drive(&mut self, pass: Pass) -> bool {
         while let Some(incoming) = self.acceptor.next() {
             if let Some(peer) = self.peers.get_mut(usize::from(incoming.hello.from.0)) {
                 peer.accept(incoming);
@@ -198,7 +217,7 @@ where
         }
         let mut busy = false;
         for at in 0..self.memories.len() {
-            self.memories[at].poll(&mut self.responses);
+            self.memories[at].drive(pass, &mut self.responses);
             // The process handles each memory's responses before the next memory is polled, so that
             // the operations that it invokes in reply are posted as early as possible.
             let memory = MemoryId(at as u8);
@@ -207,7 +226,7 @@ where
             busy |= self.handle_inputs();
         }
         for (from, peer) in (0..).map(ProcessId).zip(&mut self.peers) {
-            peer.poll(|bytes| {
+            peer.drive(pass, |bytes| {
                 // Malformed messages come from a Byzantine peer and are dropped.
                 if let Ok(message) = postcard::from_bytes(&bytes) {
                     self.inputs.push(Input::Message { from, message });
@@ -221,39 +240,21 @@ where
         self.handle_inputs() | busy
     }
 
-    /// Polls. If there was no input, blocks until an event arrives, for at most `max`.
-    ///
-    /// A failover of a connection raises no completion event, and the node takes part in the
-    /// failover only in [`ProcessNode::poll`]. `max` should therefore be about a millisecond.
+    /// Handles what has happened. If there was no input, blocks until there may be one, for at most
+    /// `max`.
     pub fn wait(&mut self, max: Duration) {
-        self.arm();
-        if !self.poll() {
+        if !self.handle_events() {
             let _ = self.poller.wait(self.next_timeout(max));
         }
     }
 
-    /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event.
-    /// A caller that waits for further descriptors calls `arm`, polls once more, waits, and then
-    /// calls [`ProcessNode::drain_events`].
-    pub fn arm(&self) {
-        self.memories.iter().for_each(MemoryClient::arm);
-        self.peers.iter().for_each(Peer::arm);
-    }
-
-    /// Returns the descriptors to wait on for reading.
-    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.poller.fds()
-    }
-
-    /// Consumes the pending events, so that only later events make the descriptors readable.
-    pub fn drain_events(&self) {
-        self.poller.drain_events();
-    }
-
-    /// Returns the shorter of `max` and the time until [`Input::Wake`] is due.
+    /// Returns the shorter of `max` and the time until [`ProcessNode::handle_events`] is due
+    /// without an event.
     pub fn next_timeout(&self, max: Duration) -> Duration {
-        let until_wake = self.wakes_at.map_or(max, |at| at.saturating_duration_since(Instant::now()));
-        max.min(until_wake)
+        let until_wake = self.wakes_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let memories = self.memories.iter().filter_map(MemoryClient::due_in);
+        let peers = self.peers.iter().filter_map(Peer::due_in);
+        memories.chain(peers).chain(until_wake).fold(max, Duration::min)
     }
 
     fn handle_inputs(&mut self) -> bool {
@@ -292,5 +293,14 @@ where
                 }
             }
         }
+        // The operations at a memory are one list.
+        self.memories.iter_mut().for_each(MemoryClient::post);
+    }
+}
+
+impl<P: Process> AsFd for ProcessNode<P> {
+    /// The descriptor is readable when [`ProcessNode::handle_events`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
     }
 }

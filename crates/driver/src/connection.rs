@@ -5,7 +5,9 @@ mod staging;
 mod tests;
 
 use core::mem;
+use core::time::Duration;
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use mitra_failover::{
@@ -274,6 +276,32 @@ impl Connection {
     /// As [`Connection::poll`].
     pub fn poll_completions(&mut self, event: impl FnMut(Event<'_>)) -> Result<(), ConnectionError> {
         self.poll_with(VirtualQp::poll_completions, event)
+    }
+
+    /// As [`Connection::poll`], for a virtual queue pair with completion channels of its own
+    /// ([`VirtualQp::handle_events`]).
+    ///
+    /// # Errors
+    /// As [`Connection::poll`].
+    pub fn handle_events(&mut self, event: impl FnMut(Event<'_>)) -> Result<(), ConnectionError> {
+        let mut handled = Ok(());
+        let drive = |vqp: &mut VirtualQp, out: &mut Vec<Completion>| {
+            handled = vqp.handle_events();
+            vqp.take_completions(out)
+        };
+        self.poll_with(drive, event)?;
+        handled.map_err(ConnectionError::Nic).inspect_err(|error| self.lost = Some(error.clone()))
+    }
+
+    /// The descriptors that are readable when [`Connection::handle_events`] has something to do.
+    pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.qp.event_fds()
+    }
+
+    /// Returns after which time [`Connection::handle_events`] is due even if no event arrives.
+    pub fn due_in(&self) -> Option<Duration> {
+        let due = self.qp.event_timeout()?;
+        Some(due.saturating_since(self.staging.region.domain().nics()[0].provider.now()))
     }
 
     /// Drives a virtual queue pair without events, which a later poll passes on. An end that only

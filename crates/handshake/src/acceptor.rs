@@ -133,9 +133,14 @@ impl<H> Drop for Acceptor<H> {
 }
 
 /// Executes a handshake with the acceptor at `address` in a new thread, after `delay`, and sends
-/// the result to the returned receiver. The receiver reports a disconnect if the thread cannot be
-/// started.
-pub fn dial<H, W>(address: SocketAddr, hello: H, delay: Duration) -> Receiver<io::Result<W>>
+/// the result to the returned receiver. Then calls `wake`. The receiver reports a disconnect if the
+/// thread cannot be started.
+pub fn dial<H, W>(
+    address: SocketAddr,
+    hello: H,
+    delay: Duration,
+    wake: impl FnOnce() + Send + 'static,
+) -> Receiver<io::Result<W>>
 where
     H: Serialize + Send + 'static,
     W: DeserializeOwned + Send + 'static,
@@ -150,7 +155,10 @@ where
     };
     let thread = std::thread::Builder::new().name("mitra-dial".to_owned());
     // If the system refuses to start the thread, `response` is dropped and the caller retries.
-    let _ = thread.spawn(move || _ = response.send(exchange()));
+    let _ = thread.spawn(move || {
+        let _ = response.send(exchange());
+        wake();
+    });
     receiver
 }
 

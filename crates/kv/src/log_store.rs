@@ -4,7 +4,7 @@ mod leader_choice;
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,8 +36,7 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    /// Creates a store that accepts the other processes on `peer_listener`. The domain must have
-    /// completion channels.
+    /// Creates a store that accepts the other processes on `peer_listener`.
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] if the dimensions are not valid.
@@ -70,6 +69,18 @@ impl LogStore {
         })
     }
 
+    /// Takes account of what the node has done, and submits what is queued.
+    fn follow(&mut self) -> io::Result<()> {
+        self.memories.update(self.node.memory_states());
+        self.follow_leader();
+        self.store.drive(&mut LogOfNode(&mut self.node));
+        if self.store.is_unreadable() {
+            let message = "a snapshot in the memories cannot be decoded: processes of two versions share these memories";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(())
+    }
+
     fn follow_leader(&mut self) {
         let Member { first: log, second: heartbeat, .. } = self.node.process();
         let named = heartbeat.leader(log.eligible_leaders());
@@ -92,32 +103,22 @@ impl Store for LogStore {
         self.store.change(waiter, change);
     }
 
-    fn drive(&mut self) -> io::Result<bool> {
+    fn poll(&mut self) -> io::Result<bool> {
         let busy = self.node.poll();
-        self.memories.update(self.node.memory_states());
-        self.follow_leader();
-        self.store.drive(&mut LogOfNode(&mut self.node));
-        if self.store.is_unreadable() {
-            let message = "a snapshot in the memories cannot be decoded: processes of two versions share these memories";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
-        Ok(busy)
+        self.follow().map(|()| busy)
+    }
+
+    fn handle_events(&mut self) -> io::Result<bool> {
+        let busy = self.node.handle_events();
+        self.follow().map(|()| busy)
     }
 
     fn take_outcomes(&mut self) -> (Vec<(Waiter, Outcome)>, Vec<Event>) {
         self.store.take_outcomes()
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.node.fds()
-    }
-
-    fn arm(&mut self) {
-        self.node.arm();
-    }
-
-    fn drain_events(&mut self) {
-        self.node.drain_events();
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.node.as_fd()
     }
 
     fn next_timeout(&self, max: Duration) -> Duration {

@@ -38,11 +38,10 @@ const MAX_CLIENTS: usize = 4096;
 /// The maximum number of bytes that all connections buffer. The server closes the connections that
 /// buffer the most if there are more.
 const MAX_BUFFERED_BYTES: usize = 256 << 20;
-/// The duration for which the server polls without sleeping after its last work.
+/// The duration for which the server polls without sleeping after its last work for clients.
 const SPIN_DURATION: Duration = Duration::from_micros(50);
-/// The maximum duration of a sleep. The store takes part in a failover only when it is
-/// polled, so the sleep delays failovers by at most this time.
-const MAX_SLEEP: Duration = Duration::from_millis(1);
+/// The maximum duration of a sleep. The store names its own deadlines.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// One process of the store, with its clients.
 pub struct Server {
@@ -57,14 +56,17 @@ pub struct Server {
     next_connection: usize,
     /// Requests of several commands, by connection id and request number.
     multi_parts: HashMap<(usize, u64), MultiPart>,
+    /// When the server last worked for clients.
     last_activity: Instant,
+    /// Whether the last step left events of the store unread.
+    has_spun: bool,
     /// The number of client commands since the server started, for `INFO`.
     commands: u64,
 }
 
 impl Server {
     /// Creates a server that accepts peers on `peer_listener` and clients on `client_listener`. The
-    /// domain must have completion channels.
+    /// NICs must have completion channels.
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] if the dimensions are not valid.
@@ -90,9 +92,7 @@ impl Server {
         let mut listener = mio::net::TcpListener::from_std(client_listener);
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        for fd in store.fds() {
-            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), STORE, Interest::READABLE)?;
-        }
+        poll.registry().register(&mut SourceFd(&store.fd().as_raw_fd()), STORE, Interest::READABLE)?;
         Ok(Server {
             store,
             majority_lost: None,
@@ -103,6 +103,7 @@ impl Server {
             next_connection: 0,
             multi_parts: HashMap::new(),
             last_activity: Instant::now(),
+            has_spun: true,
             commands: 0,
             config,
         })
@@ -131,21 +132,18 @@ impl Server {
         self.store.is_leader()
     }
 
-    /// Handles pending work, and sleeps for at most 1 ms if there is none. Call this in a loop.
+    /// Sleeps until there is work, for at most a second, and does it. Call this in a loop.
     ///
     /// # Errors
     /// An error of epoll(7), or `InvalidData` if a snapshot in the memories cannot be decoded.
     pub fn run_once(&mut self) -> std::io::Result<()> {
         let client_work = self.connections.values().any(ClientConnection::has_work);
-        let timeout = if client_work || self.last_activity.elapsed() < SPIN_DURATION {
-            Duration::ZERO
-        } else {
-            self.store.arm();
-            match self.step()? {
-                true => Duration::ZERO,
-                false => self.store.next_timeout(MAX_SLEEP),
-            }
+        let spins = client_work || self.last_activity.elapsed() < SPIN_DURATION;
+        let timeout = match spins || self.has_spun {
+            true => Duration::ZERO,
+            false => self.store.next_timeout(MAX_SLEEP),
         };
+        self.has_spun = spins;
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             other => other?,
@@ -153,7 +151,7 @@ impl Server {
         for event in &std::mem::replace(&mut self.events, Events::with_capacity(0)) {
             match event.token() {
                 LISTENER => self.accept(),
-                STORE => self.store.drain_events(),
+                STORE => {} // the step reads the events
                 Token(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.readable |=
@@ -163,19 +161,22 @@ impl Server {
             }
         }
         self.events = Events::with_capacity(256);
-        self.step()?;
-        Ok(())
+        self.step(spins)
     }
 
-    /// Returns whether there was work.
-    fn step(&mut self) -> std::io::Result<bool> {
+    /// Does what there is to do. Without `spins`, the server may sleep after the step.
+    fn step(&mut self, spins: bool) -> std::io::Result<()> {
         let mut busy = false;
         let ids: Vec<usize> =
             self.connections.iter().filter(|(_, c)| c.has_work()).map(|(&id, _)| id).collect();
         for id in ids {
             busy |= self.serve_client(id);
         }
-        busy |= self.store.drive()?;
+        // Heartbeats alone keep no processor busy.
+        match spins {
+            true => busy |= self.store.poll()?,
+            false => _ = self.store.handle_events()?,
+        }
         self.watch_memories();
         let (outcomes, changes) = self.store.take_outcomes();
         busy |= !outcomes.is_empty();
@@ -197,7 +198,7 @@ impl Server {
         if busy {
             self.last_activity = Instant::now();
         }
-        Ok(busy)
+        Ok(())
     }
 
     /// Once a majority of the memory nodes is lost, answers all requests that wait. Nobody knows

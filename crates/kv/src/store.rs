@@ -25,9 +25,8 @@ pub(crate) struct Waiter {
 /// The replicated store at one process. Each request and each change has exactly one outcome, which
 /// [`Store::take_outcomes`] returns in any order.
 ///
-/// The caller sleeps between two calls of [`Store::drive`] in three steps: it calls
-/// [`Store::arm`], then `drive` again, because work may have arrived before `arm`, and sleeps only
-/// if that call had none.
+/// The caller may sleep after a call of [`Store::handle_events`], for at most
+/// [`Store::next_timeout`].
 pub(crate) trait Store {
     /// Queues a read, or a request of a client's own session.
     fn request(&mut self, waiter: Waiter, request: Request);
@@ -35,27 +34,27 @@ pub(crate) trait Store {
     /// Queues a change of a client without a session.
     fn change(&mut self, waiter: Waiter, change: Change);
 
-    /// Takes part in the protocol without sleeping, and submits what is queued. Returns whether
-    /// there was work, apart from what was queued.
+    /// Takes part in the protocol, and submits what is queued, for a caller that does not sleep
+    /// before its next call. Returns whether there was work, apart from what was queued.
     ///
     /// # Errors
     /// `InvalidData` if the memories hold what this version cannot decode.
-    fn drive(&mut self) -> io::Result<bool>;
+    fn poll(&mut self) -> io::Result<bool>;
+
+    /// As [`Store::poll`], but handles only what has raised an event or is due.
+    ///
+    /// # Errors
+    /// As [`Store::poll`].
+    fn handle_events(&mut self) -> io::Result<bool>;
 
     /// Returns the outcomes and the changes of keys since the last call. The changes are in the
     /// order in which the store applied them, and include those of other processes.
     fn take_outcomes(&mut self) -> (Vec<(Waiter, Outcome)>, Vec<Event>);
 
-    /// The descriptors that become readable when there is work, once [`Store::arm`] was called.
-    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+    /// The descriptor that becomes readable when [`Store::handle_events`] has something to do.
+    fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Lets the next work make a descriptor readable.
-    fn arm(&mut self);
-
-    /// Takes the events that made a descriptor readable.
-    fn drain_events(&mut self);
-
-    /// Returns after which time [`Store::drive`] is due without an event, at most `max`.
+    /// Returns after which time [`Store::handle_events`] is due without an event, at most `max`.
     fn next_timeout(&self, max: Duration) -> Duration;
 
     /// Returns the leader that this process follows.

@@ -50,7 +50,7 @@ pub(crate) struct Call {
 impl Call {
     /// Sends the request. If the deadline is over, the request is sent once.
     pub(crate) fn new(address: SocketAddr, hello: Hello, deadline: Option<Instant>) -> Call {
-        let answer = dial(address, hello.clone(), Duration::ZERO);
+        let answer = dial(address, hello.clone(), Duration::ZERO, || ());
         Call { node: NodeId(hello.node), address, hello, answer, deadline }
     }
 
@@ -66,7 +66,7 @@ impl Call {
         if self.deadline.is_some_and(|deadline| Instant::now() + RETRY_INTERVAL > deadline) {
             return Some(Err(CallError::Unreachable { address: self.address, error }));
         }
-        self.answer = dial(self.address, self.hello.clone(), RETRY_INTERVAL);
+        self.answer = dial(self.address, self.hello.clone(), RETRY_INTERVAL, || ());
         None
     }
 }

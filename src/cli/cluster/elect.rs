@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // A process that has not reached the memory does not know the state of the election.
     let mut complain_at = Some(Instant::now() + SILENCE);
     while node.connected_memories() == 0 {
-        node.wait(Duration::from_millis(1));
+        node.wait(HEARTBEAT_INTERVAL);
         if complain_at.take_if(|at| Instant::now() >= *at).is_some() {
             complain(format_args!(
                 "the memory node {} does not answer, or knows an earlier process {}; start it, or start all again",
@@ -119,6 +119,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             out.flush()?;
         }
-        node.wait(Duration::from_millis(1));
+        node.wait(HEARTBEAT_INTERVAL);
     }
 }

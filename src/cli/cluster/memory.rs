@@ -14,10 +14,6 @@ use serde::Serialize;
 use super::protocol::Protocol;
 use super::{ClusterArgs, elect};
 
-/// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a
-/// peer.
-const MAX_SLEEP: Duration = Duration::from_millis(1);
-
 /// Run a memory node; processes read and write its memory by RDMA
 ///
 /// The CPU of the memory node accepts connections and changes permissions. Reads and writes do not
@@ -139,6 +135,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out.flush()?;
     drop(out);
     loop {
-        memory.serve_for(MAX_SLEEP);
+        memory.serve_for(Duration::from_secs(1));
     }
 }

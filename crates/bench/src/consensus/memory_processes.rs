@@ -2,8 +2,9 @@
 //! queue pair from the same NICs.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use mitra_consensus::Region;
@@ -11,6 +12,8 @@ use mitra_consensus_rdma::{MemoryConfig, MemoryNode};
 use mitra_failover::Domain;
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use serde::{Deserialize, Serialize};
 
 use super::{REGISTER_CAPACITY, Setup, protocols};
@@ -19,8 +22,8 @@ use crate::endpoint::{Layout, NicPlacement, detector, random};
 use crate::{PEER_ROLE, Task};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// The interval of periodic work while no event arrives. `mitra memory` has the same interval.
-const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest sleep. The memory nodes name their own deadlines.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MemorySetup {
@@ -101,10 +104,10 @@ pub(super) fn peer(setup: &MemorySetup, connection: &mut PeerConnection) -> anyh
     connection.send(&MemoryInfo { addresses, rc_qp: rc_qp.info()? })?;
     loop {
         memories.iter_mut().for_each(MemoryNode::poll);
-        let until = Instant::now() + MAINTENANCE_INTERVAL;
-        while Instant::now() < until {
-            let ready = memories[0].wait(until.saturating_duration_since(Instant::now()));
-            memories.iter_mut().for_each(|memory| memory.poll_ready(&ready));
-        }
+        let timeout = memories.iter_mut().fold(MAX_SLEEP, |max, memory| memory.next_timeout(max));
+        let mut fds: Vec<_> =
+            memories.iter().map(|memory| PollFd::new(memory.as_fd(), PollFlags::POLLIN)).collect();
+        // After an error such as EINTR, the memory nodes poll early, which is harmless.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(timeout)), None);
     }
 }

@@ -8,6 +8,7 @@ use mitra_failover::{Domain, VirtualMr};
 use mitra_verbs::{Access, Buffer, Result};
 
 use crate::link::Link;
+use crate::link_poller::LinkPoller;
 
 #[derive(Debug)]
 pub(super) struct Nics {
@@ -15,12 +16,18 @@ pub(super) struct Nics {
     /// Per process, a domain with protection domains of its own.
     domains: Vec<Arc<Domain>>,
     links: Vec<Option<Link>>,
+    poller: LinkPoller,
 }
 
 impl Nics {
-    pub(super) fn new(domain: &Domain, processes: usize, failover: mitra_failover::Config) -> Result<Nics> {
+    pub(super) fn new(
+        domain: &Domain,
+        processes: usize,
+        failover: mitra_failover::Config,
+        poller: LinkPoller,
+    ) -> Result<Nics> {
         let domains = (0..processes).map(|_| domain.with_own_pds()).collect::<Result<_>>()?;
-        Ok(Nics { failover, domains, links: (0..processes).map(|_| None).collect() })
+        Ok(Nics { failover, domains, links: (0..processes).map(|_| None).collect(), poller })
     }
 
     pub(super) fn links(&mut self) -> impl Iterator<Item = (ProcessId, &mut Link)> {
@@ -46,10 +53,10 @@ impl NodeNic for Nics {
 
     fn connect(&mut self, p: ProcessId, info: &[u8]) -> Option<Vec<u8>> {
         let connect = || {
-            let mut link = Link::new(self.domain(p), self.failover, MAX_MESSAGE_BYTES, 0)?;
+            let mut link =
+                Link::new(self.domain(p), (&self.poller, p.0), self.failover, MAX_MESSAGE_BYTES, 0)?;
             let own = link.info()?;
             link.connect(info)?;
-            link.arm();
             Ok((link, own))
         };
         let connected: Result<_> = connect();

@@ -1,7 +1,8 @@
 //! The server over a store whose outcomes and states a test chooses.
 
 use std::io::{Read, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use mitra_consensus::kv_store::Change;
@@ -38,6 +39,8 @@ impl Script {
 struct ScriptedStore {
     script: Arc<Mutex<Script>>,
     memories: Memories,
+    never_readable: UnixStream,
+    _other_end: UnixStream,
 }
 
 impl ScriptedStore {
@@ -55,7 +58,11 @@ impl Store for ScriptedStore {
         self.script().changed.push((waiter, change));
     }
 
-    fn drive(&mut self) -> std::io::Result<bool> {
+    fn handle_events(&mut self) -> std::io::Result<bool> {
+        self.poll()
+    }
+
+    fn poll(&mut self) -> std::io::Result<bool> {
         let Script { states, is_damaged, .. } = *self.script();
         self.memories.update(states.into_iter());
         match is_damaged {
@@ -69,16 +76,12 @@ impl Store for ScriptedStore {
         (std::mem::take(&mut script.outcomes), std::mem::take(&mut script.events))
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.never_readable.as_fd()
     }
 
-    fn arm(&mut self) {}
-
-    fn drain_events(&mut self) {}
-
     fn next_timeout(&self, max: Duration) -> Duration {
-        max
+        max.min(Duration::from_millis(1))
     }
 
     fn leader(&self) -> Option<ProcessId> {
@@ -132,8 +135,11 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
         client.set_nonblocking(true).expect("a socket");
-        let store =
-            ScriptedStore { script: script.clone(), memories: Memories::new(config.memories.clone()) };
+        let store = {
+            let (never_readable, _other_end) = UnixStream::pair().expect("a free descriptor");
+            let memories = Memories::new(config.memories.clone());
+            ScriptedStore { script: script.clone(), memories, never_readable, _other_end }
+        };
         World {
             server: Server::over(Box::new(store), listener, config).expect("epoll works"),
             script,

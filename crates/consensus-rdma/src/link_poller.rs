@@ -1,0 +1,124 @@
+//! One wait for the events of all links of a node, and for wake-ups from other threads.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mitra_driver::Connection;
+use mitra_verbs::{Error, Result};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// The key of the descriptor that wakes the node. Links have keys below [`KEYS`].
+const WAKE: u64 = u64::MAX;
+/// The number of keys of links.
+pub(crate) const KEYS: u8 = u128::BITS as u8;
+/// The largest number of descriptors that one wait returns.
+const BATCH: usize = 32;
+
+/// Waits for the events of links, which have completion channels of their own, and for
+/// [`LinkPoller::wake`].
+#[derive(Clone, Debug)]
+pub(crate) struct LinkPoller(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    epoll: Epoll,
+    wakeup: EventFd,
+}
+
+/// The keys of the links with events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready(u128);
+
+impl Ready {
+    pub(crate) fn contains(self, key: u8) -> bool {
+        self.0 >> key & 1 == 1
+    }
+}
+
+/// Which links a node drives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pass {
+    /// All of them. The node does not sleep before the next pass, so events are left unread.
+    Spin,
+    /// The links with events, and those with an expired timer. The node may sleep after the pass.
+    Ready(Ready),
+}
+
+/// The watch of a link. The drop ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) key: u8,
+    poller: LinkPoller,
+    fds: Vec<OwnedFd>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for fd in &self.fds {
+            let _ = self.poller.0.epoll.delete(fd); // the descriptor is in the epoll instance
+        }
+    }
+}
+
+impl LinkPoller {
+    /// # Errors
+    /// If the system has no free descriptor.
+    pub(crate) fn new() -> nix::Result<LinkPoller> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        epoll.add(&wakeup, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        Ok(LinkPoller(Arc::new(Inner { epoll, wakeup })))
+    }
+
+    /// Ends the current wait, or the next one.
+    pub(crate) fn wake(&self) {
+        // EAGAIN means that the counter is full, so the eventfd is readable already.
+        let _ = self.0.wakeup.write(1);
+    }
+
+    /// Watches the events of a connection under a key.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the process has no descriptor left.
+    pub(crate) fn watch(&self, key: u8, connection: &Connection) -> Result<Watch> {
+        let mut watch = Watch { key, poller: self.clone(), fds: Vec::new() };
+        for fd in connection.event_fds() {
+            let fd = fd.try_clone_to_owned().map_err(|e| Error::system("duplicating a descriptor", &e))?;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, key.into());
+            let added = self.0.epoll.add(&fd, event);
+            let failed = |e: Errno| Error::system("adding to an epoll instance", &io::Error::from(e));
+            added.map_err(failed)?;
+            watch.fds.push(fd);
+        }
+        Ok(watch)
+    }
+
+    /// Blocks until an event or a wake-up arrives, for at most `timeout`, which is rounded up to
+    /// milliseconds.
+    pub(crate) fn wait(&self, timeout: Duration) -> Ready {
+        let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+        let timeout = EpollTimeout::try_from(millis).unwrap_or(EpollTimeout::ZERO);
+        let mut events = [EpollEvent::empty(); BATCH];
+        // After an error such as EINTR, this function returns early, which is harmless.
+        let count = self.0.epoll.wait(&mut events, timeout).unwrap_or(0);
+        let mut ready = 0;
+        for event in &events[..count] {
+            match event.data() {
+                WAKE => _ = self.0.wakeup.read(),
+                key => ready |= 1 << key,
+            }
+        }
+        Ready(ready)
+    }
+}
+
+impl AsFd for LinkPoller {
+    /// The descriptor is readable when [`LinkPoller::wait`] would not block.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.epoll.0.as_fd()
+    }
+}
