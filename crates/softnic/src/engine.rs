@@ -166,8 +166,6 @@ impl Engine {
                 Driver::Poller => self.nic.handle_idle(now),
                 Driver::Thread => self.nic.flush_acks(),
             }
-        } else {
-            self.progress.record_data(now);
         }
         self.flush(now);
         received
@@ -198,6 +196,9 @@ impl Engine {
         // An unacknowledged message (UD, UC) completes when it is sent, so `transmit` can cause
         // further events.
         let mut next = first.or_else(|| self.next_cq_event());
+        if next.is_some() {
+            self.progress.record_event(now);
+        }
         while let Some(cq) = next {
             self.completion_queues.notify(cq);
             next = self.next_cq_event();

@@ -12,8 +12,8 @@
 //!   on the socket, each datagram would wake it, and it would compete with the poller for the CPU.
 //! - **Without a lease the progress thread drives**, and sleeps on the socket and the links.
 //!   Operations on the memory of a passive process then complete, and completion events reach
-//!   sleeping consumers. While peers access a passive process, the thread
-//!   [spins](spin_policy::SpinPolicy) instead of sleeping.
+//!   sleeping consumers. While peers access the memory of a passive process
+//!   in quick succession, the thread [spins](spin_policy::SpinPolicy) instead of sleeping.
 //! - **A caller that arms a queue gives up the lease**, because it is about to sleep.
 //! - **A program that waits for data in memory**, and polls only in between, is denied the lease:
 //!   the data arrives while it does not poll. The ACKs for it are sent with its next post.
@@ -37,6 +37,7 @@ use core::time::Duration;
 
 use mitra_verbs::{CqId, Time};
 
+use crate::clock;
 use crate::thread_wakeup::ThreadWakeup;
 use poll_lease::{ABSENT_AFTER, CHECK_INTERVAL, PollLease};
 use spin_policy::SpinPolicy;
@@ -69,11 +70,11 @@ const SOCKET_ACTIVE: Duration = Duration::from_millis(1);
 /// A progress thread that does not sleep looks at the descriptors of the links once in this time.
 const LINK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The longest sleep of the thread if the NIC was active within the last [`ACTIVE_PERIOD`]. Because
-/// of this bound, a caller that posts a request seldom has to wake the thread to handle the
-/// request's timer.
-const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
-const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
+/// If a caller had to wake the thread for a timer within this time, the thread sleeps for at most
+/// the time that the timer ran, or [`MIN_SLEEP_BOUND`]. Later callers with such timers then need
+/// not wake the thread: a request that is posted during the sleep expires after the sleep.
+const TIMER_PERIOD: Duration = Duration::from_secs(1);
+const MIN_SLEEP_BOUND: Duration = Duration::from_millis(5);
 
 /// The thread that drives a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +103,9 @@ pub(crate) struct Progress {
     last_lease_check: Time,
     pub(crate) thread_wakeup: ThreadWakeup,
     spin_policy: SpinPolicy,
-    /// When the NIC last received a datagram or a call.
-    last_active: Time,
+    /// When a caller last had to wake the thread for a timer, and how long the timer ran.
+    last_timer: Time,
+    timer_length: Duration,
     last_drive: Time,
     last_host_call: Time,
     /// The completion queue whose poll drove the NIC last, and when.
@@ -121,7 +123,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Records a verbs call.
     pub(crate) fn record_call(&mut self, now: Time) {
-        (self.last_active, self.last_host_call) = (now, now);
+        self.last_host_call = now;
     }
 
     /// Returns whether a verbs call drives the NIC.
@@ -173,11 +175,6 @@ impl Progress {
     /// Records the start of a round.
     pub(crate) fn begin_round(&mut self, now: Time) {
         self.last_drive = now;
-    }
-
-    /// Records a round that has received something.
-    pub(crate) fn record_data(&mut self, now: Time) {
-        self.last_active = now;
     }
 
     /// When the NIC was last driven.
@@ -261,8 +258,7 @@ impl Progress {
         self.last_lease_check + CHECK_INTERVAL
     }
 
-    /// Records a round of the thread. Returns whether the thread runs the next one at once, unless
-    /// a consumer of events sleeps.
+    /// Records a round of the thread. Returns whether the thread runs the next one at once.
     pub(crate) fn must_spin(&mut self, now: Time) -> bool {
         self.spin_policy.should_spin(now, self.last_host_call)
     }
@@ -274,7 +270,22 @@ impl Progress {
 
     /// Returns until when the thread sleeps at most.
     pub(crate) fn max_sleep(&self, now: Time) -> Option<Time> {
-        (now - self.last_active < ACTIVE_PERIOD).then_some(now + MAX_SLEEP_WHEN_ACTIVE)
+        (now - self.last_timer < TIMER_PERIOD).then_some(now + self.timer_length)
+    }
+
+    /// Returns whether the caller must wake the thread for work that is due at `due`.
+    pub(crate) fn must_wake(&mut self, due: Time) -> bool {
+        let must_wake = self.thread_wakeup.must_wake(due);
+        if must_wake {
+            let now = clock::now();
+            (self.last_timer, self.timer_length) = (now, due.saturating_since(now).max(MIN_SLEEP_BOUND));
+        }
+        must_wake
+    }
+
+    /// Records that a consumer of events is about to wake.
+    pub(crate) fn record_event(&mut self, now: Time) {
+        self.spin_policy.record_event(now);
     }
 
     /// Sets when a poll of `cq` drove the NIC last, and makes a check of the lease due.

@@ -201,7 +201,7 @@ impl SharedNic {
             return;
         }
         let Some(due) = engine.next_due() else { return };
-        if engine.progress.thread_wakeup.must_wake(due) {
+        if engine.progress.must_wake(due) {
             self.wake();
         }
     }
@@ -284,7 +284,7 @@ impl SharedNic {
             engine.progress.record_thread_receive(now);
             return None;
         }
-        if engine.progress.must_spin(now) && !engine.completion_queues.has_sleepers(now) {
+        if engine.progress.must_spin(now) {
             return None;
         }
         let is_alive = engine.dma_ok();
