@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use mitra_failover::{BuildError, VirtualQpBuilder};
 use mitra_os_util::thread;
 use mitra_os_util::wake_signal::{Step, WakeSignal};
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::driven_qp::DrivenQp;
@@ -18,8 +19,14 @@ use crate::pollable_qp::PollableQp;
 use crate::slot::Slot;
 use crate::system;
 
-/// The key of the descriptor that wakes the thread. The vQPs have greater keys.
+/// The key of the descriptor that wakes the thread.
 const WAKE: u64 = 0;
+/// The key of the asynchronous events of all NICs. The thread watches them once for all vQPs,
+/// because Linux lets no more than 500 instances inside another one watch a descriptor
+/// (`path_limits` in `fs/eventpoll.c`).
+const NICS: u64 = 1;
+/// The key of the first vQP.
+const FIRST: u64 = 2;
 /// The maximum number of descriptors that one call of epoll_wait(2) returns.
 const BATCH: usize = 64;
 
@@ -52,7 +59,7 @@ impl Driver {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let signal = WakeSignal::new()?;
         epoll.add(&signal, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
-        let next_key = AtomicU64::new(WAKE + 1);
+        let next_key = AtomicU64::new(FIRST);
         let shared = Arc::new(Shared { epoll, signal, next_key, slots: Mutex::default() });
         let thread = thread::spawn("mitra-driver", {
             let shared = Arc::clone(&shared);
@@ -66,8 +73,16 @@ impl Driver {
     /// # Errors
     /// The errors of [`PollableQp::build`].
     pub fn serve(&self, builder: VirtualQpBuilder) -> Result<DrivenQp, BuildError> {
-        let qp = PollableQp::build(builder)?;
+        let qp = PollableQp::build_beside_nics(builder)?;
         let shared = &self.0.shared;
+        for fd in qp.vqp().domain().nics().iter().filter_map(|nic| nic.provider.async_event_fd()) {
+            // The events of NICs stay in the NICs until a vQP takes them.
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NICS);
+            match shared.epoll.add(fd, event) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(system("adding to an epoll instance")(error).into()),
+            }
+        }
         let key = shared.next_key.fetch_add(1, Ordering::Relaxed);
         let event = EpollEvent::new(EpollFlags::EPOLLIN, key);
         shared.epoll.add(qp.as_fd(), event).map_err(system("adding to an epoll instance"))?;
@@ -111,6 +126,10 @@ impl Shared {
         let mut is_signalled = false;
         for event in &events[..count] {
             is_signalled |= event.data() == WAKE;
+            if event.data() == NICS {
+                let slots: Vec<_> = self.slots().values().cloned().collect();
+                slots.iter().for_each(|slot| slot.drive());
+            }
             let slot = self.slots().get(&event.data()).cloned();
             if let Some(slot) = slot {
                 slot.drive();

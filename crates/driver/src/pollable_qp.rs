@@ -38,33 +38,36 @@ impl PollableQp {
     /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with `Unsupported` if a NIC
     /// has no completion channels, and with `System` if the process has no descriptor left.
     pub fn build(builder: VirtualQpBuilder) -> Result<PollableQp, BuildError> {
+        let qp = PollableQp::build_beside_nics(builder)?;
+        // A vQP does not take the events while it is unconnected or closed, and several vQPs wait
+        // for the same events.
+        for nic in qp.vqp.domain().nics() {
+            if let Some(fd) = nic.provider.async_event_fd() {
+                qp.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
+            }
+        }
+        Ok(qp)
+    }
+
+    /// As [`PollableQp::build`], but the descriptor does not become readable for an asynchronous
+    /// event of a NIC. The caller drives the vQP then.
+    pub(crate) fn build_beside_nics(builder: VirtualQpBuilder) -> Result<PollableQp, BuildError> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("creating an epoll instance"))?;
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(system("creating a timer"))?;
         let vqp = builder.own_channels(true).build()?;
         let mut qp = PollableQp { vqp, epoll, timer, deadline: None };
-        qp.watch()?;
+        qp.watch(qp.timer.as_fd(), EpollFlags::EPOLLIN)?;
+        for channel in qp.vqp.event_channels() {
+            qp.watch(channel.as_fd(), EpollFlags::EPOLLIN)?;
+        }
         qp.drive()?; // arms the completion queues
         Ok(qp)
     }
 
-    fn watch(&self) -> Result<()> {
-        let add = |fd: BorrowedFd<'_>, flags| {
-            self.epoll.add(fd, EpollEvent::new(flags, 0)).map_err(system("adding to an epoll instance"))
-        };
-        add(self.timer.as_fd(), EpollFlags::EPOLLIN)?;
-        for channel in self.vqp.event_channels() {
-            add(channel.as_fd(), EpollFlags::EPOLLIN)?;
-        }
-        for nic in self.vqp.domain().nics() {
-            if let Some(fd) = nic.provider.async_event_fd() {
-                // A vQP does not take the events while it is unconnected or closed, and several
-                // vQPs wait for the same events.
-                add(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
-            }
-        }
-        Ok(())
+    fn watch(&self, fd: BorrowedFd<'_>, flags: EpollFlags) -> Result<()> {
+        self.epoll.add(fd, EpollEvent::new(flags, 0)).map_err(system("adding to an epoll instance"))
     }
 
     /// Drives the vQP, appends all its completions to `out` and returns their number.

@@ -200,3 +200,15 @@ fn rails_follow_changes_of_addresses() {
     assert_eq!(b.memory.load(0), 400);
     assert!(a.domain.activity().failovers >= 4);
 }
+
+/// Linux lets no more than 500 instances of epoll inside another one watch the descriptor of a
+/// NIC's asynchronous events.
+#[test]
+fn one_driver_serves_many_vqps_over_the_same_nics() {
+    let (host, driver) = (Host::open(), Driver::start().expect("a free thread"));
+    let config = Config { send_wrs: 4, recv_wrs: 4, ..Config::default() };
+    let serve = |_| driver.serve(VirtualQp::builder(&host.domain).config(config)).expect("a free vQP");
+    let ends: Vec<DrivenQp> = (0..520).map(serve).collect();
+    host.nics[0].faults().fail(Failure::LinkDown);
+    assert!(ends.iter().all(|end| end.lock().close_reason().is_none()));
+}
