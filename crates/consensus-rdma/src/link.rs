@@ -138,6 +138,11 @@ impl Link {
         true
     }
 
+    /// Sets whether the end of an operation or a sent message raises an event.
+    pub(crate) fn wake_for_operations(&mut self, on: bool) {
+        self.connection.wake_for_operations(on);
+    }
+
     /// Returns after which time a pass is due even if no event arrives.
     pub(crate) fn due_in(&self) -> Option<Duration> {
         self.connection.due_in()

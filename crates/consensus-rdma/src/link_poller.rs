@@ -42,7 +42,7 @@ impl Ready {
 /// Which links a node drives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pass {
-    /// All of them. The node does not sleep before the next pass, so events are left unread.
+    /// All of them, without their events, which stay unread.
     Spin,
     /// The links with events, and those with an expired timer. The node may sleep after the pass.
     Ready(Ready),

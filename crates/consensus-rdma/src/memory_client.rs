@@ -102,9 +102,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         self.client.submit(id, op);
     }
 
-    /// Posts the queued operations as one list.
-    pub(crate) fn post(&mut self) {
+    /// Posts the queued operations as one list. With `wakes`, their responses wake the node.
+    pub(crate) fn post(&mut self, wakes: bool) {
         if let State::Connected(link) = &mut self.state {
+            link.wake_for_operations(wakes);
             self.client.post(link);
             link.post();
         }

@@ -75,7 +75,8 @@ where
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] if `config` has no token or more than 64, more than 64
-    ///   memories, if the numbers of addresses and tokens differ, or if `id` is not below the number of tokens.
+    ///   memories, if the numbers of addresses and tokens differ, or if `id` is not below the
+    ///   number of tokens.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -216,8 +217,11 @@ where
             }
         }
         let mut busy = false;
+        // The responses before a wake-up may have raised no event.
+        let wakes = self.wakes_at.is_some_and(|at| at <= Instant::now());
+        let memory_pass = if wakes { Pass::Spin } else { pass };
         for at in 0..self.memories.len() {
-            self.memories[at].drive(pass, &mut self.responses);
+            self.memories[at].drive(memory_pass, &mut self.responses);
             // The process handles each memory's responses before the next memory is polled, so that
             // the operations that it invokes in reply are posted as early as possible.
             let memory = MemoryId(at as u8);
@@ -233,7 +237,7 @@ where
                 }
             });
         }
-        if self.wakes_at.is_some_and(|at| at <= Instant::now()) {
+        if wakes {
             self.wakes_at = None;
             self.inputs.push(Input::Wake);
         }
@@ -294,7 +298,8 @@ where
             }
         }
         // The operations at a memory are one list.
-        self.memories.iter_mut().for_each(MemoryClient::post);
+        let wakes = self.process.awaits_responses();
+        self.memories.iter_mut().for_each(|memory| memory.post(wakes));
     }
 }
 

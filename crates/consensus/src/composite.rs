@@ -185,6 +185,10 @@ impl<A: Process, B: Process> Process for Composite<A, B> {
         self.first.decision()
     }
 
+    fn awaits_responses(&self) -> bool {
+        self.first.awaits_responses() || self.second.awaits_responses()
+    }
+
     fn attempts(&self) -> u64 {
         self.first.attempts()
     }

@@ -156,6 +156,11 @@ impl Process for Heartbeat {
         None
     }
 
+    /// A round ends at a wake-up.
+    fn awaits_responses(&self) -> bool {
+        false
+    }
+
     fn attempts(&self) -> u64 {
         self.counter
     }

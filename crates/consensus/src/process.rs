@@ -184,6 +184,12 @@ pub trait Process: Clone + Eq + Hash + Debug {
     /// Returns the decision, if the process has decided. A decision never changes.
     fn decision(&self) -> Option<&Self::Value>;
 
+    /// Returns whether the process needs the responses of its outstanding operations early. If not,
+    /// they may wait until just before the next [`Input::Wake`].
+    fn awaits_responses(&self) -> bool {
+        true
+    }
+
     /// Returns the number of attempts that the process has begun. An exhaustive search stops at
     /// states in which this number exceeds a bound.
     fn attempts(&self) -> u64;

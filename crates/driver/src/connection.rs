@@ -14,7 +14,9 @@ use mitra_failover::{
     Completion, Config, Domain, FailoverReport, Outcome, OwnedRegion, RemoteRegion, UnresolvedError,
     VirtualQp, WritePolicy,
 };
-use mitra_verbs::{Data, Ended, Error, InlineData, RecvWr, Result, SendOp, SendWr, WcOpcode, WcStatus};
+use mitra_verbs::{
+    Data, Ended, Error, InlineData, RecvWr, Result, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+};
 
 use self::staging::{Space, Staging};
 use crate::queue_pair::{ConnectionError, QpInfo, QpKind, QueuePair};
@@ -216,7 +218,10 @@ impl Connection {
             self.staging.region.write(space.offset, bytes);
             Data::sge(self.staging.region.sge(space.offset, bytes.len()))
         };
-        self.pushed.push((SendWr::new(id, op, data), policy));
+        let mut wr = SendWr::new(id, op, data);
+        // The receiver may sleep, and wake for messages only.
+        wr.flags.set(SendFlags::SOLICITED, matches!(op, SendOp::Send));
+        self.pushed.push((wr, policy));
         self.pending.push_back(Pending { id, space, fetches: 0 });
         true
     }
@@ -291,6 +296,12 @@ impl Connection {
         };
         self.poll_with(drive, event)?;
         handled.map_err(ConnectionError::Nic).inspect_err(|error| self.lost = Some(error.clone()))
+    }
+
+    /// Sets whether the end of an operation makes a descriptor readable
+    /// ([`VirtualQp::wake_for_sends`]). A message always does.
+    pub fn wake_for_operations(&mut self, on: bool) {
+        self.qp.wake_for_sends(on);
     }
 
     /// The descriptors that are readable when [`Connection::handle_events`] has something to do.

@@ -18,7 +18,7 @@ pub use background::Driver;
 pub use connection::{Connection, Event, Staged};
 pub use driven_qp::{DrivenQp, DrivenQpGuard};
 pub use pollable_qp::{PollableQp, PollableQpGuard};
-pub use poller::{Poller, ReadyCqs, Waker};
+pub use poller::{Poller, Waker};
 pub use queue_pair::{ConnectionError, QpInfo, QpKind, QueuePair};
 
 use std::io;

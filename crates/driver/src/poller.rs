@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mitra_failover::{Domain, VirtualQp};
-use mitra_verbs::CqId;
+use mitra_failover::Domain;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
@@ -17,18 +16,6 @@ use nix::sys::time::TimeSpec;
 pub struct Poller {
     domain: Arc<Domain>,
     wakeup: Arc<EventFd>,
-}
-
-/// The completion queues that raised an event during [`Poller::wait`], each with the index of its
-/// rail.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ReadyCqs(Vec<(usize, CqId)>);
-
-impl ReadyCqs {
-    /// Returns whether one of the queues belongs to `vqp`.
-    pub fn contains(&self, vqp: &VirtualQp) -> bool {
-        self.0.iter().any(|&(rail, cq)| vqp.uses_cq(rail, cq))
-    }
 }
 
 /// Wakes a [`Poller`] from any thread.
@@ -69,29 +56,18 @@ impl Poller {
     /// Consumes all pending events, so that only later events make the descriptors readable.
     pub fn drain_events(&self) {
         let _ = self.wakeup.read();
-        self.take_ready();
-    }
-
-    fn take_ready(&self) -> ReadyCqs {
-        let mut ready = Vec::new();
-        for (rail, nic) in self.domain.nics().iter().enumerate() {
-            while let Some(Ok(Some(cq))) = nic.channel.as_ref().map(|channel| channel.next_event()) {
-                ready.push((rail, cq));
-            }
+        for channel in self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref()) {
+            while let Ok(Some(_)) = channel.next_event() {}
         }
-        ReadyCqs(ready)
     }
 
-    /// Blocks until an event or a wake-up arrives, for at most `timeout`. Returns the completion
-    /// queues with events.
-    pub fn wait(&self, timeout: Duration) -> ReadyCqs {
+    /// Blocks until an event or a wake-up arrives, for at most `timeout`, and consumes all pending
+    /// events.
+    pub fn wait(&self, timeout: Duration) {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // After an error such as EINTR, this function returns early, which is harmless.
         let _ = ppoll(&mut fds, Some(TimeSpec::from(timeout)), None);
-        if fds.last().is_some_and(|wakeup| wakeup.any() == Some(true)) {
-            let _ = self.wakeup.read();
-        }
-        self.take_ready()
+        self.drain_events();
     }
 }

@@ -183,6 +183,12 @@ impl QueuePair {
         }
     }
 
+    pub(crate) fn wake_for_sends(&mut self, on: bool) {
+        if let Qp::Virtual(vqp) = &mut self.0 {
+            vqp.wake_for_sends(on);
+        }
+    }
+
     /// The descriptors that are readable when a passive end has events.
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.vqp().into_iter().flat_map(|vqp| vqp.event_channels()).map(|channel| channel.as_fd())

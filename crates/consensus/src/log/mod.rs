@@ -332,6 +332,10 @@ impl<R: Rules> Process for Log<R> {
         None
     }
 
+    fn awaits_responses(&self) -> bool {
+        self.state.outstanding.any()
+    }
+
     /// Returns the number of terms begun, plus the number of refusals after which a leader took a
     /// memory over again.
     fn attempts(&self) -> u64 {

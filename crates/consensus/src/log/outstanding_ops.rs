@@ -66,6 +66,11 @@ impl OutstandingLogOps {
         Some(outstanding.remove(at).1)
     }
 
+    /// Whether any operation is outstanding, including abandoned operations.
+    pub(super) fn any(&self) -> bool {
+        self.0.iter().any(|at_memory| !at_memory.is_empty())
+    }
+
     pub(super) fn abandon(&mut self) {
         (0..self.0.len()).for_each(|m| self.abandon_at(m));
     }

@@ -13,41 +13,59 @@ pub(super) struct EventChannels {
     /// The channels with their rails, in the order of rails. A NIC that was dead when the vQP was
     /// created has no channel.
     pub(super) channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
-    /// The armed queues with their rails. An event disarms its queue.
-    armed: SmallVec<[(usize, CqId); 8]>,
+    /// The armed queues. An event disarms its queue.
+    armed: SmallVec<[Armed; 8]>,
+    /// Whether completions of sends raise events.
+    pub(super) wakes_for_sends: bool,
     /// The active rail of the last round, which took all its completions after the arming.
     pub(super) drained_rail: usize,
+}
+
+/// A completion queue with its rail, and whether only solicited completions raise an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Armed {
+    rail: usize,
+    cq: CqId,
+    solicited_only: bool,
 }
 
 impl EventChannels {
     pub(super) fn new(nics: &[LocalNic]) -> EventChannels {
         let channel = |(rail, nic): (usize, &LocalNic)| Some((rail, nic.channel.clone()?));
         let channels = nics.iter().enumerate().filter_map(channel).collect();
-        EventChannels { channels, armed: SmallVec::new(), drained_rail: 0 }
+        EventChannels { channels, armed: SmallVec::new(), wakes_for_sends: true, drained_rail: 0 }
     }
 
     pub(super) fn take_events(&mut self) -> Result<()> {
         for (rail, channel) in &self.channels {
             while let Some(cq) = channel.next_event()? {
-                self.armed.retain(|armed| *armed != (*rail, cq));
+                self.armed.retain(|armed| (armed.rail, armed.cq) != (*rail, cq));
             }
         }
         Ok(())
     }
 
-    /// The completion queues of the rails. The boolean says whether only solicited completions
-    /// raise an event. A control message raises an event only if the message needs an answer. Every
-    /// completion of an operation raises an event.
-    fn queues(rails: &RailSet) -> impl Iterator<Item = ((usize, CqId), bool)> {
-        rails
-            .iter()
-            .enumerate()
-            .flat_map(|(i, rail)| [((i, rail.cq()), false), ((i, rail.control_cq()), true)])
+    /// The completion queues of the rails, as they are to be armed. A control message raises an
+    /// event only if the message needs an answer. A completion in error always raises one.
+    fn queues(wakes_for_sends: bool, rails: &RailSet) -> impl Iterator<Item = Armed> {
+        let solicited_only = !wakes_for_sends;
+        rails.iter().enumerate().flat_map(move |(rail, of)| {
+            [
+                Armed { rail, cq: of.cq(), solicited_only },
+                Armed { rail, cq: of.control_cq(), solicited_only: true },
+            ]
+        })
     }
 
-    /// Returns whether every completion queue is armed, or has raised an event that was not taken.
-    pub(super) fn is_armed(&self, rails: &RailSet) -> bool {
-        EventChannels::queues(rails).all(|(queue, _)| self.armed.contains(&queue))
+    /// Returns whether a queue is armed for at least this, or has raised an event that was not
+    /// taken.
+    fn covers(armed: &[Armed], queue: Armed) -> bool {
+        armed.contains(&queue) || armed.contains(&Armed { solicited_only: false, ..queue })
+    }
+
+    fn is_armed(&self, rails: &RailSet) -> bool {
+        EventChannels::queues(self.wakes_for_sends, rails)
+            .all(|queue| EventChannels::covers(&self.armed, queue))
     }
 
     /// Returns whether everything that the vQP may have to handle raises an event, or has raised
@@ -60,15 +78,16 @@ impl EventChannels {
 
     pub(super) fn arm(&mut self, rails: &RailSet) -> Result<()> {
         let before = core::mem::take(&mut self.armed);
-        for ((rail, cq), solicited_only) in EventChannels::queues(rails) {
-            if !before.contains(&(rail, cq)) {
+        for queue in EventChannels::queues(self.wakes_for_sends, rails) {
+            let Armed { rail, cq, solicited_only } = queue;
+            if !EventChannels::covers(&before, queue) {
                 match rails.get(rail).provider().req_notify_cq(cq, solicited_only) {
                     // A dead NIC completes nothing. Maintenance detects its death.
                     Ok(()) | Err(Error::DeviceFatal) => {}
                     Err(error) => return Err(error),
                 }
             }
-            self.armed.push((rail, cq));
+            self.armed.push(queue);
         }
         Ok(())
     }

@@ -83,6 +83,17 @@ impl VirtualQp {
         [self.poll_timeout(), next_round].into_iter().flatten().min()
     }
 
+    /// Sets whether completions of sends raise events on [`VirtualQp::event_channels`]; they do by
+    /// default. Otherwise only errors and messages do that were sent as solicited
+    /// ([`SendFlags::SOLICITED`](mitra_verbs::SendFlags::SOLICITED)), for an application that polls
+    /// for its completions at times of its own. After the events were switched on,
+    /// [`VirtualQp::event_timeout`] is due at once.
+    pub fn wake_for_sends(&mut self, on: bool) {
+        if let Some(events) = &mut self.failover.events {
+            events.wakes_for_sends = on;
+        }
+    }
+
     /// Returns whether [`VirtualQp::take_completions`] would return a completion.
     pub fn has_completions(&self) -> bool {
         self.datapath.has_completions()

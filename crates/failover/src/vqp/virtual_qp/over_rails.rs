@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mitra_verbs::{Access, CqId, Gid, Mtu, Qpn, Result, RnrTimer, SendWr, Time};
+use mitra_verbs::{Access, Gid, Mtu, Qpn, Result, RnrTimer, SendWr, Time};
 
 use super::VirtualQp;
 use crate::activity::CountedVqp;
@@ -374,12 +374,6 @@ impl VirtualQp {
             return Some(Time::ZERO);
         }
         self.failover.maintenance_of_member_at(group, &self.datapath)
-    }
-
-    /// Returns whether `cq` is the vQP's completion queue on the NIC of `rail`. If so, the events
-    /// of `cq` concern this vQP.
-    pub fn uses_cq(&self, rail: usize, cq: CqId) -> bool {
-        self.datapath.rails.iter().nth(rail).is_some_and(|rail| rail.cq() == cq)
     }
 
     /// Shuts this vQP down and returns an unconnected vQP with the same number, like a queue pair
