@@ -39,7 +39,7 @@ Both are the kernel's figures (clock_getcpuclockid(3), and voluntary_ctxt_switch
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a process failed, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// What to measure
+    /// Processes to measure
     #[arg(long, value_delimiter = ',', default_value = "kv,vqps")]
     only: Vec<Idle>,
     /// Number of connected vQPs
@@ -71,7 +71,7 @@ pub(crate) struct Setup {
     placement: NicPlacement,
 }
 
-/// What processes have used since they started.
+/// The CPU time and the wake-ups of processes since they started.
 #[derive(Clone, Copy, Default)]
 struct Usage {
     cpu_seconds: f64,

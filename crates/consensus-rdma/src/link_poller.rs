@@ -1,4 +1,4 @@
-//! One wait for the events of all links of a node, and for wake-ups from other threads.
+//! The poller of a node waits for the events of all its links, and for wake-ups from other threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
