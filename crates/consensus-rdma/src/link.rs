@@ -126,13 +126,13 @@ impl Link {
         let dispatch = |of: Event<'_>| dispatch(of, free_slots, &mut event);
         // `is_broken` tells of an error.
         let _ = match pass {
-            Pass::Spin => self.connection.poll(dispatch),
-            Pass::Ready(ready)
+            Pass::Poll => self.connection.poll(dispatch),
+            Pass::HandleEvents(ready)
                 if ready.contains(self.watch.key) || self.connection.due_in() == Some(Duration::ZERO) =>
             {
                 self.connection.handle_events(dispatch)
             }
-            Pass::Ready(_) => return false,
+            Pass::HandleEvents(_) => return false,
         };
         self.send_queued();
         true

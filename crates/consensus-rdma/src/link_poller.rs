@@ -34,6 +34,9 @@ struct Inner {
 pub(crate) struct Ready(u128);
 
 impl Ready {
+    /// The keys of all links.
+    pub(crate) const ALL: Ready = Ready(u128::MAX);
+
     pub(crate) fn contains(self, key: u8) -> bool {
         self.0 >> key & 1 == 1
     }
@@ -42,10 +45,12 @@ impl Ready {
 /// Which links a node drives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pass {
-    /// All of them, without their events, which stay unread.
-    Spin,
-    /// The links with events, and those with an expired timer. The node may sleep after the pass.
-    Ready(Ready),
+    /// All of them. Their events stay unread and their queues disarmed, so the node must not sleep
+    /// before a pass of the other kind.
+    Poll,
+    /// The links with these keys, and those with an expired timer. The pass reads the events and
+    /// arms the queues, so the node may sleep after it.
+    HandleEvents(Ready),
 }
 
 /// The watch of a link. The drop ends it.

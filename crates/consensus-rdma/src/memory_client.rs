@@ -289,7 +289,7 @@ mod tests {
             let end = Instant::now() + Duration::from_secs(10);
             while !client.is_connected() && Instant::now() < end {
                 memory.serve_for(Duration::from_millis(1));
-                client.drive(Pass::Spin, &mut Vec::new());
+                client.drive(Pass::Poll, &mut Vec::new());
             }
             client.is_connected()
         };
@@ -301,7 +301,7 @@ mod tests {
         client.state = State::Closed;
         all.extend(std::iter::from_fn(|| identity.new_link(1, MAX_MESSAGE_BYTES, 0).ok()));
         client.reconnect();
-        client.drive(Pass::Spin, &mut Vec::new());
+        client.drive(Pass::Poll, &mut Vec::new());
         assert!(!client.is_connected() && !client.is_crashed());
         drop(all);
         assert!(until_connected(&mut client));

@@ -110,7 +110,7 @@ impl MemoryNode {
         }
         let mut requests = Vec::new();
         for (p, link) in self.nics.links() {
-            link.drive(Pass::Ready(ready), |event| {
+            link.drive(Pass::HandleEvents(ready), |event| {
                 requests.extend(event.message().map(|message| (p, message)));
             });
         }

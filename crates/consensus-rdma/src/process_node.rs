@@ -12,7 +12,7 @@ use mitra_handshake::Acceptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::link_poller::{KEYS, LinkPoller, Pass};
+use crate::link_poller::{KEYS, LinkPoller, Pass, Ready};
 use crate::memory_client::{MemoryClient, MemoryState};
 use crate::memory_node::StartError;
 use crate::peer::Peer;
@@ -199,7 +199,7 @@ where
     /// the state machine. Returns whether there was any input. For a caller that does not sleep
     /// before its next call.
     pub fn poll(&mut self) -> bool {
-        self.drive(Pass::Spin)
+        self.drive(Pass::Poll)
     }
 
     /// As [`ProcessNode::poll`], but drives only the connections with events or expired timers. The
@@ -207,7 +207,7 @@ where
     /// [`ProcessNode::next_timeout`].
     pub fn handle_events(&mut self) -> bool {
         let ready = self.poller.wait(Duration::ZERO);
-        self.drive(Pass::Ready(ready))
+        self.drive(Pass::HandleEvents(ready))
     }
 
     fn drive(&mut self, pass: Pass) -> bool {
@@ -217,9 +217,12 @@ where
             }
         }
         let mut busy = false;
-        // The responses before a wake-up may have raised no event.
         let wakes = self.wakes_at.is_some_and(|at| at <= Instant::now());
-        let memory_pass = if wakes { Pass::Spin } else { pass };
+        let memory_pass = match pass {
+            // The responses before a wake-up may have raised no event.
+            Pass::HandleEvents(_) if wakes => Pass::HandleEvents(Ready::ALL),
+            _ => pass,
+        };
         for at in 0..self.memories.len() {
             self.memories[at].drive(memory_pass, &mut self.responses);
             // The process handles each memory's responses before the next memory is polled, so that
@@ -307,5 +310,113 @@ impl<P: Process> AsFd for ProcessNode<P> {
     /// The descriptor is readable when [`ProcessNode::handle_events`] has something to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_consensus::{Actions, LegalChange, Op, Permissions, RegisterKind};
+    use mitra_softnic::{Config, SoftNic};
+
+    use super::*;
+    use crate::memory_node::{MemoryConfig, MemoryNode};
+
+    /// The key of the links to the first memory.
+    const MEMORY: u8 = KEYS / 2;
+
+    /// Reads a register when it is told the leader, and wakes at once.
+    #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+    struct Reader {
+        responses: Vec<Response<u64>>,
+    }
+
+    impl Process for Reader {
+        type Cell = u64;
+        type Message = ();
+        type Value = u64;
+
+        fn handle(&mut self, input: Input<u64, ()>, out: &mut Actions<Self>) {
+            match input {
+                Input::Leader(_) => {
+                    let op = Op::Read { region: 0, first: 0, count: 1 };
+                    out.extend([Action::Invoke { memory: MemoryId(0), id: OpId(0), op }, Action::Wake]);
+                }
+                Input::Response { response, .. } => self.responses.push(response),
+                _ => {}
+            }
+        }
+
+        fn decision(&self) -> Option<&u64> {
+            None
+        }
+
+        fn attempts(&self) -> u64 {
+            0
+        }
+    }
+
+    fn domain() -> Arc<Domain> {
+        let nic = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
+    }
+
+    fn listener() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").expect("a free port")
+    }
+
+    /// Returns a process that is connected to a memory of one register, and the memory.
+    fn connected() -> (ProcessNode<Reader>, MemoryNode) {
+        let regions = vec![Region {
+            registers: 1,
+            permissions: Permissions::read_only(1),
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
+        }];
+        let (register_capacity, tokens) = (64, vec![[7; 16]]);
+        let config = MemoryConfig {
+            regions: regions.clone(),
+            register_capacity,
+            tokens: tokens.clone(),
+            allow_restarts: false,
+            storage: None,
+            failover: mitra_failover::Config::default(),
+        };
+        let mut memory = MemoryNode::new(domain(), listener(), config).expect("the configuration is valid");
+        let listener = listener();
+        let config = ProcessConfig {
+            id: ProcessId(0),
+            tokens,
+            processes: vec![listener.local_addr().expect("the listener is bound")],
+            memories: vec![(memory.address(), regions)],
+            register_capacity,
+            max_message_bytes: 64,
+            wake_delay: Duration::ZERO,
+            failover: mitra_failover::Config::default(),
+        };
+        let node = ProcessNode::new(Reader::default(), &domain(), listener, &config);
+        let mut node = node.expect("the configuration is valid");
+        while node.connected_memories() == 0 {
+            memory.serve_for(Duration::from_millis(1));
+            node.handle_events();
+        }
+        (node, memory)
+    }
+
+    /// An event loop that watches the node's descriptor with edge-triggering gets no other event
+    /// of a queue whose event is unread.
+    #[test]
+    fn wake_up_leaves_no_event_of_a_memory_unread() {
+        let (mut node, _memory) = connected();
+        node.handle_events();
+        node.handle_input(Input::Leader(ProcessId(0)));
+        // An event of a NIC is reported once, an unread event of a link by each wait.
+        let has_unread_event = |node: &ProcessNode<Reader>| {
+            (0..8).all(|_| node.poller.wait(Duration::from_millis(1)).contains(MEMORY))
+        };
+        while !has_unread_event(&node) {}
+        node.handle_events();
+        assert_eq!(node.process().responses, [Response::Cells(vec![0])]);
+        assert!(node.wakes_at.is_none(), "the pass has woken the process");
+        assert!(!has_unread_event(&node));
     }
 }
