@@ -91,6 +91,20 @@ fn events_of_nics_leave_unconnected_vqp_unreadable() {
     calm_down(&mut qp);
 }
 
+/// Nobody answers for the peer. An owner that compares the time with its clock must find that the
+/// time has come.
+#[test]
+fn next_round_of_failover_is_not_postponed_by_questions_for_its_time() {
+    let (a, b) = (Host::open(), Host::open());
+    let [mut active, _passive] = connect([&a, &b], quiet());
+    calm_down(&mut active);
+    a.nics[0].faults().fail(Failure::LinkDown);
+    active.poll(&mut Vec::new()).expect("the system has descriptors");
+    let due = active.vqp().event_timeout().expect("a failover is in progress");
+    while a.domain.nics()[0].provider.now() <= due {}
+    assert_eq!(active.vqp().event_timeout(), Some(due));
+}
+
 /// A call through the guard may close the vQP. No NIC announces the completions of the close.
 #[test]
 fn completions_of_local_shutdown_make_descriptor_readable() {

@@ -79,7 +79,8 @@ impl VirtualQp {
             return Some(self.datapath.now());
         }
         let polls = self.failover.recovery.replay.is_failover_in_progress() || self.datapath.windows.is_busy;
-        let next_round = polls.then(|| self.datapath.now() + POLL_INTERVAL);
+        let last_round = self.failover.maintenance.schedule.last_maintenance;
+        let next_round = polls.then(|| last_round + POLL_INTERVAL);
         [self.poll_timeout(), next_round].into_iter().flatten().min()
     }
 
