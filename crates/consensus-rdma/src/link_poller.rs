@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mitra_driver::Connection;
+use mitra_failover::Domain;
 use mitra_verbs::{Error, Result};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -13,13 +14,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// The key of the descriptor that wakes the node. Links have keys below [`KEYS`].
 const WAKE: u64 = u64::MAX;
+/// The key of the asynchronous events of all NICs.
+const NICS: u64 = WAKE - 1;
 /// The number of keys of links.
 pub(crate) const KEYS: u8 = u128::BITS as u8;
 /// The largest number of descriptors that one wait returns.
 const BATCH: usize = 32;
 
-/// Waits for the events of links, which have completion channels of their own, and for
-/// [`LinkPoller::wake`].
+/// Waits for the events of links, which have completion channels of their own, for the asynchronous
+/// events of their NICs, and for [`LinkPoller::wake`].
 #[derive(Clone, Debug)]
 pub(crate) struct LinkPoller(Arc<Inner>);
 
@@ -70,12 +73,18 @@ impl Drop for Watch {
 }
 
 impl LinkPoller {
+    /// Makes the poller of links over the NICs of `domain`.
+    ///
     /// # Errors
     /// If the system has no free descriptor.
-    pub(crate) fn new() -> nix::Result<LinkPoller> {
+    pub(crate) fn new(domain: &Domain) -> nix::Result<LinkPoller> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         epoll.add(&wakeup, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        for fd in domain.nics().iter().filter_map(|nic| nic.provider.async_event_fd()) {
+            // The events stay in the NICs until a connected link takes them.
+            epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NICS))?;
+        }
         Ok(LinkPoller(Arc::new(Inner { epoll, wakeup })))
     }
 
@@ -114,6 +123,7 @@ impl LinkPoller {
         for event in &events[..count] {
             match event.data() {
                 WAKE => _ = self.0.wakeup.read(),
+                NICS => ready |= Ready::ALL.0,
                 key => ready |= 1 << key,
             }
         }
@@ -125,5 +135,29 @@ impl AsFd for LinkPoller {
     /// The descriptor is readable when [`LinkPoller::wait`] would not block.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.epoll.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_softnic::fault::Failure;
+    use mitra_softnic::{Config, SoftNic};
+    use mitra_verbs::Provider;
+
+    use super::*;
+
+    #[test]
+    fn each_event_of_a_nic_is_reported_once_to_all_links() {
+        let nic = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        let domain = Domain::with_completion_channels(vec![Arc::clone(&nic) as Arc<dyn Provider>])
+            .expect("the NIC has the resources of a domain");
+        let poller = LinkPoller::new(&domain).expect("the system has descriptors");
+        let fail = || nic.faults().fail(Failure::LinkDown);
+        for change in [&fail as &dyn Fn(), &|| nic.faults().heal()] {
+            change();
+            let ready = poller.wait(Duration::from_secs(60));
+            assert!((0..KEYS).all(|key| ready.contains(key)));
+            assert!(!poller.wait(Duration::ZERO).contains(0), "nobody takes the event");
+        }
     }
 }

@@ -279,8 +279,9 @@ mod tests {
         };
         let mut memory = MemoryNode::new(domain(), listener, config).expect("the configuration is valid");
         let (process, token) = (ProcessId(0), [7; 16]);
-        let poller = LinkPoller::new().expect("the system has descriptors");
-        let identity = Identity { process, domain: domain(), failover, token, incarnation: 1, poller };
+        let domain = domain();
+        let poller = LinkPoller::new(&domain).expect("the system has descriptors");
+        let identity = Identity { process, domain, failover, token, incarnation: 1, poller };
         let mut client: MemoryClient<u64> =
             MemoryClient::new(identity.clone(), 0, memory.address(), &regions, 64)
                 .expect("a free queue pair");

@@ -69,7 +69,7 @@ impl MemoryNode {
             // compare-and-swaps of different processes must still exclude each other.
             domain.share_atomics()?;
         }
-        let poller = LinkPoller::new()?;
+        let poller = LinkPoller::new(&domain)?;
         let nics = Nics::new(&domain, n, config.failover, poller.clone())?;
         let MemoryConfig { regions, register_capacity, tokens, allow_restarts, .. } = config;
         let config = NodeConfig { regions, register_capacity, tokens, allow_restarts };
@@ -191,7 +191,7 @@ mod tests {
         let domain = domain();
         move |incarnation| {
             let domain = Arc::clone(&domain);
-            let poller = LinkPoller::new().expect("the system has descriptors");
+            let poller = LinkPoller::new(&domain).expect("the system has descriptors");
             let identity =
                 Identity { process: ProcessId(1), domain, failover, token: [7; 16], incarnation, poller };
             let link = identity.new_link(0, MAX_MESSAGE_BYTES, 0).expect("the NIC has a free queue pair");

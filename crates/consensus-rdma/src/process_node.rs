@@ -95,7 +95,7 @@ where
         }
         let token = config.tokens[usize::from(config.id.0)];
         let incarnation = getrandom::u64()?;
-        let poller = LinkPoller::new()?;
+        let poller = LinkPoller::new(domain)?;
         let identity = Identity {
             poller: poller.clone(),
             process: config.id,
@@ -248,10 +248,11 @@ where
     }
 
     /// Handles what has happened. If there was no input, blocks until there may be one, for at most
-    /// `max`.
+    /// `max`, and handles it.
     pub fn wait(&mut self, max: Duration) {
         if !self.handle_events() {
-            let _ = self.poller.wait(self.next_timeout(max));
+            let ready = self.poller.wait(self.next_timeout(max));
+            self.drive(Pass::HandleEvents(ready));
         }
     }
 
