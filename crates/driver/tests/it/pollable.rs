@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use mitra_driver::PollableQp;
 use mitra_failover::{Completion, Config, VirtualQp};
+use mitra_softnic::SoftNic;
 use mitra_softnic::fault::Failure;
 use mitra_verbs::{Access, Data, SendOp, SendWr, WindowBind, WindowType};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -103,6 +104,20 @@ fn next_round_of_failover_is_not_postponed_by_questions_for_its_time() {
     let due = active.vqp().event_timeout().expect("a failover is in progress");
     while a.domain.nics()[0].provider.now() <= due {}
     assert_eq!(active.vqp().event_timeout(), Some(due));
+}
+
+/// The vQP closes while the peer has not confirmed an address. A timer that nothing handles would
+/// keep the owner busy.
+#[test]
+fn closed_vqp_has_no_timer() {
+    let (a, b) = (Host::open(), Host::open());
+    let [mut active, _passive] = connect([&a, &b], quiet());
+    let free = SoftNic::open(mitra_softnic::Config::loopback()).expect("a free address").address();
+    a.nics[1].change_address(free).expect("the address is free");
+    active.poll(&mut Vec::new()).expect("the system has descriptors");
+    assert!(active.vqp().poll_timeout().is_some(), "the peer does not know the address");
+    active.vqp_mut().shutdown();
+    assert_eq!(active.vqp().poll_timeout(), None);
 }
 
 /// A call through the guard may close the vQP. No NIC announces the completions of the close.

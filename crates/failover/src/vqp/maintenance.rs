@@ -52,8 +52,12 @@ impl Maintenance {
         self.heartbeats.start(now);
     }
 
-    /// The time at which a run is due even if nothing is posted and nothing completes.
+    /// The time at which a run is due even if nothing is posted and nothing completes. A closed vQP
+    /// runs no timer: it only answers messages.
     pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
+        if dp.termination.is_closed() {
+            return None;
+        }
         let negotiation = recovery.negotiation().and_then(RailNegotiation::poll_timeout);
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
