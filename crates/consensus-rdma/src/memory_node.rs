@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::RegisterKind;
+use mitra_consensus::{ProcessId, RegisterKind};
 use mitra_consensus_memory::{Hello, Layout, Node, NodeConfig, Storage};
 use mitra_failover::{Domain, VirtualMr};
 use mitra_handshake::Acceptor;
@@ -119,6 +119,10 @@ impl MemoryNode {
                 self.nics.send(p, reply);
             }
         }
+        // A broken link stays so, and its process connects again.
+        let broken: Vec<ProcessId> =
+            self.nics.links().filter(|(_, link)| link.is_broken()).map(|(p, _)| p).collect();
+        broken.into_iter().for_each(|p| self.node.disconnect(p, &mut self.nics));
     }
 
     /// Returns the shorter of `max` and the time after which [`MemoryNode::poll`] is due without an
@@ -154,11 +158,12 @@ impl AsFd for MemoryNode {
 mod tests {
     use std::sync::mpsc::TryRecvError;
 
-    use mitra_consensus::{LegalChange, Permissions, ProcessId, Region};
+    use mitra_consensus::{LegalChange, Permissions, Region};
     use mitra_consensus_memory::MAX_MESSAGE_BYTES;
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
+    use crate::link::Link;
     use crate::pending_connect::Identity;
 
     fn domain() -> Arc<Domain> {
@@ -166,9 +171,8 @@ mod tests {
         Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
     }
 
-    /// Returns a function that connects process 1 with a given incarnation to a new memory node,
-    /// and returns whether the node accepted the process.
-    fn connect_to_memory(allow_restarts: bool) -> impl FnMut(u64) -> bool {
+    /// Returns a memory node of 2 processes.
+    fn memory_node(allow_restarts: bool) -> MemoryNode {
         let n = 2;
         let region = Region {
             registers: 1,
@@ -176,7 +180,6 @@ mod tests {
             legal_change: LegalChange::ExclusiveWriter,
             kind: RegisterKind::ReadWrite,
         };
-        let failover = mitra_failover::Config::default();
         let tokens = vec![[7; 16]; n.into()];
         let config = MemoryConfig {
             regions: vec![region],
@@ -184,26 +187,53 @@ mod tests {
             tokens,
             allow_restarts,
             storage: None,
-            failover,
+            failover: mitra_failover::Config::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let mut memory = MemoryNode::new(domain(), listener, config).expect("the configuration is valid");
-        let domain = domain();
-        move |incarnation| {
-            let domain = Arc::clone(&domain);
-            let poller = LinkPoller::new(&domain).expect("the system has descriptors");
-            let identity =
-                Identity { process: ProcessId(1), domain, failover, token: [7; 16], incarnation, poller };
-            let link = identity.new_link(0, MAX_MESSAGE_BYTES, 0).expect("the NIC has a free queue pair");
-            let connecting = identity.connect(memory.address(), link, Duration::ZERO).expect("a new link");
-            loop {
-                memory.serve_for(Duration::from_millis(1));
-                match connecting.response.try_recv() {
-                    Err(TryRecvError::Empty) => {}
-                    response => return response.is_ok_and(|welcome| welcome.is_ok()),
-                }
+        MemoryNode::new(domain(), listener, config).expect("the configuration is valid")
+    }
+
+    /// Connects process 1 with a given incarnation to a memory node. Returns the process's end and
+    /// whether the node accepted the process.
+    fn connect(memory: &mut MemoryNode, domain: &Arc<Domain>, incarnation: u64) -> (Link, bool) {
+        let poller = LinkPoller::new(domain).expect("the system has descriptors");
+        let identity = Identity {
+            process: ProcessId(1),
+            domain: Arc::clone(domain),
+            failover: mitra_failover::Config::default(),
+            token: [7; 16],
+            incarnation,
+            poller,
+        };
+        let link = identity.new_link(0, MAX_MESSAGE_BYTES, 0).expect("the NIC has a free queue pair");
+        let connecting = identity.connect(memory.address(), link, Duration::ZERO).expect("a new link");
+        loop {
+            memory.serve_for(Duration::from_millis(1));
+            match connecting.response.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                response => return (connecting.link, response.is_ok_and(|welcome| welcome.is_ok())),
             }
         }
+    }
+
+    /// Returns a function that connects process 1 with a given incarnation to a new memory node,
+    /// and returns whether the node accepted the process.
+    fn connect_to_memory(allow_restarts: bool) -> impl FnMut(u64) -> bool {
+        let (mut memory, domain) = (memory_node(allow_restarts), domain());
+        move |incarnation| connect(&mut memory, &domain, incarnation).1
+    }
+
+    /// The memory node would otherwise keep the queue pair and the keys until the process connects
+    /// again, which it may never do.
+    #[test]
+    fn broken_link_is_dropped() {
+        let mut memory = memory_node(false);
+        let (_end, is_accepted) = connect(&mut memory, &domain(), 1);
+        assert!(is_accepted);
+        let (_, link) = memory.nics.links().next().expect("the node has accepted the process");
+        link.close().expect("the NIC is alive");
+        memory.poll();
+        assert_eq!(memory.nics.links().count(), 0);
     }
 
     /// Two processes with the same id use the same ballots, and each may mistake the other's
