@@ -93,7 +93,7 @@ impl Link {
 
     /// Posts the operations that were pushed through [`ClientLink`].
     pub(crate) fn post(&mut self) {
-        let _ = self.connection.post(); // the next poll reports the end of the connection
+        let _ = self.connection.post(); // `is_broken` tells of an error
     }
 
     /// Sends a message now, or queues it until fewer messages are in flight. Returns false and
@@ -122,17 +122,18 @@ impl Link {
     /// Drives the connection, including a failover, if it belongs to the pass. Passes ended
     /// operations and messages to `event`. Returns whether the connection belongs to the pass.
     pub(crate) fn drive(&mut self, pass: Pass, mut event: impl FnMut(LinkEvent)) -> bool {
+        if let Pass::HandleEvents(ready) = pass
+            && !ready.contains(self.watch.key)
+            && self.due_in() != Some(Duration::ZERO)
+        {
+            return false;
+        }
         let free_slots = &mut self.free_slots;
         let dispatch = |of: Event<'_>| dispatch(of, free_slots, &mut event);
         // `is_broken` tells of an error.
         let _ = match pass {
             Pass::Poll => self.connection.poll(dispatch),
-            Pass::HandleEvents(ready)
-                if ready.contains(self.watch.key) || self.connection.due_in() == Some(Duration::ZERO) =>
-            {
-                self.connection.handle_events(dispatch)
-            }
-            Pass::HandleEvents(_) => return false,
+            Pass::HandleEvents(_) => self.connection.handle_events(dispatch),
         };
         self.send_queued();
         true
@@ -143,9 +144,10 @@ impl Link {
         self.connection.wake_for_operations(on);
     }
 
-    /// Returns after which time a pass is due even if no event arrives.
+    /// Returns after which time a pass is due even if no event arrives. A broken connection, whose
+    /// owner ends it in the next pass, is due at once.
     pub(crate) fn due_in(&self) -> Option<Duration> {
-        self.connection.due_in()
+        if self.is_broken() { Some(Duration::ZERO) } else { self.connection.due_in() }
     }
 
     /// Returns whether the connection is unusable: an operation was refused or ended in an error,
@@ -209,5 +211,29 @@ impl ClientLink for Link {
 
     fn send(&mut self, message: Vec<u8>) -> bool {
         Link::send(self, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_softnic::{Config, SoftNic};
+
+    use super::*;
+    use crate::link_poller::Ready;
+
+    /// No event tells the owner that a post has failed.
+    #[test]
+    fn broken_link_is_due_at_once() {
+        let nic = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        let domain = Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources");
+        let poller = LinkPoller::new(&domain).expect("the system has descriptors");
+        let mut link = Link::new(&domain, (&poller, 0), mitra_failover::Config::default(), 64, 0)
+            .expect("the NIC has a free queue pair");
+        link.drive(Pass::HandleEvents(Ready::ALL), |_| {});
+        assert_eq!(link.due_in(), None);
+        assert!(link.send(vec![1]));
+        assert!(link.is_broken(), "an unconnected queue pair refuses the post");
+        assert_eq!(link.due_in(), Some(Duration::ZERO));
+        assert!(link.drive(Pass::HandleEvents(poller.wait(Duration::ZERO)), |_| {}));
     }
 }
