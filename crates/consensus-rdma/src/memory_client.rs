@@ -153,6 +153,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             // The state may change to lost.
             State::Connecting(_) => Some(RETRY_INTERVAL),
             State::Backoff(until) => Some(until.saturating_duration_since(Instant::now())),
+            // No event tells of a response that the client makes itself.
+            State::Connected(_) if self.client.has_impossible() => Some(Duration::ZERO),
             State::Connected(link) => link.due_in(),
         }
     }
@@ -170,7 +172,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             },
             State::Connected(link) => {
                 let mut events = Vec::new();
-                if !link.drive(pass, |event| events.push(event)) {
+                if !link.drive(pass, |event| events.push(event)) && !self.client.has_impossible() {
                     return;
                 }
                 let broken = link.is_broken();
@@ -248,7 +250,7 @@ mod tests {
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
-    use crate::link_poller::LinkPoller;
+    use crate::link_poller::{LinkPoller, Ready};
     use crate::memory_node::{MemoryConfig, MemoryNode};
 
     fn domain() -> Arc<Domain> {
@@ -256,45 +258,76 @@ mod tests {
         Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
     }
 
-    /// The client's NIC runs out of queue pairs while the connection to the memory node is down.
-    #[test]
-    fn client_reconnects_once_queue_pairs_are_free() {
-        let permissions = Permissions::single_writer(1, ProcessId(0));
-        let region = Region {
+    const TOKEN: [u8; 16] = [7; 16];
+
+    fn identity() -> Identity {
+        let domain = domain();
+        let poller = LinkPoller::new(&domain).expect("the system has descriptors");
+        let mut failover = mitra_failover::Config::default();
+        failover.detector.max_missed_heartbeats = 0; // a heartbeat would be due now and then
+        Identity { process: ProcessId(0), domain, failover, token: TOKEN, incarnation: 1, poller }
+    }
+
+    /// Returns a memory node with one register, and a client that dials the node.
+    fn dialled(identity: &Identity) -> (MemoryNode, MemoryClient<u64>) {
+        let regions = vec![Region {
             registers: 1,
-            permissions,
+            permissions: Permissions::single_writer(1, ProcessId(0)),
             legal_change: LegalChange::Never,
             kind: RegisterKind::ReadWrite,
-        };
-        let regions = vec![region];
-        let failover = mitra_failover::Config::default();
+        }];
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let config = MemoryConfig {
             regions: regions.clone(),
             register_capacity: 64,
-            tokens: vec![[7; 16]],
+            tokens: vec![TOKEN],
             allow_restarts: false,
             storage: None,
-            failover,
+            failover: identity.failover,
         };
-        let mut memory = MemoryNode::new(domain(), listener, config).expect("the configuration is valid");
-        let (process, token) = (ProcessId(0), [7; 16]);
-        let domain = domain();
-        let poller = LinkPoller::new(&domain).expect("the system has descriptors");
-        let identity = Identity { process, domain, failover, token, incarnation: 1, poller };
-        let mut client: MemoryClient<u64> =
-            MemoryClient::new(identity.clone(), 0, memory.address(), &regions, 64)
-                .expect("a free queue pair");
+        let memory = MemoryNode::new(domain(), listener, config).expect("the configuration is valid");
+        let client = MemoryClient::new(identity.clone(), 0, memory.address(), &regions, 64);
+        (memory, client.expect("a free queue pair"))
+    }
+
+    /// Returns whether the client connects soon.
+    fn connects(memory: &mut MemoryNode, client: &mut MemoryClient<u64>) -> bool {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !client.is_connected() && Instant::now() < end {
+            memory.serve_for(Duration::from_millis(1));
+            client.drive(Pass::Poll, &mut Vec::new());
+        }
+        client.is_connected()
+    }
+
+    /// No event tells the node of a response that the client makes itself.
+    #[test]
+    fn impossible_operation_is_due_at_once() {
+        let identity = identity();
+        let (mut memory, mut client) = dialled(&identity);
+        assert!(connects(&mut memory, &mut client));
+        client.drive(Pass::HandleEvents(Ready::ALL), &mut Vec::new());
+        assert_ne!(client.due_in(), Some(Duration::ZERO));
+        for op in [Op::Read { region: 0, first: 0, count: 2 }, Op::Read { region: 0, first: 0, count: 0 }] {
+            client.submit(OpId(5), op);
+            client.post(true);
+            assert_eq!(client.due_in(), Some(Duration::ZERO));
+            let mut responses = Vec::new();
+            let none_is_ready = LinkPoller::new(&identity.domain).expect("the system has descriptors");
+            let pass = Pass::HandleEvents(none_is_ready.wait(Duration::ZERO));
+            client.drive(pass, &mut responses);
+            assert_eq!(responses.len(), 1);
+            assert!(!client.client.has_impossible());
+        }
+    }
+
+    /// The client's NIC runs out of queue pairs while the connection to the memory node is down.
+    #[test]
+    fn client_reconnects_once_queue_pairs_are_free() {
+        let identity = identity();
+        let (mut memory, mut client) = dialled(&identity);
         assert_eq!(client.state(), MemoryState::Connecting);
-        let mut until_connected = |client: &mut MemoryClient<u64>| {
-            let end = Instant::now() + Duration::from_secs(10);
-            while !client.is_connected() && Instant::now() < end {
-                memory.serve_for(Duration::from_millis(1));
-                client.drive(Pass::Poll, &mut Vec::new());
-            }
-            client.is_connected()
-        };
-        assert!(until_connected(&mut client));
+        assert!(connects(&mut memory, &mut client));
         // Take all free queue pairs, break the connection, and take the queue pairs of that
         // connection as well.
         let mut all: Vec<Link> =
@@ -305,7 +338,7 @@ mod tests {
         client.drive(Pass::Poll, &mut Vec::new());
         assert!(!client.is_connected() && !client.is_crashed());
         drop(all);
-        assert!(until_connected(&mut client));
+        assert!(connects(&mut memory, &mut client));
         assert_eq!(client.state(), MemoryState::Connected);
     }
 }

@@ -106,21 +106,26 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
     /// Responds with NAK to queued operations that can never be posted, and with an empty list of
     /// cells to permitted reads of zero registers.
     pub fn nak_impossible(&mut self, responses: &mut Vec<(OpId, Response<C>)>) {
-        let impossible = |client: &Client<C, K>| {
-            client.pending.iter().position(|p| p.stage == Stage::Queued && client.is_impossible(&p.op))
+        while let Some((at, response)) = self.own_response() {
+            self.respond(at, response, responses);
+        }
+    }
+
+    /// Returns whether [`Client::nak_impossible`] has an operation to respond to.
+    pub fn has_impossible(&self) -> bool {
+        self.own_response().is_some()
+    }
+
+    /// Returns the index of the first operation to which the client responds without the memory,
+    /// and the response.
+    fn own_response(&self) -> Option<(usize, Response<C>)> {
+        let mut queued = self.pending.iter().enumerate().filter(|(_, p)| p.stage == Stage::Queued);
+        let of = |(at, pending): (usize, &PendingOp<C>)| match pending.op {
+            _ if self.is_impossible(&pending.op) => Some((at, Response::Nak)),
+            Op::Read { count: 0, .. } => Some((at, Response::Cells(Vec::new()))),
+            _ => None,
         };
-        while self.is_connected()
-            && let Some(at) = impossible(self)
-        {
-            self.respond(at, Response::Nak, responses);
-        }
-        let reads_nothing =
-            |p: &PendingOp<C>| p.stage == Stage::Queued && matches!(p.op, Op::Read { count: 0, .. });
-        while self.is_connected()
-            && let Some(at) = self.pending.iter().position(reads_nothing)
-        {
-            self.respond(at, Response::Cells(Vec::new()), responses);
-        }
+        if self.is_connected() { queued.find_map(of) } else { None }
     }
 
     /// Returns whether an operation can never be posted: the process lacks the permission, the
