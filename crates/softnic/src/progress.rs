@@ -12,8 +12,8 @@
 //!   on the socket, each datagram would wake it, and it would compete with the poller for the CPU.
 //! - **Without a lease the progress thread drives**, and sleeps on the socket and the links.
 //!   Operations on the memory of a passive process then complete, and completion events reach
-//!   sleeping consumers. While peers access the memory of a passive process
-//!   in quick succession, the thread [spins](spin_policy::SpinPolicy) instead of sleeping.
+//!   sleeping consumers. While peers access the memory of a passive process in quick succession,
+//!   the thread [spins](spin_policy::SpinPolicy) instead of sleeping.
 //! - **A caller that arms a queue gives up the lease**, because it is about to sleep.
 //! - **A program that waits for data in memory**, and polls only in between, is denied the lease:
 //!   the data arrives while it does not poll. The ACKs for it are sent with its next post.

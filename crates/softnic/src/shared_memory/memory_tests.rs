@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use mitra_verbs::{Gid, Time};
 
 use super::memory::{MappedRing, NewRing};
 use super::rendezvous::{self, Accepted, Found};
 use super::ring::{Receiver, Record, RingMemory, Sender, WRAPS_UNTIL_BUSY, limit_within, ring_size};
-use super::{MAX_CONNECT_TIME, RING, Route, SharedMemoryLinks};
+use super::{MAX_CONNECT_TIME, OutgoingLink, RING, Route, SharedMemoryLinks};
 use crate::Links;
 
 const MAX_LEN: usize = 300;
@@ -132,6 +133,29 @@ fn ring_in_use_outgrows_its_busy_limit() {
         assert_eq!(receiver.pop(&mut out), Ok(Some(record(MAX_LEN))));
     }
     assert_eq!(allocated(&file), BUSY);
+}
+
+/// The receiver reads each datagram at once, so no ring becomes full. A rail that carries nothing
+/// but heartbeats does not need the pages of a stream.
+#[test]
+fn only_a_stream_makes_a_ring_busy() {
+    let gid = |last: u8| Gid::from(IpAddr::from([127, 253, std::process::id().to_be_bytes()[3], last]));
+    let (own, peer) = (gid(1), gid(2));
+    let listener = rendezvous::listen(peer).unwrap();
+    for (pause, is_stream) in [(Duration::from_millis(10), false), (Duration::from_millis(1), true)] {
+        let mut link = OutgoingLink::open(own, peer).unwrap();
+        let Ok(Accepted::Connection(connection)) = rendezvous::accept(&listener) else { panic!("no link") };
+        let Found::Some(hello) = connection.receive_hello() else { panic!("no hello") };
+        let mut receiver = Receiver::new(MappedRing::open(hello.memory, RING).unwrap(), PAGE);
+        let (mut now, mut out) = (Time::from_nanos(1_000_000_000), [0; PAGE]);
+        for _ in 0..1000 {
+            assert_eq!(link.push(now, record(PAGE), &[7; PAGE]), Ok(true));
+            link.publish().unwrap();
+            assert_eq!(receiver.pop(&mut out), Ok(Some(record(PAGE))));
+            now += pause;
+        }
+        assert_eq!(link.idle_at().is_some(), is_stream, "the ring has pages to give back");
+    }
 }
 
 /// A thread that polls leaves its processor to the progress threads from the first datagram for a

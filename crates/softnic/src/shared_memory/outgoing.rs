@@ -20,6 +20,9 @@ const MIN_ALLOCATED: usize = 128 << 10;
 /// A ring that is used has at least this many bytes of pages. With 64 KiB, WRITEs of 4 KiB in turn
 /// take 9 % longer, and with 128 KiB, READs of 64 KiB 13 %.
 const MIN_BUSY: usize = 256 << 10;
+/// A ring is used if it wraps around [`WRAPS_UNTIL_BUSY`](super::ring::WRAPS_UNTIL_BUSY) times in
+/// this time, at more than 1 MB/s. Heartbeats alone send a small part of that.
+const BUSY_TIME: Duration = Duration::from_millis(400);
 /// The bytes of pages that a full ring gets at once. To add them takes 10 to 30 µs.
 const GROWTH: usize = 64 << 10;
 /// A ring that was not used for this long gives its pages back.
@@ -37,6 +40,8 @@ pub(crate) struct OutgoingLink {
     is_accepted: bool,
     /// When the ring was last used.
     used_at: Time,
+    /// Since when the sender counts how often the ring has wrapped around.
+    wraps_since: Time,
 }
 
 impl OutgoingLink {
@@ -65,6 +70,7 @@ impl OutgoingLink {
             can_grow,
             is_accepted: false,
             used_at: Time::ZERO,
+            wraps_since: Time::ZERO,
         })
     }
 
@@ -75,6 +81,10 @@ impl OutgoingLink {
     /// [`Broken`] if the receiver has damaged the ring.
     pub(crate) fn push(&mut self, now: Time, record: Record, datagram: &[u8]) -> Result<bool, Broken> {
         self.used_at = now;
+        if now.saturating_since(self.wraps_since) >= BUSY_TIME {
+            self.wraps_since = now;
+            self.sender.forget_wraps();
+        }
         if self.sender.push(record, datagram)? {
             return Ok(true);
         }

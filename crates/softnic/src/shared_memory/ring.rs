@@ -143,7 +143,8 @@ pub(crate) struct Sender<M> {
     /// After [`WRAPS_UNTIL_BUSY`], the sender outgrows smaller limits even if the receiver has read
     /// all.
     busy_limit: u64,
-    /// How often the sender has continued at the start of the ring since the limit was lowered.
+    /// How often the sender has continued at the start of the ring since the limit was lowered, or
+    /// since [`Sender::forget_wraps`].
     wraps: u32,
     /// Whether the limit stays even if the ring becomes full.
     is_fixed: bool,
@@ -174,6 +175,12 @@ impl<M: RingMemory> Sender<M> {
     /// what the other end has just read waits for the cache of its processor.
     pub(crate) fn set_busy_limit(&mut self, limit: usize) {
         self.busy_limit = limit as u64;
+    }
+
+    /// Begins to count again how often the sender continues at the start of the ring. The caller
+    /// has a clock, and knows that the ring is idle.
+    pub(crate) fn forget_wraps(&mut self) {
+        self.wraps = 0;
     }
 
     pub(crate) fn memory(&self) -> &M {
