@@ -88,8 +88,9 @@ impl Driver {
         shared.epoll.add(qp.as_fd(), event).map_err(system("adding to an epoll instance"))?;
         let slot = Arc::new(Slot::new(qp));
         shared.slots().insert(key, Arc::clone(&slot));
-        // The thread ignores events of a key without a slot. The descriptor stays readable, so no
-        // event is lost.
+        // The thread ignores events of a key without a slot. The descriptor stays readable, but the
+        // thread is told only once of an event of a NIC.
+        slot.drive();
         Ok(DrivenQp::new(Arc::clone(&self.0), key, slot))
     }
 }
