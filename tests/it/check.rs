@@ -152,6 +152,7 @@ fn seeds_that_run_twice_repeat() {
     for name in ["failover", "rc", "paxos"] {
         let report = json(&["sim", "--workload", name, "--seeds", "5", "--twice", "--json"]);
         assert_eq!((&report["violations"], &report["seeds"]), (&0.into(), &5.into()), "{report}");
+        assert_eq!(report["false_alarms"].is_u64(), name == "failover", "{report}");
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) enum Part {
     Nic(usize),
     /// A host is paused.
     Host(usize),
+    /// A NIC is starved.
+    Starved(usize),
 }
 
 #[derive(Clone, Default, Debug)]

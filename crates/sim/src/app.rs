@@ -91,6 +91,15 @@ impl AppContext<'_> {
         lock(self.shared).cover_program(self.host.0, active_rail, epoch, is_closed);
     }
 
+    /// Returns whether a fault affected a rail before the time `ago`: a NIC or a link of the rail
+    /// had failed or was changed at any time before, or a packet on the rail was lost, late or
+    /// corrupted in the time `watched` before.
+    pub fn was_rail_affected(&self, rail: u8, ago: Duration, watched: Duration) -> bool {
+        let world = lock(self.shared);
+        let back = |time: Duration| Time::ZERO + world.now.saturating_since(Time::ZERO + time);
+        world.disturbances.affected(rail, back(ago + watched), back(ago))
+    }
+
     /// Whether the trace keeps records, so that they are worth making.
     pub fn keeps_trace(&self) -> bool {
         lock(self.shared).trace.is_kept()

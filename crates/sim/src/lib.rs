@@ -10,6 +10,7 @@ mod absences;
 mod app;
 mod config;
 mod coverage;
+mod disturbances;
 mod dma_memory;
 mod dma_pipeline;
 mod duration_range;

@@ -13,21 +13,21 @@ use crate::{HostId, World};
 
 impl World {
     /// Returns the longest time for which these two hosts had no usable rail: on each rail, a NIC
-    /// was dead, hung or reset, or a link was down. A paused host has no usable rail. A rail that
-    /// becomes usable again counts only after `settle`, because a move needs some time. Packet loss
-    /// on a link that is up does not make a rail unusable. The result is [`Duration::MAX`] if the
-    /// isolation has not ended, or if all addresses of the hosts have changed, because the hosts
-    /// may have lost each other.
+    /// was dead, hung, reset or starved, or a link was down. A paused host has no usable rail. A
+    /// rail that becomes usable again counts only after `settle`, because a move needs some time.
+    /// Packet loss on a link that is up does not make a rail unusable. The result is
+    /// [`Duration::MAX`] if the isolation has not ended, or if all addresses of the hosts have
+    /// changed, because the hosts may have lost each other.
     pub fn longest_isolation(&self, hosts: [HostId; 2], settle: Duration) -> Duration {
         let world = lock(&self.shared);
         if world.nics.iter().any(|nic| nic.replaced) {
             return Duration::MAX; // the absences of the replaced NIC are not known
         }
-        let mut rails: BTreeMap<u8, Vec<Part>> = BTreeMap::new();
+        let mut rails: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
         for (n, nic) in world.nics.iter().enumerate().filter(|(_, nic)| hosts.contains(&HostId(nic.host))) {
-            rails.entry(nic.rail).or_default().push(Part::Nic(n));
+            rails.entry(nic.rail).or_default().push(n);
         }
-        let has_moved = |part: &Part| matches!(part, Part::Nic(n) if world.nics[*n].address_changes > 0);
+        let has_moved = |&n: &usize| world.nics[n].address_changes > 0;
         if rails.values().flatten().all(has_moved) {
             return Duration::MAX;
         }
@@ -41,8 +41,10 @@ impl World {
                 absent.remove(&part)
             };
             let is_host_absent = hosts.iter().any(|host| absent.contains(&Part::Host(host.0)));
-            let is_usable = !is_host_absent
-                && rails.values().any(|nics| nics.len() == 2 && nics.iter().all(|nic| !absent.contains(nic)));
+            let is_present =
+                |&n: &usize| !absent.contains(&Part::Nic(n)) && !absent.contains(&Part::Starved(n));
+            let is_usable =
+                !is_host_absent && rails.values().any(|nics| nics.len() == 2 && nics.iter().all(is_present));
             if usable_since.is_some_and(|usable: Time| at.saturating_since(usable) >= settle) {
                 since = None;
             }

@@ -19,6 +19,7 @@ use crate::dma_pipeline::{DmaPipeline, HostBuffer, Release};
 use crate::duration_range::DurationRange;
 use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketProbe;
+use crate::world_state::InFlightPacket;
 
 pub(crate) struct NicState {
     pub(crate) name: String,
@@ -70,8 +71,23 @@ pub(crate) struct NicState {
     pub(crate) timer: Option<(Time, Time)>,
     pub(crate) idle_at: Option<Time>,
     pub(crate) memory_at: Option<Time>,
+    /// Present while the NIC's own thread gets no processor.
+    pub(crate) starvation: Option<Starvation>,
+    pub(crate) starvations: u64,
     pub(crate) batch: TxBatch,
     pub(crate) stats: NicStats,
+}
+
+/// A time in which a NIC works only when a program calls it.
+#[derive(Debug)]
+pub(crate) struct Starvation {
+    /// The number among the starvations of the NIC, so that the scheduled end of an earlier one is
+    /// ignored.
+    pub(crate) number: u64,
+    /// The packets that have arrived and that the NIC has not read, in order.
+    pub(crate) unread: VecDeque<InFlightPacket>,
+    /// Whether a call lets the NIC transmit once.
+    pub(crate) may_transmit: bool,
 }
 
 #[derive(Clone, Default, Debug)]

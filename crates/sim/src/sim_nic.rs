@@ -58,6 +58,7 @@ impl SimNic {
         let n = self.number;
         world.count_call(n);
         world.nics[n].check_access()?;
+        world.drive_starved(n);
         let local = world.nics[n].local(world.now);
         let result = f(&mut world, n, local)?;
         world.count_activity(n);
@@ -81,6 +82,7 @@ impl SimNic {
         let n = self.number;
         world.count_call(n);
         world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
+        world.drive_starved(n);
         let local = world.nics[n].local(world.now);
         let result = f(&mut world.nics[n], local);
         // A failed post may have posted some of its requests. The NIC executes them, but they do
@@ -219,6 +221,7 @@ impl Provider for SimNic {
 
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let mut world = lock(&self.shared);
+        world.drive_starved(self.number);
         let now = world.now;
         let n = world.nics[self.number].poll_cq(now, cq, max, out)?;
         if n > 0 {

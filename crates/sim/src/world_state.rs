@@ -4,6 +4,7 @@
 pub(crate) mod host;
 mod packet_delivery;
 mod rc_analysis;
+mod starvation;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,6 +17,7 @@ use mitra_wire::ROCE_PORT;
 
 use crate::absences::{Absences, Part};
 use crate::coverage::CoverageObserver;
+use crate::disturbances::Disturbances;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
 use crate::failure_injection::FailureInjection;
@@ -26,7 +28,7 @@ use crate::timeline::{NoteKind, Subject};
 use crate::trace::Trace;
 use crate::{Config, LinkConfig, Prng};
 use host::{AppState, HostState};
-use packet_delivery::InFlightPacket;
+pub(crate) use packet_delivery::InFlightPacket;
 
 /// The longest inline data that a NIC accepts, in bytes, like that of some hardware: several
 /// packets at the smallest MTU.
@@ -49,6 +51,8 @@ pub(crate) enum Event {
     AppTurn(usize, u64),
     /// The pause of a host with this number ends.
     HostResume(usize, u64),
+    /// The starvation of a NIC with this number ends.
+    StarvationEnd(usize, u64),
     /// The failures of a [`host::PointProbe`] happen.
     Failures(Vec<FailureInjection>),
     /// A function that the test scheduled runs.
@@ -64,6 +68,7 @@ pub(crate) struct WorldState {
     pub(crate) queue: EventQueue<Event>,
     pub(crate) trace: Trace,
     pub(crate) absences: Absences,
+    pub(crate) disturbances: Disturbances,
     pub(crate) nics: Vec<NicState>,
     pub(crate) hosts: Vec<HostState>,
     pub(crate) apps: Vec<AppState>,
@@ -102,6 +107,7 @@ impl WorldState {
             queue: EventQueue::new(Prng::stream(seed, "ties")),
             trace,
             absences: Absences::default(),
+            disturbances: Disturbances::default(),
             nics: Vec::new(),
             hosts: Vec::new(),
             apps: Vec::new(),
@@ -183,6 +189,8 @@ impl WorldState {
             timer: None,
             idle_at: None,
             memory_at: None,
+            starvation: None,
+            starvations: 0,
             batch: TxBatch::new(),
             stats: NicStats::default(),
             name,
@@ -205,7 +213,8 @@ impl WorldState {
             Event::Transmit(n) => self.transmit(n),
             Event::Timer(n) => self.timer(n),
             Event::IdlePoll(n) => {
-                if self.nics[n].idle_at.take_if(|t| *t == self.now).is_some() && self.nics[n].is_running() {
+                let is_due = self.nics[n].idle_at.take_if(|t| *t == self.now).is_some();
+                if is_due && self.nics[n].is_running() && self.nics[n].starvation.is_none() {
                     let local = self.nics[n].local(self.now);
                     self.nics[n].nic.handle_idle(local);
                     self.ring_doorbell(n);
@@ -224,6 +233,11 @@ impl WorldState {
                 self.wake_apps(self.nics[n].host);
             }
             Event::Refusal(n, to) => self.arrive_refusal(n, to),
+            Event::StarvationEnd(n, number) => {
+                if self.nics[n].starvation.as_ref().is_some_and(|starvation| starvation.number == number) {
+                    self.end_starvation(n);
+                }
+            }
             Event::Failures(injections) => self.inject_failures(injections),
             Event::HostResume(host, pause) => {
                 if self.hosts[host].pauses == pause {
@@ -236,7 +250,9 @@ impl WorldState {
 
     fn timer(&mut self, n: usize) {
         let nic = &mut self.nics[n];
-        if nic.timer.take_if(|(_, at)| *at == self.now).is_none() || !nic.is_running() {
+        // At its end, a starvation sets the timer again.
+        let is_due = nic.timer.take_if(|(_, at)| *at == self.now).is_some();
+        if !is_due || !nic.is_running() || nic.starvation.is_some() {
             return;
         }
         let local = nic.local(self.now);
@@ -347,6 +363,7 @@ impl WorldState {
             nic.regions.clear();
             self.trace.note(self.now, Subject::Nic(n), NoteKind::Event, "is reset".to_owned());
             self.absences.set(self.now, Part::Nic(n), true);
+            self.note_failure(n);
         }
         Ok(())
     }

@@ -47,7 +47,8 @@ on of the whole, so N shards with the same other arguments run each seed once; `
 The lowest failing seed of the workloads failover, failover-cases, filter, objects and rc is shrunk for up to 30 s: faults, connections, operations,
 rails and options are taken away while the same checker still finds something, and the command that repeats what is left is printed.
 --json: `workload`, `seeds` (how many ran), `from`, `operations` (operations of programs, or steps of a protocol), `faults` (failures of links, NICs and
-hosts, or crashes and Byzantine processes), `violations` (seeds in which something happened that must not happen: an operation lost or
+hosts, or crashes and Byzantine processes), `false_alarms` (moves of vQPs away from a rail that an end took for failed because it heard nothing,
+although no fault had affected the rail; null if the workload does not count them), `violations` (seeds in which something happened that must not happen: an operation lost or
 executed twice, a wrong value, processes that decided different values), `stuck` (seeds without a violation in which something did not
 finish), `by_checker` (the number of seeds by the name of the checker that found something), `first` (the lowest seed that failed, or
 null), `shrunk` (what is left of its world, for --shrunk, or null). --mutant --json: `mutant`, `workload`, `found`, `seeds_needed` (null if no seed finds it), `checker`, `detail`.
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write_json(&mut out, &summary)?;
     } else {
         writeln!(out, "{}: {}", workload.name, workload.world)?;
-        let Summary { seeds, from, operations, faults, violations, stuck, .. } = &summary;
+        let Summary { seeds, from, operations, faults, false_alarms, violations, stuck, .. } = &summary;
         let seconds = begin.elapsed().as_secs_f64();
         writeln!(
             out,
@@ -155,6 +156,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             counted(*faults, "fault"),
             counted(*violations, "violation"),
         )?;
+        if let Some(false_alarms) = false_alarms {
+            writeln!(out, "  {}", counted(*false_alarms, "false alarm"))?;
+        }
         for (checker, &seeds) in &summary.by_checker {
             writeln!(out, "  {checker}: {}", counted(seeds, "seed"))?;
         }

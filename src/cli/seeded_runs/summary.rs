@@ -15,6 +15,8 @@ pub(super) struct Summary {
     pub(super) from: u64,
     pub(super) operations: u64,
     pub(super) faults: u64,
+    /// `None` if the workload does not count them.
+    pub(super) false_alarms: Option<u64>,
     pub(super) violations: u64,
     pub(super) stuck: u64,
     pub(super) by_checker: BTreeMap<&'static str, u64>,
@@ -34,6 +36,7 @@ impl Summary {
             from,
             operations: 0,
             faults: 0,
+            false_alarms: None,
             violations: 0,
             stuck: 0,
             by_checker: BTreeMap::new(),
@@ -47,6 +50,9 @@ impl Summary {
         self.seeds += 1;
         self.operations += result.operations;
         self.faults += result.faults;
+        if let Some(false_alarms) = result.false_alarms {
+            *self.false_alarms.get_or_insert(0) += false_alarms;
+        }
         if let Some(table) = &mut self.coverage {
             table.add(&result.coverage);
         }

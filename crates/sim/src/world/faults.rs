@@ -51,8 +51,9 @@ impl World {
         result
     }
 
-    /// Stops random faults like [`World::stop_noise`], restores all links and resumes all hosts, so
-    /// that pending operations can finish. Dead NICs stay dead, and hung NICs stay hung.
+    /// Stops random faults like [`World::stop_noise`], restores all links, resumes all hosts and
+    /// ends starvations, so that pending operations can finish. Dead NICs stay dead, and hung NICs
+    /// stay hung.
     pub fn heal(&mut self) {
         self.stop_noise();
         let mut world = lock(&self.shared);
@@ -61,6 +62,9 @@ impl World {
         }
         for host in 0..world.hosts.len() {
             world.resume(host);
+        }
+        for n in 0..world.nics.len() {
+            world.end_starvation(n);
         }
     }
 
@@ -212,6 +216,13 @@ impl World {
         lock(&self.shared).pause(host.0, until);
     }
 
+    /// Gives the own thread of a NIC no processor until `until`. Until then, the NIC reads packets,
+    /// handles timers and transmits only when a program calls it, as a software NIC does. Packets
+    /// that arrive wait. A NIC that has failed is not starved.
+    pub fn starve(&mut self, nic: NicId, until: Time) {
+        lock(&self.shared).starve(nic.0, until);
+    }
+
     /// Ends the process of a host: its applications have no further turn, and its NICs are reset.
     /// While the links are up, the host refuses packets to these NICs, as when the process of a
     /// software NIC ends.
@@ -281,6 +292,7 @@ impl WorldState {
         let ip = IpAddr::V4(Ipv4Addr::new(10, rail, host as u8, 1 + nic.address_changes as u8));
         (nic.gid, nic.address) = (ip.into(), SocketAddr::new(ip, ROCE_PORT));
         nic.nic.change_gid(nic.gid);
+        self.note_failure(n);
         self.routes.insert((rail, self.nics[n].gid), n);
         self.trace.note(self.now, Subject::Nic(n), NoteKind::Fault, format!("has the address {ip}"));
         self.reschedule(n);

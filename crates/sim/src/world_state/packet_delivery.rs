@@ -57,6 +57,11 @@ impl WorldState {
         if self.nics[n].transmit_at.take_if(|t| *t == now).is_none() || !self.nics[n].is_running() {
             return;
         }
+        if let Some(starvation) = &mut self.nics[n].starvation
+            && !std::mem::take(&mut starvation.may_transmit)
+        {
+            return;
+        }
         let local = self.nics[n].local(now);
         let (nic, mut memory, batch) = self.nics[n].with_memory(now);
         let more = nic.poll_transmit(local, &mut memory, batch);
@@ -99,7 +104,7 @@ impl WorldState {
         match effects.verdict {
             Verdict::Pass => self.send(n, destination, datagram),
             Verdict::Drop => {
-                self.trace.packet(self.now, "loses", n, &datagram);
+                self.note_loss("loses", n, &datagram);
                 self.cover_lost_packet(n, false, effects.stage, covered(&datagram));
             }
             Verdict::Duplicate => {
@@ -109,7 +114,7 @@ impl WorldState {
             Verdict::Delay(by) => self.send_late(n, destination, datagram, by),
             Verdict::Corrupt(bit) => {
                 flip_bit(&mut datagram, bit);
-                self.trace.packet(self.now, "corrupts", n, &datagram);
+                self.note_loss("corrupts", n, &datagram);
                 self.send(n, destination, datagram);
             }
         }
@@ -120,7 +125,7 @@ impl WorldState {
     fn send(&mut self, n: usize, destination: Gid, datagram: Vec<u8>) {
         let link = *self.link(self.nics[n].rail);
         if datagram.len() > link.max_packet_bytes {
-            return self.trace.packet(self.now, "loses", n, &datagram);
+            return self.note_loss("loses", n, &datagram);
         }
         if self.link_rng.chance(link.straggler_ppm) {
             let by = link.straggler_delay.sample(&mut self.link_rng);
@@ -129,7 +134,7 @@ impl WorldState {
         let Some((to, mut arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
         if let Some(capacity) = link.ring_bytes {
             let Some(waited) = self.wait_for_room((n, to), capacity, datagram.len()) else {
-                return self.trace.packet(self.now, "loses", n, &datagram);
+                return self.note_loss("loses", n, &datagram);
             };
             arrival += waited;
         }
@@ -161,8 +166,9 @@ impl WorldState {
     }
 
     fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: Duration) {
-        self.trace.packet(self.now, "delays", n, &datagram);
+        self.note_loss("delays", n, &datagram);
         if let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) {
+            self.disturbances.on_loss(self.nics[n].rail, arrival + by);
             self.launch(n, to, arrival + by, datagram);
         }
     }
@@ -183,9 +189,9 @@ impl WorldState {
         }
         if to.is_none() {
             nic.stats.undeliverable += 1;
-            self.trace.packet(self.now, "has no way for", n, datagram);
+            self.note_loss("has no way for", n, datagram);
         }
-        Some((to?, nic.egress_free + link.latency.sample(&mut self.link_rng)))
+        Some((to?, self.nics[n].egress_free + link.latency.sample(&mut self.link_rng)))
     }
 
     fn launch(&mut self, from: usize, to: usize, at: Time, datagram: Vec<u8>) {
@@ -223,35 +229,48 @@ impl WorldState {
         let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
         let link_up = self.nics[n].faults.link_up();
         if packet.is_in_ring && n != packet.to {
-            return self.trace.packet(self.now, "lost at", n, &packet.datagram);
+            return self.note_loss("lost at", n, &packet.datagram);
         }
         let cable_failed = failures != packet.cable_failures && !packet.is_in_ring;
         if cable_failed || !link_up {
             // A cable failed while the packet was in flight, or the receiver's cable is down. The
             // packet is lost, unless the failure happened in flight and a switch kept the packet.
             if !(cable_failed && packet.survives) || packet.holds == MAX_HOLDS {
-                return self.trace.packet(self.now, "lost at", n, &packet.datagram);
+                return self.note_loss("lost at", n, &packet.datagram);
             }
             if packet.holds == 0 || !link_up {
                 let by = self.sample_link(port.0, |link| link.straggler_delay);
                 packet.holds += 1;
+                self.disturbances.on_loss(port.0, self.now + by);
                 return self.arrive_at(self.now + by, packet);
             }
         }
+        match &mut self.nics[n].starvation {
+            Some(starvation) => {
+                starvation.unread.push_back(packet);
+                self.in_flight += 1;
+            }
+            None => self.read(n, packet),
+        }
+    }
+
+    /// The NIC takes a packet that has arrived.
+    pub(crate) fn read(&mut self, n: usize, mut packet: InFlightPacket) {
+        let (from, rail) = (packet.from, self.nics[n].rail);
         if !self.nics[n].is_running() {
             if self.nics[n].refuses {
-                let by = self.sample_link(port.0, |link| link.latency);
+                let by = self.sample_link(rail, |link| link.latency);
                 self.queue.push(self.now + by, Event::Refusal(from, n));
             }
             self.nics[n].stats.undeliverable += 1;
-            return self.trace.packet(self.now, "deaf to", n, &packet.datagram);
+            return self.note_loss("deaf to", n, &packet.datagram);
         }
         let path = IcrcPath::new(self.nics[from].address, self.nics[n].address);
         // The simulator sends all packets with IP identification 0. An ICRC that is valid only for
         // another identification therefore belongs to a corrupt packet.
         if !matches!(path.verify(&packet.datagram, 0), mitra_wire::Verdict::Good { solved: false, .. }) {
             self.nics[n].stats.icrc_errors += 1;
-            return self.trace.packet(self.now, "refuses", n, &packet.datagram);
+            return self.note_loss("refuses", n, &packet.datagram);
         }
         let effects = match core::mem::replace(&mut packet.faults_applied, true) {
             false => self.apply_faults(n, &packet.datagram, true),
@@ -260,16 +279,17 @@ impl WorldState {
         match effects.verdict {
             Verdict::Pass => self.execute(n, &packet),
             Verdict::Drop | Verdict::Corrupt(_) => {
-                self.trace.packet(self.now, "drops", n, &packet.datagram);
+                self.note_loss("drops", n, &packet.datagram);
                 self.cover_lost_packet(n, true, effects.stage, packet.covered());
             }
             Verdict::Duplicate => {
-                let by = self.sample_link(port.0, |link| link.latency);
+                let by = self.sample_link(rail, |link| link.latency);
                 self.arrive_at(self.now + by, packet.clone());
                 self.execute(n, &packet);
             }
             Verdict::Delay(by) => {
-                self.trace.packet(self.now, "holds", n, &packet.datagram);
+                self.note_loss("holds", n, &packet.datagram);
+                self.disturbances.on_loss(rail, self.now + by);
                 self.arrive_at(self.now + by, packet);
             }
         }
@@ -305,13 +325,28 @@ impl WorldState {
             injections = self.nics[n].executed(n, &parsed);
         }
         self.ring_doorbell(n);
-        let idle = now + self.config.nic.idle_delay.sample(&mut self.nic_rng);
+        self.schedule_idle_poll(n);
+        self.inject_failures(injections);
+        self.reschedule(n);
+    }
+
+    pub(crate) fn schedule_idle_poll(&mut self, n: usize) {
+        let idle = self.now + self.config.nic.idle_delay.sample(&mut self.nic_rng);
         if self.nics[n].idle_at.is_none_or(|t| t < idle) {
             self.nics[n].idle_at = Some(idle);
             self.queue.push(idle, Event::IdlePoll(n));
         }
-        self.inject_failures(injections);
-        self.reschedule(n);
+    }
+
+    /// Records in the trace that a packet is lost, late or corrupted at a NIC.
+    fn note_loss(&mut self, action: &'static str, n: usize, datagram: &[u8]) {
+        self.disturbances.on_loss(self.nics[n].rail, self.now);
+        self.trace.packet(self.now, action, n, datagram);
+    }
+
+    /// Records that a NIC or its link no longer works, or is changed.
+    pub(crate) fn note_failure(&mut self, n: usize) {
+        self.disturbances.on_failure(self.nics[n].rail, self.now);
     }
 
     /// Reports a packet to the NIC's faults and probes. Removes the probes that fire.
@@ -397,11 +432,13 @@ impl WorldState {
             let text = format!("dies, {lost} bytes are not placed");
             self.trace.note(self.now, Subject::Nic(n), NoteKind::Fault, text);
             self.absences.set(self.now, Part::Nic(n), true);
+            self.note_failure(n);
             self.report_fatal(n);
         } else if dma && !access && !nic.hung {
             nic.hung = true;
             self.trace.note(self.now, Subject::Nic(n), NoteKind::Fault, "hangs".to_owned());
             self.absences.set(self.now, Part::Nic(n), true);
+            self.note_failure(n);
             self.report_fatal(n);
         }
         let nic = &mut self.nics[n];
@@ -413,10 +450,15 @@ impl WorldState {
                     false => (NoteKind::Recovery, "lets go of"),
                 };
                 self.trace.note(self.now, Subject::Nic(n), kind, format!("{verb} placements"));
-                if frozen { nic.pipeline.freeze() } else { nic.pipeline.frozen = false }
+                if frozen {
+                    nic.pipeline.freeze()
+                } else {
+                    nic.pipeline.frozen = false
+                }
+                self.note_failure(n);
             }
         }
-        if up != nic.link_up {
+        if up != self.nics[n].link_up {
             self.set_cable(n, up);
         }
         self.reschedule(n);
@@ -448,6 +490,7 @@ impl WorldState {
             if nic.is_running() {
                 nic.nic.handle_link(up);
             }
+            self.note_failure(other);
             self.ring_doorbell(other);
             self.reschedule(other);
         }

@@ -173,6 +173,9 @@ pub struct SeedRun {
     pub operations: u64,
     /// The number of injected failures of links, NICs and hosts, not counting noise on packets.
     pub faults: u64,
+    /// The number of moves away from a rail that an end took for failed because it heard nothing,
+    /// although no fault had affected the rail. `None` if the workload does not count them.
+    pub false_alarms: Option<u64>,
     /// The violated rules, the most important first.
     pub findings: Vec<Finding>,
     /// A hash of all events, or 0 if the workload has no world. Compare hashes of

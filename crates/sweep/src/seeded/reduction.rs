@@ -12,6 +12,8 @@ pub enum Extra {
     Noise,
     /// Random pauses of hosts.
     Pauses,
+    /// Times in which a program, a NIC or a whole process gets no processor.
+    Starvation,
     /// Memory windows, through which the ends access each other's memory.
     Windows,
     /// Shared receive queues.
@@ -43,9 +45,10 @@ pub enum Extra {
 
 impl Extra {
     /// In the order in which a search leaves them out.
-    pub const ALL: [Extra; 16] = [
+    pub const ALL: [Extra; 17] = [
         Extra::Noise,
         Extra::Pauses,
+        Extra::Starvation,
         Extra::Windows,
         Extra::SharedReceives,
         Extra::Durable,
@@ -66,6 +69,7 @@ impl Extra {
         match self {
             Extra::Noise => "noise",
             Extra::Pauses => "pauses",
+            Extra::Starvation => "starvation",
             Extra::Windows => "windows",
             Extra::SharedReceives => "shared-receives",
             Extra::Durable => "durable",

@@ -290,6 +290,7 @@ fn is_end_of(recovery: &str, fault: &str) -> bool {
     match recovery {
         "link up" => fault == "link down",
         "wakes" => fault == "pauses",
+        "runs again" => fault == "is starved",
         _ => fault.starts_with("holds back"),
     }
 }

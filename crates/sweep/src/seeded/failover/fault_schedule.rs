@@ -114,7 +114,8 @@ impl FaultSchedule {
         let mut spared_rail = (rng.below(3) > 0).then(|| rng.index(rails));
         let span = 1 << rng.below(8);
         let mut at = Duration::ZERO;
-        let mut naps = Duration::ZERO;
+        // A sleeping host and a starved one are alike absent.
+        let mut naps = setup.starvation.iter().map(|starvation| starvation.time).sum::<Duration>();
         let mut faults = Vec::new();
         let kinds = draw_kinds(rng);
         let mut count = *rng.pick(&[0, 1, 1, 2, 2, 3, 4, 6, 10]);

@@ -6,6 +6,7 @@
 //! programs post the operations that they held back.
 
 mod checkers;
+mod false_alarms;
 mod fault_schedule;
 mod fault_words;
 mod focus;
@@ -16,6 +17,7 @@ mod options;
 mod placed;
 mod reduce;
 mod setup;
+mod starvation;
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -30,6 +32,7 @@ use mitra_sim::timeline::NoteKind;
 use mitra_sim::workload::{FailoverEndpoint, FailoverQp, OpKind, WorkloadPeer, XrcEnd, exchange_memory};
 use mitra_sim::{AppContext, HostId, SimNic, World};
 
+use false_alarms::{Moves, detection_time, new_move};
 use fault_schedule::{FaultSchedule, LONGEST_HOLD};
 use options::{EndQp, connect_backed, connect_vqps, exchange_windows};
 use reduce::DrawSetup;
@@ -46,6 +49,8 @@ struct End<Q> {
     checked: usize,
     /// Descriptions of operations whose success was reported before their effect was in memory.
     early: Vec<String>,
+    /// The epoch of the last recorded move.
+    epoch: u16,
     /// Describes the first list of a vQP that was longer than its configuration allows.
     too_long: Option<String>,
 }
@@ -61,6 +66,7 @@ struct FailoverWorld<Q> {
     schedule: FaultSchedule,
     nics: [Vec<Arc<SimNic>>; 2],
     connections: Vec<Ends<Q>>,
+    moves: Vec<Moves>,
     stop: Rc<Cell<bool>>,
     faults: Rc<Cell<u64>>,
 }
@@ -184,7 +190,14 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 if setup.receives_posted_ahead {
                     peer.post_receives(&mut endpoint);
                 }
-                Rc::new(RefCell::new(End { peer, endpoint, checked: 0, early: Vec::new(), too_long: None }))
+                Rc::new(RefCell::new(End {
+                    peer,
+                    endpoint,
+                    checked: 0,
+                    early: Vec::new(),
+                    epoch: 0,
+                    too_long: None,
+                }))
             };
             let [first, second] = peers;
             connections.push([end(first, a), end(second, b)]);
@@ -195,20 +208,22 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             setup,
             schedule,
             nics,
+            moves: connections.iter().map(|_| Moves::default()).collect(),
             connections,
             stop: Rc::default(),
             faults: Rc::default(),
         };
-        for ends in made.connections.clone() {
+        for (connection, ends) in made.connections.clone().iter().enumerate() {
             for (h, host) in hosts.into_iter().enumerate() {
-                made.add_program(&ends, h, host);
+                made.add_program(connection, ends, h, host);
             }
         }
         made.inject_faults(hosts);
+        made.starve();
         Ok(made)
     }
 
-    fn add_program(&mut self, ends: &Ends<Q>, h: usize, host: HostId) {
+    fn add_program(&mut self, connection: usize, ends: &Ends<Q>, h: usize, host: HostId) {
         let [own, other] = [Rc::clone(&ends[h]), Rc::clone(&ends[1 - h])];
         let stop = Rc::clone(&self.stop);
         let polling = self.setup.polling[h];
@@ -217,6 +232,10 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let checks_effects =
             self.setup.vqp.is_durable() || self.setup.nics().all(|nic| nic.ack_after_placement);
         let confirms_receives = self.confirms_receives(h);
+        let moves = self.moves[connection].clone();
+        let detection_time = detection_time(&self.setup);
+        let clock = Arc::clone(&self.nics[h][0]);
+        let may_leave = self.schedule.has_leave(connection);
         let mut last_poll = mitra_verbs::Time::ZERO;
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| {
             if stop.get() {
@@ -240,6 +259,11 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 own.note_progress(before, ctx);
             }
             own.check_lengths(rails);
+            if let Some(report) = new_move(&own.endpoint.qp, own.epoch) {
+                own.epoch = report.epoch;
+                let is_peer_gone = may_leave || other.borrow().endpoint.qp.close_reason().is_some();
+                moves.record(&report, detection_time, is_peer_gone, &*clock, ctx);
+            }
             let qp = &own.endpoint.qp;
             let completed = qp.last_failover().filter(|failover| failover.completed_at.is_some());
             let epoch = completed.map_or(0, |failover| failover.epoch.into());
@@ -271,8 +295,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let done = || World::programs_are(|| ends.iter().all(|end| end.borrow().peer.is_done()));
         // The safety phase ends at its limit, or when the faults have happened and all operations
         // that are not held back have ended.
-        let limit = self.schedule.end + Duration::from_millis(50);
-        let faults_end = self.schedule.end;
+        let faults_end = self.schedule.end.max(starvation::end(&self.setup.starvation));
+        let limit = faults_end + Duration::from_millis(50);
         let mut programs_are_done = done();
         let all_done = |world: &World| {
             programs_are_done(world) && world.now().saturating_since(mitra_verbs::Time::ZERO) >= faults_end
@@ -303,6 +327,9 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         }
         result.operations = ends.iter().map(|end| end.borrow().peer.posted() as u64).sum();
         result.faults = self.faults.get();
+        // All connections of a shared backup move together.
+        let moves = if self.setup.has_shared_backup { &self.moves[..1] } else { &self.moves[..] };
+        result.false_alarms = Some(moves.iter().map(Moves::false_alarms).sum());
         (0..self.connections.len()).for_each(|connection| self.check(connection, result));
     }
 
@@ -317,6 +344,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             self.setup.receives_posted_ahead, self.setup.has_shared_backup, self.setup.options, self.setup.xrc_queues
         ));
         lines.push(format!("{:?}", self.setup.limits));
+        lines.push(format!("{:?}", self.setup.starvation));
         lines.push(format!(
             "spared rail {:?}, faults until {:?}:",
             self.schedule.spared_rail, self.schedule.end

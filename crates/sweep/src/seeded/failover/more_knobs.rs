@@ -1,6 +1,6 @@
 //! The knobs that worlds of the first generation lack: evidence options, failback, shared receive
-//! queues and windows of vQPs, PSNs next to their wrap on any rail, the shape of operations, and
-//! detectors.
+//! queues and windows of vQPs, PSNs next to their wrap on any rail, the shape of operations,
+//! detectors, and starvation.
 
 use core::time::Duration;
 
@@ -9,7 +9,11 @@ use mitra_prng::SPLIT_MIX_STEP;
 
 use super::options::ConnectionOptions;
 use super::setup::{LARGE, Polling, Setup, seed_of_first_word};
+use super::starvation;
 use mitra_sim::Prng;
+
+/// One of so many seeds has starvation.
+const SEEDS_PER_STARVATION: u64 = 4;
 
 pub(super) fn draw(seed: u64, setup: &mut Setup) {
     let rng = &mut Prng::stream(seed, "failover more knobs");
@@ -19,6 +23,7 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
     draw_psn(rng, setup);
     if setup.focus.is_none() && setup.placed.is_none() {
         draw_detectors(&mut Prng::stream(seed, "failover detectors"), setup);
+        draw_starvation(&mut Prng::stream(seed, "failover starvation"), setup);
     }
     draw_wakers(&mut Prng::stream(seed, "failover wakers"), setup);
 }
@@ -59,6 +64,20 @@ fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
         }
         _ => {}
     }
+}
+
+/// Draws starvation. All of it together is short beside `peer_timeout`, after which an end may
+/// close. Half of these worlds have no noise, because a move that follows the loss of a packet
+/// counts as no false alarm.
+fn draw_starvation(rng: &mut Prng, setup: &mut Setup) {
+    if rng.below(SEEDS_PER_STARVATION) != 0 {
+        return;
+    }
+    if rng.below(2) == 0 {
+        setup.world.link = setup.world.link.without_noise();
+        setup.rails.iter_mut().for_each(|rail| rail.link = rail.link.without_noise());
+    }
+    setup.starvation = starvation::draw(rng, setup.rails.len(), setup.vqp.peer_timeout / 4);
 }
 
 fn draw_connection(rng: &mut Prng, setup: &mut Setup) {

@@ -116,6 +116,7 @@ fn leave_out(setup: &mut Setup, extra: Extra) {
             setup.rails.iter_mut().for_each(|rail| rail.link = rail.link.without_noise());
         }
         Extra::Pauses => setup.world.host.pause_ppm = 0,
+        Extra::Starvation => setup.starvation.clear(),
         Extra::Windows => setup.options.iter_mut().for_each(|options| options.windows = None),
         Extra::SharedReceives => {
             setup.options.iter_mut().for_each(|options| options.shared_receives = [false; 2]);
@@ -172,6 +173,19 @@ mod tests {
         assert_eq!(one.schedule.len(), 1);
         assert!(whole.schedule.contains(&one.schedule[0]), "{:?}", one.schedule);
         assert_eq!(reduced(seed, "faults=none").faults, 0);
+    }
+
+    #[test]
+    fn starvation_is_left_out_by_its_word() {
+        let seed = (0..).find(|&seed| !Setup::draw(seed).starvation.is_empty()).unwrap();
+        let is_starved =
+            |run: &crate::seeded::SeedRun| run.setup.iter().any(|line| line.contains("Starvation"));
+        let whole = run_reduced(Setup::draw, seed, &Reduction::default(), 1).unwrap();
+        let left = reduced(seed, "without=starvation");
+        assert_eq!((is_starved(&whole), is_starved(&left)), (true, false));
+        assert_ne!(whole.trace_hash, left.trace_hash, "seed {seed} is starved");
+        let offered = smaller(Setup::draw, seed, &Reduction::default(), ReductionStep::Extras);
+        assert!(offered.iter().any(|reduction| reduction.lacks(Extra::Starvation)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::limits::Limits;
 use super::more_knobs;
 use super::options::ConnectionOptions;
 use super::placed;
+use super::starvation::Starvation;
 use crate::seeded::FIRST_GENERATION;
 use mitra_sim::workload::{OpKind, Plan};
 use mitra_sim::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
@@ -73,6 +74,8 @@ pub(super) struct Setup {
     /// The cell of the table of failures at which the faults are placed.
     pub(super) placed: Option<CoverageCell>,
     pub(super) limits: Limits,
+    /// The times in which a part of an end gets no processor, in order.
+    pub(super) starvation: Vec<Starvation>,
     /// See [`FIRST_GENERATION`].
     pub(super) is_first_generation: bool,
 }
@@ -240,6 +243,7 @@ impl Setup {
             focus,
             placed,
             limits: Limits::default(),
+            starvation: Vec::new(),
             is_first_generation,
         }
     }
@@ -428,6 +432,7 @@ mod tests {
         assert_eq!(distinct(|s| s.plans[0][0].sges as u64), 3);
         assert_eq!(distinct(|s| u64::from(s.plans[0][0].empty_block_ppm)), 2);
         assert!(setups.iter().any(|s| s.plans[0][0].imm_by_word));
+        assert_eq!(distinct(|s| u64::from(s.starvation.is_empty())), 2);
         let of_vqps: Vec<_> = single.iter().filter_map(|s| s.options).collect();
         assert!(of_vqps.iter().any(|o| o.durable) && of_vqps.iter().any(|o| o.windows.is_some()));
         assert!([0, 1].iter().all(|&h| of_vqps.iter().any(|o| o.shared_receives[h])));
