@@ -248,6 +248,7 @@ fn failover_is_exactly_once_under_exact() {
     let report =
         json(&["failover", "--trials", "12", "--silent-trials", "1", "--size", "8192", "--in-flight", "32"]);
     assert_eq!(report["name"], "failover");
+    assert_eq!(report["rows"][0]["name"], "exact/silent/fault_to_last");
     for must_not_be in ["post_failure_resent", "doubled", "failed"] {
         assert_eq!(row(&report, &format!("exact/{must_not_be}"))["spread"], serde_json::json!([0.0, 0.0]));
     }

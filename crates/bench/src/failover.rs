@@ -24,7 +24,7 @@ Examples:
 Each trial connects a new vQP over two rails between two processes, keeps a mix of WRITEs, SENDs, READs and FAAs in
 flight, and takes the link of rail 0 down when a random packet reaches a random stage (docs/faults.md) at either end.
 Row names begin with the policy. In `silent` trials the rail loses every packet without a port event, so that only
-heartbeats detect the failure. post_failure_resent counts operations that the responder had executed and that were
+heartbeats detect the failure. The first row, `exact/silent/fault_to_last`, is the time from such a loss to the last completion. post_failure_resent counts operations that the responder had executed and that were
 sent again, except READs, whose data is recovered by reading again. Under exact it must be 0, and the highest value in
 `spread` of --json shows that it is. docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 data was wrong, lost or duplicated under exact, 2 bad arguments.")]
@@ -115,7 +115,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if !silent.trials.is_empty() {
-        rows.extend(silent.times(rtt));
+        // The whole cost of a failure that nothing reports comes first.
+        let mut times = silent.times(rtt);
+        let whole = times.iter().position(|row| row.name == "exact/silent/fault_to_last");
+        rows.splice(0..0, whole.map(|at| times.remove(at)));
+        rows.extend(times);
     }
     let mut notes = machine.warnings();
     notes.push(format!(
