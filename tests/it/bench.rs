@@ -404,6 +404,30 @@ fn idle_has_cpu_time_and_wakeups() {
     }
 }
 
+/// The machine of a test may have no processor for a process, so a vQP may move. The exit code then
+/// says so.
+#[test]
+fn alarms_counts_operations_and_moves() {
+    for links in ["shm", "udp"] {
+        let args = ["alarms", "--vqps", "5", "--seconds", "1", "--stop", "--links", links, "--json"];
+        let output = bench(&args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.is_empty(), "{errors}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let median = |name: &str| row(&report, name)["median"].as_f64().unwrap();
+        let moves = median("moves/a") + median("moves/b");
+        assert_eq!(output.status.code(), Some(i32::from(moves > 0.0)), "{report}");
+        let causes = ["completion", "device", "heartbeat"];
+        let alarms: f64 = ["a", "b"]
+            .iter()
+            .flat_map(|end| causes.map(|cause| median(&format!("alarms/{cause}/{end}"))))
+            .sum();
+        assert!(moves == 0.0 || alarms > 0.0, "a move without an alarm: {report}");
+        assert!(median("operations/a") > 0.0 && median("operations/b") > 0.0, "{report}");
+        assert!(report["settings"]["stops"].as_u64() > Some(0), "{report}");
+    }
+}
+
 #[test]
 fn text_output_is_a_table() {
     let output = bench(&["latency", "--op", "faa", "--iters", "20", "--blocks", "1"]);

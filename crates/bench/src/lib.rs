@@ -3,6 +3,7 @@
 // A part of the program without an interface of its own (RELEASING.md).
 #![allow(missing_docs)]
 
+mod alarms;
 mod bandwidth;
 mod bench_qp;
 mod block_exchange;
@@ -61,6 +62,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
+    Alarms(alarms::Args),
     Consensus(consensus::Args),
     Latency(latency::Args),
     Links(shm_links::Args),
@@ -114,6 +116,7 @@ impl Common {
 /// measured run fails, the function prints the error and returns `Ok` with exit code 1.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = match &args.command {
+        BenchCommand::Alarms(args) => alarms::run(args),
         BenchCommand::Consensus(args) => consensus::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Links(args) => shm_links::run(args),
@@ -138,6 +141,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 #[derive(Serialize, Deserialize)]
 enum Task {
+    Alarms(alarms::Setup),
     Consensus(consensus::Setup),
     Latency(block_exchange::Setup),
     Bandwidth(block_exchange::Setup),
@@ -156,6 +160,7 @@ enum Task {
 /// Any error of the benchmark. The caller reports it to the first process.
 pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     match connection.receive()? {
+        Task::Alarms(setup) => alarms::peer(&setup, connection),
         Task::Consensus(setup) => consensus::peer(&setup, connection),
         Task::Latency(setup) => latency::peer(&setup, connection),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
