@@ -429,6 +429,22 @@ fn alarms_counts_operations_and_moves() {
 }
 
 #[test]
+fn return_measures_the_rate_before_and_after() {
+    let args = ["return", "--rounds", "1", "--flaps", "2", "--delay", "20", "--down", "0.02"];
+    let report = json(&args);
+    for links in ["shm", "udp"] {
+        for measure in ["before", "aa", "after", "link_up_to_failback", "failback_to_full", "gap"] {
+            assert!(is_positive(row(&report, &format!("{links}/{measure}")), "median"), "{links}/{measure}");
+        }
+        assert_eq!(row(&report, &format!("{links}/after"))["floor"], format!("{links}/before"));
+        // The vQP may be away already.
+        assert!(row(&report, &format!("{links}/down_to_away"))["median"].as_f64() >= Some(0.0));
+        let moves = row(&report, &format!("{links}/moves"))["median"].as_f64().unwrap();
+        assert!(moves >= 2.0, "away and back, {moves} moves");
+    }
+}
+
+#[test]
 fn text_output_is_a_table() {
     let output = bench(&["latency", "--op", "faa", "--iters", "20", "--blocks", "1"]);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         size: args.size,
         heartbeat: Duration::from_millis(args.heartbeat),
         misses: args.misses,
+        failback: None,
         fault: Err(ROUND_TRIPS),
     };
     let mut peer = PeerProcess::start(PEER_ROLE)?;

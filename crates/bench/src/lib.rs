@@ -14,6 +14,7 @@ mod failover_trial;
 mod idle;
 mod interleave;
 mod latency;
+mod link_return;
 mod many;
 mod memory;
 mod output_file;
@@ -73,6 +74,7 @@ enum BenchCommand {
     Memory(memory::Args),
     Peers(peers::Args),
     Programs(programs::Args),
+    Return(link_return::Args),
     Tpcc(tpcc::Args),
     Varuna(varuna::Args),
 }
@@ -127,6 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         BenchCommand::Memory(args) => memory::run(args),
         BenchCommand::Peers(args) => peers::run(args),
         BenchCommand::Programs(args) => programs::run(args),
+        BenchCommand::Return(args) => link_return::run(args),
         BenchCommand::Tpcc(args) => tpcc::run(args),
         BenchCommand::Varuna(args) => varuna::run(args),
     };

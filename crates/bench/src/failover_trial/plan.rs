@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use mitra_failover::{CompletionLogConfig, Config, DetectorConfig, Policy};
+use mitra_failover::{CompletionLogConfig, Config, DetectorConfig, Failback, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::bench_qp::{Op, QUEUE_DEPTH, RD_ATOMIC};
@@ -135,6 +135,9 @@ pub(crate) struct TrialPlan {
     pub(crate) size: usize,
     pub(crate) heartbeat: Duration,
     pub(crate) misses: u32,
+    /// The time for which both ends must have been able to use rail 0 before the vQP moves back to
+    /// it. `None` if it moves only when its rail fails.
+    pub(crate) failback: Option<Duration>,
     /// The fault. In a run without a fault, `Err` has the number of round trips to measure on the
     /// rail.
     pub(crate) fault: Result<Fault, u64>,
@@ -150,6 +153,7 @@ impl TrialPlan {
                 max_missed_heartbeats: self.misses,
                 ..DetectorConfig::default()
             },
+            failback: self.failback.map(|delay| Failback { rail: 0, delay }),
             send_wrs: self.in_flight,
             recv_wrs: QUEUE_DEPTH,
             rd_atomic: RD_ATOMIC,

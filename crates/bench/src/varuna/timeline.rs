@@ -45,6 +45,7 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
         size: MESSAGE_BYTES,
         heartbeat: Duration::from_millis(5),
         misses: 200,
+        failback: None,
         fault: Err(0),
     };
     let bar = progress(1);

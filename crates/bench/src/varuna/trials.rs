@@ -32,6 +32,7 @@ fn plan(args: &Args, remote: NicPlacement) -> TrialPlan {
         size: MESSAGE_BYTES,
         heartbeat: Duration::from_millis(20),
         misses: 5,
+        failback: None,
         fault: Err(ROUND_TRIPS),
     }
 }
