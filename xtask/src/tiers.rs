@@ -88,6 +88,7 @@ pub(crate) const SWEEP: &[(&str, u64)] = &[
     ("memory-nodes", 1000),
     ("replicated-log", 500),
     ("rail-negotiation", 500),
+    ("rail-questions", 2000),
     ("failover-rings", 500),
     ("txn", 500),
 ];

@@ -12,8 +12,8 @@ pub enum Cause {
     Device,
     /// The address of the NIC has changed, at either end.
     Address,
-    /// Heartbeats on the rail were missed.
-    Heartbeat,
+    /// The peer answered questions on another rail, and not on this one.
+    Silence,
     /// The peer proposed to move.
     Peer,
     /// The rail works, and the vQP moves back to the preferred one.
@@ -30,7 +30,7 @@ impl Cause {
         match self {
             Cause::Completion(_) => Some(0),
             Cause::Device | Cause::Address => Some(1),
-            Cause::Heartbeat => Some(2),
+            Cause::Silence => Some(2),
             Cause::Peer => Some(3),
             Cause::Failback => None,
         }
@@ -43,7 +43,7 @@ impl fmt::Display for Cause {
             Cause::Completion(status) => write!(f, "an operation failed ({status})"),
             Cause::Device => f.write_str("device event"),
             Cause::Address => f.write_str("change of address"),
-            Cause::Heartbeat => f.write_str("heartbeats missed"),
+            Cause::Silence => f.write_str("silent, and another rail answers"),
             Cause::Peer => f.write_str("told by the peer"),
             Cause::Failback => f.write_str("back to the preferred rail"),
         }

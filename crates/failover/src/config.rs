@@ -63,16 +63,16 @@ pub struct DetectorConfig {
     /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP
     /// left.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeat intervals without a message on the active rail after which the rail
-    /// has failed. 0 switches heartbeats off at both ends. An end without heartbeats checks
+    /// The number of heartbeat intervals without a message on the active rail after which an end
+    /// that waits for no operation asks whether the peer answers there. The rail has failed if the
+    /// peer answers on another rail only. An end that waits for an operation asks after about 1 ms
+    /// without progress.
+    ///
+    /// 0 switches heartbeats and questions off at both ends. An end without heartbeats checks
     /// whether the peer runs in three cases only: a message waits for a receive
     /// ([`Config::rnr_retry`]), an operation waits in mode
     /// [`durable`](CompletionLogConfig::durable), or this end holds a received WRITE with immediate
     /// until the peer confirms a move.
-    ///
-    /// When a program polls in quick succession, the vQP reads the clock only at every fourth poll.
-    /// If the program polls fewer than eight times in `max_missed_heartbeats` intervals, the peer
-    /// may therefore move the vQP to another rail.
     pub max_missed_heartbeats: u32,
     /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,

@@ -25,7 +25,7 @@ pub use message_kind::MessageKind;
 pub const MAX_LEN: usize = 256;
 /// The maximum number of saved results in a message, and the maximum `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 /// In bytes.
 const HEADER: usize = 15;
 const EPOCH_OFFSET: usize = 12;
@@ -109,6 +109,17 @@ pub enum Body {
     /// The parameters of the sender's new queue pair on the rail of the message. The ballot is the
     /// one by which the vQP left that rail.
     NewQp(NewQp),
+    /// Asks the receiver for [`Body::Answer`] on the rail of the message.
+    Question {
+        /// Counted from 1 by the sender.
+        number: u64,
+    },
+    /// The sender has read this question, and the messages that had arrived on all rails by then.
+    /// The message is sent on the rail of the question only.
+    Answer {
+        /// The number of the question.
+        number: u64,
+    },
 }
 
 impl Body {
@@ -227,6 +238,8 @@ codec! {
         9 => Placed(placed),
         10 => Address(address),
         11 => AddressKnown { rail, change },
+        12 => Question { number },
+        13 => Answer { number },
     }
 }
 
@@ -376,6 +389,8 @@ mod tests {
             Body::Placed(Placed::default()),
             Body::Address(Address { rail: 6, change: 0x1234_5678, gid: Gid([7; 16]) }),
             Body::AddressKnown { rail: 6, change: 0x1234_5678 },
+            Body::Question { number: 0x0102_0304_0506_0708 },
+            Body::Answer { number: u64::MAX },
             Body::Placed(Placed { log: Some(1 << 47), received: u64::MAX }),
             Body::NewQp(NewQp {
                 rail: 7,

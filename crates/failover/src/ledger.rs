@@ -137,6 +137,8 @@ pub struct Ledger {
     packets_in_flight: u32,
     /// Operations posted since the last signalled one.
     unsignaled: u32,
+    /// Operations that a rail has completed, or that were removed, since the ledger began.
+    ended: u64,
     completed: Completed,
     durable: Durable,
     drain: Drain,
@@ -171,6 +173,7 @@ impl Ledger {
             fetches_in_flight: 0,
             packets_in_flight: 0,
             unsignaled: 0,
+            ended: 0,
             completed: Completed::default(),
             durable: Durable::default(),
             drain: Drain::default(),
@@ -408,6 +411,27 @@ impl Ledger {
         self.packets_posted += u64::from(packets);
     }
 
+    /// Whether the rail owes a completion of an operation in flight. Operations behind the last
+    /// signalled one have none.
+    #[inline]
+    pub fn awaits_completion(&self) -> bool {
+        let posted = self.ops.iter().take(self.cursor).rev();
+        let mut in_flight = posted.filter(|op| op.state == State::InFlight);
+        in_flight.any(|op| op.wr.flags.contains(SendFlags::SIGNALED))
+    }
+
+    /// A number that changes with each completion of the rail.
+    #[inline]
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// An upper bound on the bytes of the operations in flight.
+    #[inline]
+    pub fn bytes_in_flight(&self) -> u64 {
+        u64::from(self.packets_in_flight) * self.mtu.bytes() as u64
+    }
+
     /// Whether an operation is posted and has not ended.
     pub fn has_in_flight(&self) -> bool {
         self.ops.iter().any(|op| op.state == State::InFlight)
@@ -543,6 +567,7 @@ impl Ledger {
             self.ops.clear();
         }
         self.first_seq += 1;
+        self.ended += 1;
         self.cursor = self.cursor.saturating_sub(1);
     }
 }

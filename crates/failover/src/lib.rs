@@ -29,6 +29,7 @@ mod negotiation;
 mod owned_region;
 mod peer_exit;
 mod rail;
+mod rail_questions;
 mod recovery_plan;
 mod secret;
 mod shared_cqs;
@@ -65,6 +66,11 @@ pub mod rail_negotiation {
     pub use crate::evidence::Evidence;
     pub use crate::home_rail::Home;
     pub use crate::negotiation::{Action, RailFailure, RailNegotiation};
+}
+
+/// For model checkers: the state machine that detects silent rails.
+pub mod silence_detector {
+    pub use crate::rail_questions::{RailQuestions, Step, Wait};
 }
 
 /// For tests with a model: the state machine that decides which operations are sent again after a

@@ -90,7 +90,7 @@ pub enum Action {
 /// The failure of a rail at this end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RailFailure {
-    /// The peer is silent on the active rail.
+    /// The peer answers on another rail, and not on the active one.
     Silent,
     /// The port is down. It may come up before the queue pair has used up its retries.
     LinkDown,
@@ -170,9 +170,6 @@ pub struct RailNegotiation {
     stranded_since: Option<Time>,
     move_pauses: MovePauses,
     preference: Option<Preference>,
-    /// The time at which the peer was first reported silent while no rail could be proposed. Each
-    /// message of the peer resets the time to `None`.
-    silent_since: Option<Time>,
     /// The last ballot that this end declined, which it must not accept later: the proposer may
     /// have sent its evidence for the ballot before it proposed another one.
     declined: Option<Ballot>,
@@ -221,7 +218,6 @@ impl RailNegotiation {
             stranded_since: None,
             move_pauses: MovePauses::default(),
             preference: None,
-            silent_since: None,
             declined: None,
             phase: Phase::Active,
             unconfirmed: None,
@@ -311,9 +307,6 @@ impl RailNegotiation {
         match &self.phase {
             Phase::Active if rail == self.active() || self.stranded_since.is_some() => {
                 self.propose(now);
-                if failure == RailFailure::Silent {
-                    self.on_silence(now);
-                }
             }
             // If the new rail fails, another move follows. The vQP closes only if the NICs of all
             // rails are dead.

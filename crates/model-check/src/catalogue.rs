@@ -16,11 +16,11 @@ use crate::byzantine_worlds::{
 use crate::cell_scenario::CellKind;
 use crate::cell_worlds;
 use crate::{
-    Exhaustive, ExhaustiveWorld, Explorable, Exploration, FaultLimits, LogWorld, RailFaultLimits, RunLimits,
-    SeedResult, Step, World, counter_scenario, exhaustive_bit_filter, exhaustive_filter, exhaustive_log,
-    exhaustive_rails, filter_worlds, latch_scenario, mailbox_scenario, mutex_scenario, protocol_worlds,
-    rail_model, run_adversary, run_agreement, run_agreement_with, run_election, run_filter, theorems,
-    totality_violation,
+    Exhaustive, ExhaustiveWorld, Explorable, Exploration, FaultLimits, LogWorld, QuestionLimits,
+    RailFaultLimits, RunLimits, SeedResult, Step, World, counter_scenario, exhaustive_bit_filter,
+    exhaustive_filter, exhaustive_log, exhaustive_questions, exhaustive_rails, filter_worlds, latch_scenario,
+    mailbox_scenario, mutex_scenario, protocol_worlds, question_world, rail_model, run_adversary,
+    run_agreement, run_agreement_with, run_election, run_filter, theorems, totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may
@@ -336,6 +336,15 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         explore: rail_model::explore_small_worlds,
         serve: |address| exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
         run_seed: |seed| rail_model::run_rails_from_seed(seed, None),
+    },
+    CatalogueEntry {
+        name: "rail-questions",
+        properties: question_world::PROPERTIES,
+        explored_world: "an end that waits, its peer and 2 rails; 3 losses; then 1 direction of a rail that fails, and a peer that closes; then a peer that is suspended; then an end that is suspended",
+        simulated_world: "an end that waits, its peer and 2 rails; up to 3 losses, 2 directions of rails that fail, 8 suspensions; the peer closes in some runs",
+        explore: question_world::explore,
+        serve: |address| exhaustive_questions(QuestionLimits::ONE_BREAK, 15).serve(address),
+        run_seed: question_world::run_from_seed,
     },
     CatalogueEntry {
         name: "fence-evidence-replay",

@@ -75,7 +75,7 @@ fn run_round(world: &mut RailWorld, round: u32) {
             }
         }
         if round.is_multiple_of(8) {
-            beat(world, end, is_up);
+            beat(world, end, is_up, round);
         }
     }
     for (to, message) in world.take_messages() {
@@ -91,8 +91,9 @@ fn run_round(world: &mut RailWorld, round: u32) {
     }
 }
 
-/// Passes the peer's heartbeat to an end, or reports the silence of the active rail.
-fn beat(world: &mut RailWorld, end: usize, is_up: bool) {
+/// Passes the peer's heartbeat to an end. Reports the silence of the active rail if the peer
+/// answers on another one. Closes the end if it has not heard the peer for the peer timeout.
+fn beat(world: &mut RailWorld, end: usize, is_up: bool, round: u32) {
     let peer = &world.ends[1 - end];
     let is_peer_alive = !peer.is_crashed && peer.closed.is_none();
     if is_peer_alive && is_up {
@@ -101,8 +102,13 @@ fn beat(world: &mut RailWorld, end: usize, is_up: bool) {
     let e = &mut world.ends[end];
     let active = e.negotiation.active();
     let now = e.now;
-    if e.negotiation.is_active() && !(is_peer_alive && world.is_rail_up(active)) {
-        world.ends[end].negotiation.rail_failed(now, active, RailFailure::Silent);
+    if e.negotiation.is_active() {
+        let is_answered = is_peer_alive && is_up;
+        if is_answered && !world.is_rail_up(active) {
+            world.ends[end].negotiation.rail_failed(now, active, RailFailure::Silent);
+        } else if !is_answered && u128::from(round) >= PEER_TIMEOUT.as_millis() {
+            world.ends[end].negotiation.close(CloseReason::PeerUnreachable);
+        }
         world.run_actions(end);
     }
     debug_assert!(world.ends[end].closed != Some(CloseReason::Unfenced));

@@ -129,6 +129,12 @@ mutants! {
         RemoteKeysOfFirstRail "remote-keys-of-first-rail" in "failover" within 100: "Requests on another rail name the peer's memory by the keys of rail 0.";
         ReceiveNotConfirmed "receive-not-confirmed" in "failover-cases" within 500: "In mode durable, a message completes before the peer has seen it.";
         FirstRailDecidesDurability "first-rail-decides-durability" in "failover" within 500: "In mode durable, the NIC of rail 0 decides whether completions on any rail await the peer.";
+        OneConfirmation "one-confirmation" in "rail-questions" within 1000: "A rail is condemned after one question that only another rail has answered.";
+        StaleAnswerCounts "stale-answer-counts" in "rail-questions" within 20000: "An answer that arrives after the timeout confirms, too.";
+        ClockCondemns "clock-condemns" in "rail-questions" within 100: "A rail without an answer is condemned after some time, although no other rail has answered.";
+        StarvedEndCondemns "starved-end-condemns" in "rail-questions" within 20000: "A rail is condemned when the timeout has passed after the confirmations, although one of the ends got no processor meanwhile.";
+        LagNeverDecays "lag-never-decays" in "rail-questions" within 100: "The longest round trip of a rail counts for ever.";
+        ClosedVqpAnswers "closed-vqp-answers" in "rail-questions" within 100: "A closed end answers questions.";
         LowerBallotAccepted "lower-ballot-accepted" in "rail-negotiation" within 2000: "An end accepts a ballot below the one that it has promised.";
         EarlierResumeTaken "earlier-resume-taken" in "rail-negotiation" within 2000: "The Resume of an earlier ballot confirms the present move.";
         MoveBeforeConfirmation "move-before-confirmation" in "rail-negotiation" within 2000: "An end begins the next move before the peer has confirmed the last one.";

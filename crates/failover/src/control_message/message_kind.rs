@@ -29,11 +29,15 @@ pub enum MessageKind {
     Address,
     /// [`Body::AddressKnown`](super::Body::AddressKnown).
     AddressKnown,
+    /// [`Body::Question`](super::Body::Question).
+    Question,
+    /// [`Body::Answer`](super::Body::Answer).
+    Answer,
 }
 
 impl MessageKind {
     /// All kinds.
-    pub const ALL: [MessageKind; 11] = [
+    pub const ALL: [MessageKind; 13] = [
         MessageKind::Heartbeat,
         MessageKind::Propose,
         MessageKind::Evidence,
@@ -45,6 +49,8 @@ impl MessageKind {
         MessageKind::Placed,
         MessageKind::Address,
         MessageKind::AddressKnown,
+        MessageKind::Question,
+        MessageKind::Answer,
     ];
 
     /// The kind that a datagram claims to have. `None` if it is no control message.
@@ -94,6 +100,8 @@ mod tests {
             (Body::Placed(Placed::default()), MessageKind::Placed),
             (Body::Address(Address { rail: 0, change: 0, gid: Gid([0; 16]) }), MessageKind::Address),
             (Body::AddressKnown { rail: 0, change: 0 }, MessageKind::AddressKnown),
+            (Body::Question { number: 1 }, MessageKind::Question),
+            (Body::Answer { number: 1 }, MessageKind::Answer),
         ];
         for (body, kind) in bodies {
             let datagram = Message { ballot: Ballot { epoch: 0x1234, proposer: Role::One }, body }

@@ -43,6 +43,7 @@ impl Ledger {
     /// [`Ledger::confirm`]. Returns false if the operation is not in flight.
     pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
         let Some(index) = self.index_in_flight(seq) else { return false };
+        self.ended += 1;
         self.ops[index].byte_len = byte_len;
         if self.durable.is_on {
             self.acknowledge_before(seq + 1);

@@ -13,15 +13,15 @@ use crate::home_rail::Home;
 impl RailNegotiation {
     /// Handles a message of the peer.
     pub fn handle(&mut self, now: Time, message: Message) {
-        self.silent_since = None;
         let ballot = message.ballot;
         match message.body {
             Body::Closed { evidence } => self.on_peer_closed(now, ballot, evidence),
             // The first Closed message may have been lost.
             _ if self.phase == Phase::Closed => self.send_closed(),
             Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
-            Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {} // the driver handles them
-            Body::AskPlaced | Body::Placed(_) => {}                             // and these
+            // The driver handles these.
+            Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {}
+            Body::AskPlaced | Body::Placed(_) | Body::Question { .. } | Body::Answer { .. } => {}
             Body::Propose { home, .. } if ballot.proposer == self.role => self.on_acceptance(ballot, home),
             Body::Propose { rail, home } => self.on_propose(now, ballot, rail, home),
             Body::Evidence { rail, home, evidence } => self.on_evidence(now, ballot, (rail, home), evidence),

@@ -116,16 +116,6 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP if no rail can be proposed and no rail has carried a message of the peer for
-    /// the peer timeout.
-    pub(super) fn on_silence(&mut self, now: Time) {
-        if self.is_active()
-            && now.saturating_since(*self.silent_since.get_or_insert(now)) >= self.peer_timeout
-        {
-            self.close(CloseReason::PeerUnreachable);
-        }
-    }
-
     /// Repeats a proposal that was impossible or refused. Called after a change that may make the
     /// proposal possible.
     pub(super) fn retry_proposal(&mut self, now: Time) {

@@ -39,7 +39,7 @@ impl Maintenance {
     pub(super) fn new(domain: &Domain) -> Maintenance {
         Maintenance {
             schedule: MaintenanceSchedule::default(),
-            heartbeats: Heartbeats::default(),
+            heartbeats: Heartbeats::new(domain.nics().len()),
             rail_rejoin: RailRejoin::default(),
             durability: Durability::default(),
             addresses: AddressChanges::new(domain),
@@ -52,9 +52,26 @@ impl Maintenance {
         self.heartbeats.start(now);
     }
 
-    /// The time at which a run is due even if nothing is posted and nothing completes. A closed vQP
-    /// runs no timer: it only answers messages.
+    /// The time at which a run is due even if nothing is posted and nothing completes.
     pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
+        [self.timers(recovery, dp), self.next_question(recovery, dp)].into_iter().flatten().min()
+    }
+
+    /// The time of the next question about a rail on which operations or heartbeats are awaited.
+    pub(super) fn next_question(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
+        let last_run = self.schedule.last_maintenance.max(dp.domain.last_poll());
+        self.heartbeats.next_question(recovery, dp, last_run)
+    }
+
+    /// Records the progress of operations at an end that runs maintenance only when it is due.
+    #[inline]
+    pub(super) fn note_progress(&mut self, recovery: &Recovery, dp: &Datapath) {
+        self.heartbeats.note_wait(dp.domain.last_poll(), recovery, dp);
+    }
+
+    /// The time of the first timer that a post or a completion does not change. A closed vQP runs
+    /// no timer: it only answers messages.
+    pub(super) fn timers(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
         if dp.termination.is_closed() {
             return None;
         }
@@ -79,7 +96,7 @@ impl Maintenance {
         if dp.termination.is_closed() {
             // The negotiation answers a peer that missed the Closed message.
             (0..dp.rails.len()).for_each(|rail| self.poll_control(rail, now, recovery, dp));
-            return;
+            return self.heartbeats.answer(recovery, dp);
         }
         self.runs = self.runs.wrapping_add(1);
         let is_full = all_rails
@@ -93,6 +110,7 @@ impl Maintenance {
             }
             self.poll_control(rail, now, recovery, dp);
         }
+        self.heartbeats.answer(recovery, dp);
         self.addresses.run(now, recovery, dp);
         self.rail_rejoin.probe(now, recovery, dp);
         self.heartbeats.run(now, since_last_run, recovery, dp);
@@ -126,7 +144,7 @@ impl Maintenance {
                 Body::NewQp(qp) => new_qp = Some((message.ballot, qp)),
                 Body::Address(_) | Body::AddressKnown { .. } => addresses.push(message.body.clone()),
                 Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
-                _ => {}
+                _ => self.heartbeats.on_message(now, rail, &message.body),
             }
             control.negotiation.handle(now, message);
         }

@@ -202,7 +202,7 @@ impl Recovery {
         let failure = match cause {
             _ if !dp.rails.nic_answers(rail) => RailFailure::NicDead,
             Cause::Device => RailFailure::LinkDown,
-            Cause::Heartbeat => RailFailure::Silent,
+            Cause::Silence => RailFailure::Silent,
             Cause::Completion(_) | Cause::Peer | Cause::Address | Cause::Failback => RailFailure::QpFailed,
         };
         self.read_home(dp);

@@ -21,6 +21,7 @@ mod omega;
 mod paxos_and_disk_paxos;
 mod protected_memory_paxos;
 mod rail_negotiation;
+mod rail_questions;
 mod recoverable_cells;
 mod replicated_log;
 mod replicated_registers;

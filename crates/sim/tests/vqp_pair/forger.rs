@@ -53,7 +53,7 @@ impl Forger {
 
     /// Encodes a control message with the correct cookie. `kind` is the number of its type.
     pub fn encode(&self, kind: u8, epoch: u16, proposer: u8, body: &[u8]) -> Vec<u8> {
-        let mut out = vec![4, kind, 0, 0];
+        let mut out = vec![5, kind, 0, 0];
         out.extend_from_slice(&self.cookie.to_le_bytes());
         out.extend_from_slice(&epoch.to_le_bytes());
         out.push(proposer);

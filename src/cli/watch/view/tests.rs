@@ -33,7 +33,7 @@ fn snapshot(vqps: u32, completed: u64, rx_bytes: u64) -> serde_json::Value {
     let histogram = json!({"count": 2, "sum_ns": 5, "p50_ns": 200_000, "p99_ns": 1_000_000, "buckets": []});
     let event = |number: u32| {
         json!({"number": number, "age_ns": 1_500_000_000u64, "vqp": 5, "event": "detected", "rail": 0,
-               "cause": "heartbeats missed"})
+               "cause": "silent, and another rail answers"})
     };
     json!({
         "rails": [rail("up"), rail("down")], "queue_pairs": vqps, "vqp_count": vqps, "recovering": 1,
@@ -67,7 +67,10 @@ fn screen_shows_rails_rates_vqps_and_events() {
     assert!(text.contains("closed NoRail 1"), "{text}");
     assert!(text.contains("2.5 MB"), "5 MB in 2 s: {text}");
     assert!(text.contains("recovery: half ≤ 200µs, 99% ≤ 1ms"), "{text}");
-    assert!(text.contains("1.5 s ago  vqp 0x000005  detected: rail 0 failed: heartbeats missed"), "{text}");
+    assert!(
+        text.contains("1.5 s ago  vqp 0x000005  detected: rail 0 failed: silent, and another rail answers"),
+        "{text}"
+    );
     let rows = vqp_rows(&lines);
     assert_eq!(rows.len(), 7);
     assert_eq!(rows[0][..2], ["0x000005", "recovering"], "failovers in progress come first");

@@ -112,7 +112,10 @@ impl sealed::Failover for OwnFailover {
         }
         let is_due = match &dp.rails.group {
             None => self.maintenance.schedule.on_poll(|| dp.now()),
-            Some(group) => self.is_maintenance_of_member_due(group, dp),
+            Some(group) => {
+                self.maintenance.note_progress(&self.recovery, dp);
+                self.is_maintenance_of_member_due(group, dp)
+            }
         };
         self.recovery.drive_active_rail(dp);
         if is_due || self.recovery.replay.is_failover_in_progress() {
@@ -204,7 +207,7 @@ impl OwnFailover {
         if !is_member {
             return;
         }
-        let due = self.maintenance.poll_timeout(&self.recovery, dp);
+        let due = self.maintenance.timers(&self.recovery, dp);
         // A closed vQP answers every message of its peer, also a heartbeat.
         let awaits_heartbeats = dp.termination.is_closed() || !dp.rails.is_heard_on_all_rails();
         if let Some(group) = &mut dp.rails.group {
@@ -230,7 +233,8 @@ impl OwnFailover {
         let asks = !dp.has_heartbeats() && !dp.send.ledger.is_empty();
         let ask_at =
             asks.then(|| self.maintenance.schedule.last_maintenance + dp.config().control_retry_interval);
-        [group.due, ask_at].into_iter().flatten().min()
+        let question = self.maintenance.next_question(&self.recovery, dp);
+        [group.due, ask_at, question].into_iter().flatten().min()
     }
 
     /// See [`VirtualQp::next_poll`].

@@ -6,7 +6,7 @@ use core::time::Duration;
 use mitra_failover::{
     BuildError, CompletionLogConfig, Config, Domain, Fencing, Outcome, Policy, Service, VirtualQp,
 };
-use mitra_sim::{Config as WorldConfig, DurationRange, Prng, seeds};
+use mitra_sim::{Config as WorldConfig, DurationRange, Noise, Prng, seeds};
 use mitra_verbs::{Data, Error, Key, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 
 use crate::vqp_pair::{VqpPair, config};
@@ -257,4 +257,30 @@ fn mixed_ends_and_policies_that_replay_are_refused() {
     let other = VirtualQp::builder(&domains[1]).config(config()).build().expect("the NICs have room");
     let info = other.local_info();
     assert!(matches!(one.connect(&info), Err(Error::Invalid(rule)) if rule.contains("unreliable")));
+}
+
+/// Requests complete at the sender although their rail is silent, so their completions show no
+/// progress there.
+#[test]
+fn streams_in_both_directions_leave_a_silent_rail() {
+    let mut config = unreliable();
+    config.detector.max_missed_heartbeats = 5;
+    let mut pair = VqpPair::new(2, config);
+    pair.poll_times(&[0, 1], 200);
+    let nic = pair.testbed.nics[0][0].id();
+    let silent = Noise { drop_ppm: 1_000_000, ..Noise::default() };
+    pair.testbed.world.faults(nic, |faults| {
+        faults.set_noise_tx(silent);
+        faults.set_noise_rx(silent);
+    });
+    for wr_id in 0..5_000 {
+        for end in 0..2 {
+            pair.send(end, wr_id, SendOp::Write(pair.remote(1 - end, WORD)), Data::inline(&[1; 8]));
+        }
+        pair.poll_times(&[0, 1], 4);
+        if pair.vqps.each_ref().map(|vqp| vqp.active_rail()) == [1; 2] {
+            return;
+        }
+    }
+    panic!("the rail is not left: {:?}", pair.vqps.each_ref().map(|vqp| vqp.close_reason()));
 }

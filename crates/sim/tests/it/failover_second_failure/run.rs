@@ -93,9 +93,22 @@ pub struct Report {
 }
 
 fn kind_of(bytes: &[u8]) -> &'static str {
-    assert_eq!(bytes[0], 4, "the layout of control messages has another version");
-    let kinds =
-        ["Heartbeat", "Propose", "Evidence", "Resume", "Refuse", "Closed", "NewQp", "AskPlaced", "Placed"];
+    assert_eq!(bytes[0], 5, "the layout of control messages has another version");
+    let kinds = [
+        "Heartbeat",
+        "Propose",
+        "Evidence",
+        "Resume",
+        "Refuse",
+        "Closed",
+        "NewQp",
+        "AskPlaced",
+        "Placed",
+        "Address",
+        "AddressKnown",
+        "Question",
+        "Answer",
+    ];
     kinds[usize::from(bytes[1]) - 1]
 }
 
@@ -150,7 +163,8 @@ impl Run {
     fn watch(&self) {
         let (state, ends) = (Rc::clone(&self.state), self.ends.clone());
         observe(Box::new(move |nic, moment, bytes| {
-            if kind_of(bytes) == "Heartbeat" {
+            // These belong to no move.
+            if matches!(kind_of(bytes), "Heartbeat" | "Question" | "Answer") {
                 return true;
             }
             let at = now();

@@ -62,7 +62,7 @@ impl Moves {
 }
 
 fn leaves_silent_rail(report: &FailoverReport) -> bool {
-    let is_silence = matches!(report.cause, Cause::Heartbeat | Cause::Completion(WcStatus::RetryExceeded));
+    let is_silence = matches!(report.cause, Cause::Silence | Cause::Completion(WcStatus::RetryExceeded));
     is_silence && report.from != report.to
 }
 
