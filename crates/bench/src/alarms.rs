@@ -55,7 +55,7 @@ vQP of each process posts a WRITE or a fetch-and-add of 8 bytes every 2 to 10 ms
 processor. With --stop, one of the two processes at a time is stopped by SIGSTOP for 10 ms to 2 s. No rail fails, so
 every move is a false alarm.
 Rows for each process: `moves`, the failovers of its vQPs; `alarms/CAUSE`, how often it took a rail for failed itself:
-because an operation failed (`completion`), by an event of the device, or for lack of heartbeats (`heartbeat`);
+because an operation failed (`completion`), by an event of the device, or as another rail alone answered (`heartbeat`);
 `operations`, how many ended, all with success. docs/benchmarks.md describes the fields of --json.
 Exit codes: 0 no vQP moved, 1 a vQP moved or the run failed, 2 bad arguments.")]
 pub(crate) struct Args {
@@ -82,7 +82,7 @@ pub(crate) struct Setup {
     placement: NicPlacement,
 }
 
-/// What an end needs to connect its vQPs to those of the other end.
+/// The connection parameters of the vQPs of an end, and its memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct EndInfo {
     vqps: Vec<Vec<u8>>,
@@ -243,7 +243,7 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
     Ok(connection.receive::<()>()?)
 }
 
-/// One of the two processes.
+/// The vQPs and the memory of one of the two processes.
 struct End {
     domain: Arc<Domain>,
     memory: Arc<Buffer>,
