@@ -1,5 +1,5 @@
-//! The poller, which waits for completion events and for wake-ups from other threads with one
-//! ppoll(2) call.
+//! The poller, which waits for events of completions and NICs, and for wake-ups from other threads,
+//! with one ppoll(2) call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
-/// Waits for completion events of a domain's NICs and for [`Waker::wake`].
+/// Waits for completion events and other events of a domain's NICs, and for [`Waker::wake`].
 #[derive(Debug)]
 pub struct Poller {
     domain: Arc<Domain>,
@@ -46,15 +46,19 @@ impl Poller {
         Waker(Arc::clone(&self.wakeup))
     }
 
-    /// Returns the descriptors to poll for reading: one per completion channel, and the wake-up
-    /// eventfd last.
+    /// Returns the descriptors to poll for reading: those of the completion channels and of the
+    /// NICs' events, and the wake-up eventfd last.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let channels = self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref());
-        channels.map(|channel| channel.as_fd()).chain([self.wakeup.as_fd()]).collect()
+        let nics = self.domain.nics().iter();
+        let channels = nics.clone().filter_map(|nic| nic.channel.as_ref()).map(|channel| channel.as_fd());
+        let events = nics.filter_map(|nic| nic.provider.async_event_fd());
+        channels.chain(events).chain([self.wakeup.as_fd()]).collect()
     }
 
-    /// Consumes all pending events, so that only later events make the descriptors readable.
+    /// Consumes all pending events, so that only later events make the descriptors readable. The
+    /// domain keeps the state of the NICs for its vQPs.
     pub fn drain_events(&self) {
+        self.domain.poll_events();
         let _ = self.wakeup.read();
         for channel in self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref()) {
             while let Ok(Some(_)) = channel.next_event() {}

@@ -60,13 +60,15 @@ impl Service {
 /// end uses its own other parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DetectorConfig {
-    /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP
-    /// left.
+    /// The shortest time between two heartbeats on each rail, and the time between two probes of a
+    /// rail that the vQP left. Heartbeats of an idle end of a reliable connection become rarer, up
+    /// to 50 times `max_missed_heartbeats` and at most 5 s.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeat intervals without a message on the active rail after which an end
-    /// that waits for no operation asks whether the peer answers there. The rail has failed if the
-    /// peer answers on another rail only. An end that waits for an operation asks after about 1 ms
-    /// without progress.
+    /// The number of heartbeat intervals without a message after which the peer counts as silent,
+    /// if this end waits for answers or the connection is unreliable. An end that waits for nothing
+    /// waits longer, because heartbeats are rare then. It asks whether the peer answers on the
+    /// active rail, and an end that waits for an operation asks after about 1 ms without progress.
+    /// The rail has failed if the peer answers on another rail only.
     ///
     /// 0 switches heartbeats and questions off at both ends. An end without heartbeats checks
     /// whether the peer runs in three cases only: a message waits for a receive
@@ -95,15 +97,31 @@ impl Default for DetectorConfig {
     }
 }
 
+/// The longest time between two heartbeats of an idle end, in timeouts of a silent rail.
+const IDLE_TIMEOUTS: u32 = 50;
+/// The limit of this time, unless the shortest time between two heartbeats is longer.
+const MAX_IDLE_INTERVAL: Duration = Duration::from_secs(5);
+
 impl DetectorConfig {
+    /// The time without a message after which a rail is silent on which messages are due at each
+    /// heartbeat interval.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.heartbeat_interval.saturating_mul(self.max_missed_heartbeats)
+    }
+
+    /// The longest time between two heartbeats of an idle end.
+    pub(crate) fn idle_interval(&self) -> Duration {
+        let idle = self.timeout().saturating_mul(IDLE_TIMEOUTS);
+        idle.min(MAX_IDLE_INTERVAL).max(self.heartbeat_interval)
+    }
+
     /// Returns these parameters with the heartbeats that both ends use: the longer interval, and
     /// the longer time without a message. If either end has no heartbeats, they are off. If each
     /// end used its own heartbeats, the faster end would take its peer for silent and move without
     /// a failure.
     pub(crate) fn agreed(self, peer_interval: Duration, peer_max_missed: u32) -> DetectorConfig {
-        let silence = |interval: Duration, missed| interval.saturating_mul(missed).as_nanos();
-        let longest = silence(self.heartbeat_interval, self.max_missed_heartbeats)
-            .max(silence(peer_interval, peer_max_missed));
+        let peer_timeout = peer_interval.saturating_mul(peer_max_missed);
+        let longest = self.timeout().max(peer_timeout).as_nanos();
         let heartbeat_interval = self.heartbeat_interval.max(peer_interval);
         let max_missed_heartbeats = if self.max_missed_heartbeats == 0 || peer_max_missed == 0 {
             0

@@ -293,6 +293,11 @@ impl RailQuestions {
         MIN_TIMEOUT.max(ROUND_TRIPS * longest)
     }
 
+    /// Whether questions wait for an answer on the active rail.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.round.is_some()
+    }
+
     /// The time from `since` to the first question of a round.
     fn first_pause(&self) -> Duration {
         let doubled = self.lag.saturating_mul(2_u32.saturating_pow(self.backoff));

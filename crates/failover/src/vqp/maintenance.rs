@@ -5,7 +5,6 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-use crate::config::Service;
 use crate::control_message::{Body, Message};
 use crate::domain::Domain;
 use crate::negotiation::RailNegotiation;
@@ -50,6 +49,11 @@ impl Maintenance {
     pub(super) fn start(&mut self, now: Time) {
         self.schedule.begin_maintenance(now);
         self.heartbeats.start(now);
+    }
+
+    /// The heartbeats of this end and its peer do not become rare. Both ends must make this call.
+    pub(super) fn keep_heartbeats_frequent(&mut self) {
+        self.heartbeats.are_frequent = true;
     }
 
     /// The time at which a run is due even if nothing is posted and nothing completes.
@@ -151,9 +155,9 @@ impl Maintenance {
         if heard {
             let is_first = dp.rails.note_message(rail, now);
             self.heartbeats.on_peer_heard();
-            if is_first && dp.config().service == Service::Unreliable {
-                // The peer sends only after it has heard this end on this rail. The peer may have
-                // connected after the last heartbeat, so another heartbeat is due at once.
+            if is_first {
+                // The peer may have connected after the last heartbeat. The peer of an unreliable
+                // connection sends only after it has heard this end on this rail.
                 self.heartbeats.start(now);
             }
         }

@@ -1,8 +1,5 @@
-use core::time::Duration;
-
 use mitra_verbs::Time;
 
-use crate::config::DetectorConfig;
 use crate::config::MAX_RAILS;
 use crate::peer_exit::PeerExitDetector;
 use crate::vqp::datapath::Datapath;
@@ -34,9 +31,7 @@ impl PeerExitWatch {
             return false;
         }
         let alive = (0..dp.rails.len()).filter(|&rail| dp.rails.nic_answers(rail));
-        let DetectorConfig { heartbeat_interval, max_missed_heartbeats, .. } = *dp.detector();
-        let silence: Duration = heartbeat_interval.saturating_mul(max_missed_heartbeats);
-        let confirm_after = silence.max(dp.config().peer_timeout / CONFIRMATIONS_PER_TIMEOUT);
+        let confirm_after = dp.detector().timeout().max(dp.config().peer_timeout / CONFIRMATIONS_PER_TIMEOUT);
         self.detector.has_exited(alive.fold(0, |set, rail| set | 1 << rail), confirm_after)
     }
 }

@@ -149,6 +149,8 @@ impl State {
     pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
         // The refusal of one member's request does not concern the other members.
         backup.datapath.survives_refusals = true;
+        // The detector does not know the operations on the members' own queue pairs.
+        backup.failover.maintenance.keep_heartbeats_frequent();
         State {
             backup,
             slots: Vec::new(),

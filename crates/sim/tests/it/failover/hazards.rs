@@ -71,7 +71,7 @@ fn rail_that_is_open_in_one_direction_only_is_left_by_both_ends() {
         let mute = pair.testbed.nics[1 - deaf][0].id();
         let lost = Noise { drop_ppm: 1_000_000, ..Noise::default() };
         pair.testbed.world.faults(mute, |faults| faults.set_noise_tx(lost));
-        pair.poll_times(&[0, 1], SETTLE_POLLS);
+        pair.poll_times(&[0, 1], 6 * SETTLE_POLLS); // the ends are idle
         assert_eq!(pair.vqps.each_ref().map(|vqp| vqp.active_rail()), [1; 2], "end {deaf} is deaf");
         pair.send_write(1, 0, 9);
         pair.poll_times(&[0, 1], 20);

@@ -15,6 +15,7 @@ mod failback;
 mod final_evidence;
 mod forged_messages;
 mod hazards;
+mod idle_heartbeats;
 mod peer_exit;
 mod poll_group;
 mod polls;

@@ -286,12 +286,14 @@ fn operations_in_flight_at_a_failure_complete_once() {
 /// The rail is up at both ends but carries nothing, which only the missing heartbeats show.
 #[test]
 fn all_idle_members_leave_a_silent_path() {
-    let mut group = Group::new(with_heartbeats());
+    let mut config = with_heartbeats();
+    config.detector.heartbeat_interval = Duration::from_millis(1);
+    let mut group = Group::new(config);
     group.exchange(1, 4000);
     let mut cut = group.testbed.world.config().link;
     cut.max_packet_bytes = 0;
     group.testbed.world.set_rail_link(0, cut);
-    group.rounds(20_000);
+    group.rounds(40_000);
     assert_eq!(group.active_rails(), [1; 2 * PAIRS]);
     group.exchange(2, 200);
 }

@@ -247,7 +247,7 @@ fn failure_of_both_rails_closes_both_ends_in_time() {
             pair.link_down(0, 0);
             pair.poll_times(&[0, 1], gap);
             pair.link_down(second, 1);
-            pair.poll_times(&[0, 1], 40 * 600);
+            pair.poll_times(&[0, 1], 40 * 1200);
             let close_reasons = [pair.vqps[0].close_reason(), pair.vqps[1].close_reason()];
             assert!(close_reasons.iter().all(Option::is_some), "gap {gap}: {close_reasons:?}");
             for i in 0..40 {

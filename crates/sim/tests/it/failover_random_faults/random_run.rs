@@ -136,7 +136,7 @@ pub fn run(
     // are exhausted, which takes up to 120 ms.
     testbed.world.stop_noise();
     testbed.hosts.iter().for_each(|&host| testbed.world.resume(host));
-    testbed.world.run_for(setup.failover.peer_timeout + Duration::from_millis(500));
+    testbed.world.run_for(setup.failover.peer_timeout + Duration::from_secs(1));
     stop.set(true);
     testbed.world.run_for(Duration::from_millis(5));
     testbed.world.run_until_quiet().unwrap_or_else(|stalled| panic!("{stalled}"));

@@ -40,7 +40,7 @@ use setup::{Polling, Setup};
 
 /// The time for the liveness phase. It exceeds `peer_timeout` and all retries of a queue pair many
 /// times.
-const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
+const LIVENESS_LIMIT: Duration = Duration::from_secs(30);
 
 struct End<Q> {
     peer: WorkloadPeer,
