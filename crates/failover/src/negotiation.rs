@@ -356,7 +356,7 @@ impl RailNegotiation {
     /// again.
     pub fn moved(&mut self, now: Time, partial_imm_bytes: u32) {
         let Phase::Moving(m) = &self.phase else { return };
-        let (ballot, rail, home) = (m.ballot, m.rail, m.home);
+        let (ballot, rail, home, is_failback) = (m.ballot, m.rail, m.home, m.is_failback);
         let local_evidence = m.local_evidence.clone().unwrap_or_default();
         let (old, previous) = (self.active, self.current);
         self.rail_mut(rail).remove(RailState::PEER_QP_MISSING);
@@ -367,7 +367,7 @@ impl RailNegotiation {
         self.current = ballot;
         self.homes.on_moved(home);
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
-        self.move_pauses.on_move(now, self.peer_timeout);
+        self.move_pauses.on_move(now, self.peer_timeout, is_failback);
         // A refused rail may work when the next move begins. If not, the peer refuses it again.
         self.forget_refusals();
         self.phase = Phase::Active;

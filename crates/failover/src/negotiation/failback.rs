@@ -8,6 +8,8 @@ use super::{Phase, RailNegotiation};
 
 /// The longest pause before a failback. A longer delay or peer timeout replaces it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A shorter delay doubles from here, because 0 would never grow.
+const SHORTEST_DOUBLED: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Preference {
@@ -29,8 +31,11 @@ pub(super) struct Preference {
 impl Preference {
     /// `delay`, doubled for each short stay.
     fn pause(&self, peer_timeout: Duration) -> Duration {
+        if self.short_stays == 0 {
+            return self.delay;
+        }
         let longest = LONGEST_PAUSE.max(self.delay).max(peer_timeout);
-        self.delay.saturating_mul(1 << self.short_stays.min(30)).min(longest)
+        self.delay.max(SHORTEST_DOUBLED).saturating_mul(1 << self.short_stays.min(30)).min(longest)
     }
 
     fn note_active(&mut self, now: Time, is_on_rail: bool, peer_timeout: Duration) {
@@ -140,6 +145,15 @@ mod tests {
             preference.note_active(Time::ZERO + Duration::from_secs(second), is_on_rail, TIMEOUT);
             assert_eq!(preference.pause(TIMEOUT), Duration::from_secs(pause), "at {second} s");
         }
+    }
+
+    #[test]
+    fn pause_of_a_delay_of_zero_grows() {
+        let of = |short_stays| Preference { delay: Duration::ZERO, ..preference(short_stays) };
+        assert_eq!(
+            [0, 1, 2].map(|short_stays| of(short_stays).pause(TIMEOUT)),
+            [0, 2, 4].map(Duration::from_millis)
+        );
     }
 
     #[test]

@@ -374,7 +374,7 @@ fn rail_is_usable_only_if_nothing_excludes_it() {
 fn vqp_that_has_moved_often_waits_before_the_next_move() {
     let [mut end, _] = ends(2);
     let now = Time::ZERO + CALM;
-    (0..10).for_each(|_| end.move_pauses.on_move(now, PEER_TIMEOUT));
+    (0..10).for_each(|_| end.move_pauses.on_move(now, PEER_TIMEOUT, false));
     end.rail_failed(now, 0, RailFailure::QpFailed);
     assert!(end.is_stranded());
     end.handle_timeout(now + PEER_TIMEOUT / 2);

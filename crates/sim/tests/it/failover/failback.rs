@@ -463,6 +463,27 @@ fn flapping_preferred_rail_is_taken_ever_more_rarely() {
     assert!((10..40).contains(&epoch), "{epoch} moves in 4 s");
 }
 
+/// The other rail works, so nothing is gained by a wait, however often the preferred rail has failed
+/// before.
+#[test]
+fn preferred_rail_that_has_flapped_is_left_at_once() {
+    for host in 0..2 {
+        let failback = Some(Failback { rail: 0, delay: Duration::from_micros(500) });
+        let mut pair = VqpPair::new(2, Config { failback, ..config() });
+        pair.poll_times(&[0, 1], SETTLE_POLLS);
+        for flap in 0..9 {
+            pair.link_down(host, 0);
+            pair.poll_times(&[0, 1], 200);
+            let rails = [0, 1].map(|end| pair.vqps[end].active_rail());
+            assert_eq!(rails, [1; 2], "flap {flap} at end {host}");
+            pair.link_up(host, 0);
+            pair.poll_times(&[0, 1], SETTLE_POLLS + (100 << flap)); // the delay doubles each time
+            let rails = [0, 1].map(|end| pair.vqps[end].active_rail());
+            assert_eq!(rails, [0; 2], "after flap {flap} at end {host}");
+        }
+    }
+}
+
 #[test]
 fn ends_that_prefer_different_rails_do_not_connect() {
     let testbed = mitra_sim::Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
