@@ -48,7 +48,7 @@ The lowest failing seed of the workloads failover, failover-cases, filter, objec
 rails and options are taken away while the same checker still finds something, and the command that repeats what is left is printed.
 --json: `workload`, `seeds` (how many ran), `from`, `operations` (operations of programs, or steps of a protocol), `faults` (failures of links, NICs and
 hosts, or crashes and Byzantine processes), `false_alarms` (moves of vQPs away from a rail that an end took for failed because it heard nothing,
-although no fault had affected the rail; null if the workload does not count them), `violations` (seeds in which something happened that must not happen: an operation lost or
+although no fault had affected the rail; null if the workload does not count them), `false_alarm_seeds` (the five lowest seeds with some), `violations` (seeds in which something happened that must not happen: an operation lost or
 executed twice, a wrong value, processes that decided different values), `stuck` (seeds without a violation in which something did not
 finish), `by_checker` (the number of seeds by the name of the checker that found something), `first` (the lowest seed that failed, or
 null), `shrunk` (what is left of its world, for --shrunk, or null). --mutant --json: `mutant`, `workload`, `found`, `seeds_needed` (null if no seed finds it), `checker`, `detail`.
@@ -157,7 +157,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             counted(*violations, "violation"),
         )?;
         if let Some(false_alarms) = false_alarms {
-            writeln!(out, "  {}", counted(*false_alarms, "false alarm"))?;
+            let seeds: Vec<_> = summary.false_alarm_seeds.iter().map(u64::to_string).collect();
+            let named =
+                if seeds.is_empty() { String::new() } else { format!(": seeds {}", seeds.join(", ")) };
+            writeln!(out, "  {}{named}", counted(*false_alarms, "false alarm"))?;
         }
         for (checker, &seeds) in &summary.by_checker {
             writeln!(out, "  {checker}: {}", counted(seeds, "seed"))?;

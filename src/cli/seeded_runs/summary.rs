@@ -1,11 +1,14 @@
 //! The counts of a sweep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mitra_sweep::seeded::SeedRun;
 use serde::Serialize;
 
 use super::coverage_table::CoverageTable;
+
+/// The number of seeds with false alarms that a summary names.
+const NAMED_SEEDS: usize = 5;
 
 /// The counts do not depend on the number of threads.
 #[derive(Serialize)]
@@ -17,6 +20,8 @@ pub(super) struct Summary {
     pub(super) faults: u64,
     /// `None` if the workload does not count them.
     pub(super) false_alarms: Option<u64>,
+    /// The lowest seeds with false alarms.
+    pub(super) false_alarm_seeds: BTreeSet<u64>,
     pub(super) violations: u64,
     pub(super) stuck: u64,
     pub(super) by_checker: BTreeMap<&'static str, u64>,
@@ -37,6 +42,7 @@ impl Summary {
             operations: 0,
             faults: 0,
             false_alarms: None,
+            false_alarm_seeds: BTreeSet::new(),
             violations: 0,
             stuck: 0,
             by_checker: BTreeMap::new(),
@@ -52,6 +58,12 @@ impl Summary {
         self.faults += result.faults;
         if let Some(false_alarms) = result.false_alarms {
             *self.false_alarms.get_or_insert(0) += false_alarms;
+            if false_alarms > 0 {
+                self.false_alarm_seeds.insert(seed);
+            }
+            if self.false_alarm_seeds.len() > NAMED_SEEDS {
+                self.false_alarm_seeds.pop_last();
+            }
         }
         if let Some(table) = &mut self.coverage {
             table.add(&result.coverage);
@@ -81,6 +93,16 @@ pub(super) fn counted(count: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lowest_seeds_with_false_alarms_are_named() {
+        let mut summary = Summary::new("failover", 0);
+        for seed in (0..20).rev() {
+            summary.add(seed, &SeedRun { false_alarms: Some(seed % 2), ..SeedRun::default() });
+        }
+        assert_eq!(summary.false_alarms, Some(10));
+        assert_eq!(summary.false_alarm_seeds.into_iter().collect::<Vec<_>>(), [1, 3, 5, 7, 9]);
+    }
 
     #[test]
     fn one_thing_is_singular() {
