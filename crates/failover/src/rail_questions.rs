@@ -138,12 +138,13 @@ impl RoundTrip {
         (self.longest / 2_u32.saturating_pow(half_lives)).max(self.shortest)
     }
 
+    /// A shorter round trip leaves the longest one, and its age.
     fn add(known: Option<RoundTrip>, now: Time, measured: Duration) -> RoundTrip {
         let measured = measured.min(MAX_ROUND_TRIP);
-        RoundTrip {
-            shortest: known.map_or(measured, |known| known.shortest.min(measured)),
-            longest: known.map_or(measured, |known| known.longest(now).max(measured)),
-            measured_at: now,
+        let shortest = known.map_or(measured, |known| known.shortest.min(measured));
+        match known {
+            Some(known) if known.longest(now) > measured => RoundTrip { shortest, ..known },
+            _ => RoundTrip { shortest, longest: measured, measured_at: now },
         }
     }
 }
@@ -319,4 +320,27 @@ impl RailQuestions {
 fn queue_time(bytes: u64) -> Duration {
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     TIME_PER_BYTE.saturating_mul(bytes).min(MAX_QUEUE_TIME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_round_trip_counts_less_although_others_are_measured() {
+        let millis = Duration::from_millis;
+        let (mut now, mut measured) = (Time::ZERO, None);
+        for (round_trip, longest) in
+            [(80, 80), (1, 80), (1, 80), (1, 40), (1, 40), (1, 20), (60, 60), (1, 60)]
+        {
+            let added = RoundTrip::add(measured, now, millis(round_trip));
+            assert_eq!(
+                (added.longest(now), added.shortest),
+                (millis(longest), millis(round_trip).min(added.shortest))
+            );
+            measured = Some(added);
+            now += HALF_LIFE * 2 / 5;
+        }
+        assert_eq!(measured.map(|added| added.longest(now + 20 * HALF_LIFE)), Some(millis(1)));
+    }
 }
