@@ -7,6 +7,7 @@ mod alarms;
 mod bandwidth;
 mod bench_qp;
 mod block_exchange;
+mod c_program;
 mod consensus;
 mod endpoint;
 mod failover;

@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use mitra_softnic::Links;
-use tempfile::TempDir;
 
+use super::c_program::{CProgram, figure};
 use super::report::{Blocks, Machine, Report};
 use super::{RunFailed, progress};
 
@@ -55,13 +55,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(args.senders <= args.qps / 2, "--senders must be at most half of --qps");
     let machine = Machine::detect();
-    let folder = tempfile::tempdir().context("cannot create a folder for the program")?;
-    compile(&folder)?;
+    let program = CProgram::compile("many", PROGRAM)?;
     let bar = progress(RAILS.len() as u64 * u64::from(args.blocks));
     let mut results = RAILS.map(|_| FIGURES.map(|_| Blocks::default()));
     for _ in 0..args.blocks {
         for (rails, blocks) in RAILS.into_iter().zip(&mut results) {
-            let figures = measure(args, &folder, rails)?;
+            let figures = measure(args, &program, rails)?;
             blocks.iter_mut().zip(figures).for_each(|(blocks, figure)| blocks.push(figure, figure));
             bar.inc(1);
         }
@@ -82,22 +81,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn compile(folder: &TempDir) -> anyhow::Result<()> {
-    let source = folder.path().join("many.c");
-    std::fs::write(&source, PROGRAM).context("cannot write the program")?;
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-o"]).arg(folder.path().join("many")).arg(&source).arg("-libverbs");
-    let output = cc.output().context("cannot run cc, the C compiler")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "cannot compile the program (is libibverbs-dev installed?): {errors}");
-    Ok(())
-}
-
 /// Runs the program once. Returns its figures in the order of [`FIGURES`].
-fn measure(args: &Args, folder: &TempDir, rails: u32) -> anyhow::Result<[f64; 3]> {
+fn measure(args: &Args, program: &CProgram, rails: u32) -> anyhow::Result<[f64; 3]> {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()));
     command.args(["run", "--rails", &rails.to_string(), "--links", &args.links.to_string(), "--"]);
-    command.arg(folder.path().join("many"));
+    command.arg(program.path());
     command.args([args.qps.to_string(), args.senders.to_string(), args.block_ms.to_string()]);
     let output = command.output().context("cannot run the program")?;
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -107,8 +95,7 @@ fn measure(args: &Args, folder: &TempDir, rails: u32) -> anyhow::Result<[f64; 3]
     }
     let mut figures = [0.0; 3];
     for (value, (name, _)) in figures.iter_mut().zip(FIGURES) {
-        let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        *value = found.with_context(|| format!("the program does not print `{name}`"))?.parse()?;
+        *value = figure(&text, name)?;
     }
     Ok(figures)
 }
