@@ -257,6 +257,10 @@ fn failover_is_exactly_once_under_exact() {
     {
         assert!(is_positive(row(&report, name), "median"), "{name}");
     }
+    for sleepers in ["responder_sleeps", "requester_sleeps", "both_sleep"] {
+        let name = format!("exact/silent_{sleepers}/fault_to_last");
+        assert!(is_positive(row(&report, &name), "median"), "{name}");
+    }
     assert_eq!(row(&report, "exact/bytes_resent")["floor"], "blanket/bytes_resent");
     let bytes = |name: &str| {
         (row(&report, &format!("{name}/bytes_resent")), row(&report, &format!("{name}/bytes_in_flight")))

@@ -1,13 +1,17 @@
 //! The two kinds of queue pair that the benchmarks compare, RC and virtual, behind one trait.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use mitra_failover::{Completion, ConnectInfo, Domain, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_failover::{Completion, ConnectInfo, Domain, RemoteRegion, VirtualMr, VirtualQp, VirtualQpBuilder};
 use mitra_verbs::{
     Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PdId, Provider, Psn, QpBuilder, Qpn, RcConnection, RecvWr,
     RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
 };
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use serde::{Deserialize, Serialize};
 
 use super::stopwatch::Deadline;
@@ -244,9 +248,27 @@ impl VirtualBenchQp {
         config: mitra_failover::Config,
         memory: usize,
     ) -> anyhow::Result<VirtualBenchQp> {
+        VirtualBenchQp::build(domain, VirtualQp::builder(domain).config(config), memory)
+    }
+
+    /// Creates a queue pair whose owner can sleep ([`VirtualBenchQp::wait_raw`]).
+    pub(crate) fn with_events(
+        domain: &Arc<Domain>,
+        config: mitra_failover::Config,
+        memory: usize,
+    ) -> anyhow::Result<VirtualBenchQp> {
+        let builder = VirtualQp::builder(domain).config(config).own_channels(true);
+        VirtualBenchQp::build(domain, builder, memory)
+    }
+
+    fn build(
+        domain: &Arc<Domain>,
+        builder: VirtualQpBuilder,
+        memory: usize,
+    ) -> anyhow::Result<VirtualBenchQp> {
         let memory = Arc::new(Buffer::new(memory));
         let mr = domain.register(&memory, REMOTE)?;
-        let vqp = VirtualQp::builder(domain).config(config).build()?;
+        let vqp = builder.build()?;
         Ok(VirtualBenchQp {
             vqp,
             memory,
@@ -274,6 +296,25 @@ impl VirtualBenchQp {
         self.completions.clear();
         self.vqp.poll(&mut self.completions);
         &self.completions
+    }
+
+    /// Sleeps until the vQP has something to do, or `other` is readable, and handles it. Returns the
+    /// completions without checking their status.
+    pub(crate) fn wait_raw(&mut self, other: Option<BorrowedFd<'_>>) -> anyhow::Result<&[Completion]> {
+        self.completions.clear();
+        let nics = self.vqp.domain().nics();
+        let timeout = self.vqp.event_timeout().map(|due| due.saturating_since(nics[0].provider.now()));
+        let channels = self.vqp.event_channels().map(|channel| channel.as_fd());
+        let events = nics.iter().filter_map(|nic| nic.provider.async_event_fd());
+        let mut fds: Vec<PollFd<'_>> =
+            channels.chain(events).chain(other).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        match ppoll(&mut fds, timeout.map(TimeSpec::from), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error).context("cannot wait for events"),
+        }
+        self.vqp.handle_events()?;
+        self.vqp.take_completions(&mut self.completions);
+        Ok(&self.completions)
     }
 }
 

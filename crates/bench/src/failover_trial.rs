@@ -4,6 +4,7 @@
 mod plan;
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::resend_baseline;
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
 
-pub(crate) use plan::{Fault, Mix, TrialPlan, TrialPolicy};
+pub(crate) use plan::{Fault, Mix, Sleepers, TrialPlan, TrialPolicy};
 
 /// The number of receives that each side keeps posted.
 pub(crate) const POSTED_RECVS: u32 = QUEUE_DEPTH;
@@ -77,27 +78,46 @@ pub(crate) struct TrialEndpoint {
     pub(crate) nics: [Arc<SoftNic>; 2],
     pub(crate) qp: VirtualBenchQp,
     pub(crate) layout: Layout,
+    /// Whether this end sleeps until an event, instead of polling.
+    sleeps: bool,
     fault_at: Option<Time>,
 }
 
 impl TrialEndpoint {
+    /// Opens an end that polls.
     pub(crate) fn open(
         plan: &TrialPlan,
         placement: &NicPlacement,
         connection: &mut PeerConnection,
     ) -> anyhow::Result<TrialEndpoint> {
+        TrialEndpoint::open_end(plan, placement, connection, false)
+    }
+
+    fn open_end(
+        plan: &TrialPlan,
+        placement: &NicPlacement,
+        connection: &mut PeerConnection,
+        sleeps: bool,
+    ) -> anyhow::Result<TrialEndpoint> {
         let nics = placement.open()?;
         let providers = nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
         let domain = Domain::new(providers.to_vec())?;
         let layout = plan.layout();
-        let mut qp = VirtualBenchQp::new(&domain, plan.config(), layout.len())?;
+        let new = if sleeps { VirtualBenchQp::with_events } else { VirtualBenchQp::new };
+        let mut qp = new(&domain, plan.config(), layout.len())?;
         connection.send(&qp.info()?)?;
         let peer: VqpInfo = connection.receive()?;
         qp.connect(&peer)?;
         for _ in 0..POSTED_RECVS {
             post_recv(&mut qp, layout)?;
         }
-        Ok(TrialEndpoint { nics, qp, layout, fault_at: None })
+        Ok(TrialEndpoint { nics, qp, layout, sleeps, fault_at: None })
+    }
+
+    /// Returns the completions of a poll, or of the next wake-up. Both may have none. An end that
+    /// sleeps also wakes up when `other` is readable.
+    fn completions(&mut self, other: Option<BorrowedFd<'_>>) -> anyhow::Result<&[Completion]> {
+        if self.sleeps { self.qp.wait_raw(other) } else { Ok(self.qp.poll_raw()) }
     }
 
     /// Records the time when the link of rail 0 goes down.
@@ -142,7 +162,7 @@ pub(crate) fn run_requester(
     if plan.policy == TrialPolicy::Cached {
         return resend_baseline::run_requester(plan, fault, placement, connection);
     }
-    let end = TrialEndpoint::open(plan, placement, connection)?;
+    let end = TrialEndpoint::open_end(plan, placement, connection, plan.sleepers.requester)?;
     connection.receive::<()>()?;
     if fault.at_requester() {
         arm(&end.nics[0], fault)?;
@@ -212,7 +232,7 @@ impl RequesterRun<'_> {
             }
             while !over && self.outstanding.len() < self.plan.in_flight as usize && self.post()? {}
             self.poll()?;
-            deadline.check()?;
+            if self.end.sleeps { deadline.check_clock() } else { deadline.check() }?;
         }
     }
 
@@ -233,7 +253,7 @@ impl RequesterRun<'_> {
     }
 
     fn poll(&mut self) -> anyhow::Result<()> {
-        for completion in self.end.qp.poll_raw() {
+        for completion in self.end.completions(None)? {
             if completion.opcode == WcOpcode::Recv {
                 continue;
             }
@@ -296,13 +316,18 @@ impl RequesterRun<'_> {
 }
 
 /// Compares what the requester observed with what the responder executed. Returns `None` if the
-/// fault did not trigger.
+/// fault did not trigger, or if the vQP had left the rail before a silent loss.
 pub(crate) fn evaluate(
     plan: &TrialPlan,
     observed: &Observed,
     responder: &ResponderReport,
 ) -> anyhow::Result<Option<TrialResult>> {
     let Some(report) = observed.report else { return Ok(None) };
+    if matches!(plan.fault, Ok(Fault::Silent(_)))
+        && observed.fault_at.is_none_or(|fault_at| report.detected_at < fault_at)
+    {
+        return Ok(None);
+    }
     let fault_at = match (observed.fault_at, responder.fault_at) {
         (Some(here), _) => here,
         (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
@@ -345,7 +370,8 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
     if plan.policy == TrialPolicy::Cached {
         return resend_baseline::run_responder(plan, connection);
     }
-    let mut end = TrialEndpoint::open(plan, &plan.placement, connection)?;
+    let sleeps = plan.sleepers.responder;
+    let mut end = TrialEndpoint::open_end(plan, &plan.placement, connection, sleeps)?;
     let old = end.qp.vqp.qpn();
     let first =
         end.nics[0].query_qp(old).context("cannot query the first PSN of the rail's queue pair")?.rq_psn;
@@ -357,8 +383,8 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
     let (mut polls, mut received) = (0_u32, 0);
     let (mut psn_at_move, mut over) = (None, false);
     loop {
-        let received_now =
-            end.qp.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
+        let completions = end.completions(Some(connection.as_fd()))?.iter();
+        let received_now = completions.filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
         received += received_now as u64;
         // A closed vQP takes no receives.
         let posts = if end.qp.vqp.close_reason().is_none() { received_now } else { 0 };
@@ -378,7 +404,7 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         if over && received_now == 0 {
             break;
         }
-        over = over || polls.is_multiple_of(POLLS_PER_CHECK) && connection.is_readable()?;
+        over = over || (sleeps || polls.is_multiple_of(POLLS_PER_CHECK)) && connection.is_readable()?;
     }
     connection.receive::<()>()?;
     // Without a move, the old rail's QP is still in use. After a move, the vQP may have reset it

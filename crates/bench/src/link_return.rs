@@ -14,7 +14,7 @@ use mitra_verbs::{Provider, Time};
 use super::bench_qp::{BenchQp, Op, request};
 use super::endpoint::NicPlacement;
 use super::failover::row;
-use super::failover_trial::{Mix, Place, ResponderReport, TrialEndpoint, TrialPlan, TrialPolicy};
+use super::failover_trial::{Mix, Place, ResponderReport, Sleepers, TrialEndpoint, TrialPlan, TrialPolicy};
 use super::report::{Machine, Report, Row, median, quantile};
 use super::{PEER_ROLE, Task, progress, run_error};
 
@@ -140,6 +140,7 @@ fn measure(args: &Args, links: Links, peer: &mut PeerProcess) -> anyhow::Result<
         // On a busy machine, missed heartbeats are no sign of a failure.
         misses: 50,
         failback: Some(Duration::from_millis(args.delay)),
+        sleepers: Sleepers::default(),
         fault: Err(0),
     };
     peer.connection.send(&Some(&plan))?;

@@ -92,8 +92,9 @@ impl Deadline {
         if self.spins < SPINS_PER_CHECK { Ok(()) } else { self.check_clock() }
     }
 
+    /// Returns an error if the timeout has expired since the first call.
     #[cold]
-    fn check_clock(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn check_clock(&mut self) -> anyhow::Result<()> {
         self.spins = 0;
         let since = self.since.get_or_insert_with(Instant::now);
         ensure!(since.elapsed() < self.timeout, "timed out after {:?}", self.timeout);

@@ -4,7 +4,7 @@
 #![allow(missing_docs)]
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -254,6 +254,13 @@ impl PeerConnection {
         let mut frame = (bytes.len() as u32).to_le_bytes().to_vec();
         frame.extend_from_slice(&bytes);
         self.0.write_all(&frame).map_err(|error| Error::System("cannot send to the other process", error))
+    }
+}
+
+impl AsFd for PeerConnection {
+    /// The descriptor is readable when a message waits or the peer has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -125,6 +125,13 @@ impl Fault {
     }
 }
 
+/// The ends that sleep until an event, instead of polling.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Sleepers {
+    pub(crate) requester: bool,
+    pub(crate) responder: bool,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TrialPlan {
     pub(crate) placement: NicPlacement,
@@ -138,6 +145,7 @@ pub(crate) struct TrialPlan {
     /// The time for which both ends must have been able to use rail 0 before the vQP moves back to
     /// it. `None` if it moves only when its rail fails.
     pub(crate) failback: Option<Duration>,
+    pub(crate) sleepers: Sleepers,
     /// The fault. In a run without a fault, `Err` has the number of round trips to measure on the
     /// rail.
     pub(crate) fault: Result<Fault, u64>,

@@ -9,7 +9,7 @@ use mitra_softnic::fault::Failure;
 
 use super::{Args, MESSAGE_BYTES};
 use crate::bench_qp::{BenchQp, Op, request};
-use crate::failover_trial::{Mix, Place, ResponderReport, TrialEndpoint, TrialPlan, TrialPolicy};
+use crate::failover_trial::{Mix, Place, ResponderReport, Sleepers, TrialEndpoint, TrialPlan, TrialPolicy};
 use crate::report::{Row, median, quantile};
 use crate::{PEER_ROLE, Task, progress, run_error};
 
@@ -46,6 +46,7 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
         heartbeat: Duration::from_millis(5),
         misses: 200,
         failback: None,
+        sleepers: Sleepers::default(),
         fault: Err(0),
     };
     let bar = progress(1);

@@ -9,7 +9,7 @@ use mitra_prng::Prng;
 use super::{Args, MESSAGE_BYTES};
 use crate::endpoint::NicPlacement;
 use crate::failover::{PolicyTrials, draw_fault, row};
-use crate::failover_trial::{Mix, TrialPlan, TrialPolicy, TrialResult, measure_round_trip};
+use crate::failover_trial::{Mix, Sleepers, TrialPlan, TrialPolicy, TrialResult, measure_round_trip};
 use crate::report::{Row, median};
 use crate::{PEER_ROLE, Task, progress};
 
@@ -33,6 +33,7 @@ fn plan(args: &Args, remote: NicPlacement) -> TrialPlan {
         heartbeat: Duration::from_millis(20),
         misses: 5,
         failback: None,
+        sleepers: Sleepers::default(),
         fault: Err(ROUND_TRIPS),
     }
 }
