@@ -261,6 +261,11 @@ fn failover_is_exactly_once_under_exact() {
         let name = format!("exact/silent_{sleepers}/fault_to_last");
         assert!(is_positive(row(&report, &name), "median"), "{name}");
     }
+    for program in ["exact/silent_run", "exact/silent_run_sleeps"] {
+        let of = |measure: &str| row(&report, &format!("{program}/{measure}"));
+        assert!(is_positive(of("gap"), "median") && is_positive(of("fault_to_last"), "median"), "{program}");
+        assert_eq!(of("violations")["spread"], serde_json::json!([0.0, 0.0]));
+    }
     assert_eq!(row(&report, "exact/bytes_resent")["floor"], "blanket/bytes_resent");
     let bytes = |name: &str| {
         (row(&report, &format!("{name}/bytes_resent")), row(&report, &format!("{name}/bytes_in_flight")))

@@ -8,6 +8,7 @@ use anyhow::Context;
 
 use super::failover_trial::{self, Fault, Mix, Sleepers, TrialPlan, TrialPolicy, TrialResult};
 use super::report::{Machine, Report, Row, median, quantile};
+use super::silent_run::{SilentProgram, SilentRuns, Wait};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_prng::Prng;
@@ -22,6 +23,9 @@ const SILENT: [(&str, Sleepers); 4] = [
     ("exact/silent_requester_sleeps", Sleepers { requester: true, responder: false }),
     ("exact/silent_both_sleep", Sleepers { requester: true, responder: true }),
 ];
+/// The same for the runs of a program under `mitra run`.
+const SILENT_RUNS: [(&str, Wait); 2] =
+    [("exact/silent_run", Wait::Poll), ("exact/silent_run_sleeps", Wait::Events)];
 
 /// The largest number of attempts for one trial with a silent loss. On a busy machine, an end may
 /// leave the rail before the loss.
@@ -37,8 +41,10 @@ Each trial connects a new vQP over two rails between two processes, keeps a mix 
 flight, and takes the link of rail 0 down when a random packet reaches a random stage (docs/faults.md) at either end.
 Row names begin with the policy. In `silent` trials the rail loses every packet without a port event. The first rows,
 `…/fault_to_last`, are the times from such a loss to the last completion: both ends poll (`silent`), or one or both sleep
-until an event (`silent_responder_sleeps`, `silent_requester_sleeps`, `silent_both_sleep`). post_failure_resent counts
-operations that the responder had executed and that were
+until an event (`silent_responder_sleeps`, `silent_requester_sleeps`, `silent_both_sleep`). In `silent_run`, a libibverbs
+program under `mitra run` polls for its completions, and in `silent_run_sleeps` it waits in ibv_get_cq_event; its peer
+only lends memory. These rows need a C compiler and Debian's libibverbs-dev. `gap` is the longest time between two
+completions of the program. post_failure_resent counts operations that the responder had executed and that were
 sent again, except READs, whose data is recovered by reading again. Under exact it must be 0, and the highest value in
 `spread` of --json shows that it is. docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 data was wrong, lost or duplicated under exact, 2 bad arguments.")]
@@ -89,7 +95,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut peer = PeerProcess::start(PEER_ROLE)?;
     peer.connection.send(&Task::Failover)?;
-    let bar = progress(2 * u64::from(args.trials) + SILENT.len() as u64 * u64::from(args.silent_trials));
+    let silent_kinds = (SILENT.len() + SILENT_RUNS.len()) as u64;
+    let bar = progress(2 * u64::from(args.trials) + silent_kinds * u64::from(args.silent_trials));
     peer.connection.send(&Some(&plan))?;
     let rtt = failover_trial::measure_round_trip(&plan, &local, &mut peer.connection)? / 1000.0;
 
@@ -124,6 +131,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     peer.connection.send(&None::<TrialPlan>)?;
     peer.wait()?;
+    let program = match args.silent_trials {
+        0 => None,
+        _ => Some(SilentProgram::compile(&args.common, args.log, args.in_flight, args.size)),
+    };
+    let mut silent_runs = Vec::new();
+    if let Some(Ok(program)) = &program {
+        silent_runs.extend(SILENT_RUNS.map(|(name, wait)| SilentRuns::new(name, wait, program)));
+    }
+    for _ in 0..args.silent_trials {
+        for runs in &mut silent_runs {
+            for _ in 0..MAX_ATTEMPTS {
+                if runs.run()? {
+                    break;
+                }
+            }
+            bar.inc(1);
+        }
+    }
     bar.finish_and_clear();
 
     let mut rows = vec![Row { median: rtt, p99: rtt, ..row("rail_round_trip", "us", &[rtt]) }];
@@ -143,6 +168,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let is_shown = |row: &Row| sleepers == Sleepers::default() || row.name.contains("/fault_to_");
         silent_rows.extend(silent.times(rtt).into_iter().filter(is_shown));
     }
+    silent_rows.extend(silent_runs.iter().flat_map(SilentRuns::rows));
     // The whole cost of a failure that nothing reports comes first.
     let (whole, others): (Vec<Row>, Vec<Row>) =
         silent_rows.into_iter().partition(|row| row.name.ends_with("/fault_to_last"));
@@ -156,12 +182,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.silent_trials
     ));
     notes.push("Detector: the port event; in silent trials, questions that one rail does not answer.".into());
-    for (name, count) in silent.iter().map(|silent| (silent.name, silent.untriggered)) {
+    if let Some(Err(error)) = &program {
+        notes.push(format!(
+            "the rows of {} and {} are left out: {error:#}",
+            SILENT_RUNS[0].0, SILENT_RUNS[1].0
+        ));
+    }
+    let untriggered = silent.iter().map(|silent| (silent.name, silent.untriggered));
+    for (name, count) in untriggered.chain(silent_runs.iter().map(SilentRuns::untriggered)) {
         if count > 0 {
             notes.push(format!("{name}: {count} trials more ended, or left the rail, before it fell silent"));
         }
     }
-    let violations = exact.violations() + silent.iter().map(PolicyTrials::violations).sum::<u64>();
+    let violations = exact.violations()
+        + silent.iter().map(PolicyTrials::violations).sum::<u64>()
+        + silent_runs.iter().map(SilentRuns::violations).sum::<u64>();
     if violations > 0 {
         notes.push(format!("exact VIOLATED exactly-once for {violations} operations"));
     }

@@ -24,6 +24,7 @@ mod programs;
 mod report;
 mod resend_baseline;
 mod shm_links;
+mod silent_run;
 mod stopwatch;
 mod tpcc;
 mod udp_baseline;

@@ -1,6 +1,6 @@
 //! A server and a client of a foreign program, each a process.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,14 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Starts a server, and a client as soon as the server listens. Returns the output of the client.
-pub(crate) fn run_pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<String> {
+/// Starts a server, and a client as soon as the server listens. Returns what the client printed.
+pub(crate) fn run_pair(server: Command, client: Command, port: &str) -> anyhow::Result<String> {
+    let called = pair_output(server, client, port)?;
+    Ok(String::from_utf8_lossy(&called.stdout).into_owned())
+}
+
+/// As [`run_pair`]. Returns the whole output of the client, which has succeeded.
+pub(crate) fn pair_output(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<Output> {
     let quiet = |command: &mut Command| -> anyhow::Result<Child> {
         command
             .stdout(Stdio::piped())
@@ -52,7 +58,7 @@ pub(crate) fn run_pair(mut server: Command, mut client: Command, port: &str) -> 
         called.status,
         String::from_utf8_lossy(&called.stderr)
     );
-    Ok(String::from_utf8_lossy(&called.stdout).into_owned())
+    Ok(called)
 }
 
 fn is_listening(port: u16) -> bool {
