@@ -13,8 +13,8 @@ use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
 
-/// The number of questions in a row that another rail must answer before the active rail is
-/// condemned. A network that loses 1 % of the packets leaves 2 questions of 100 unanswered, so it
+/// The number of questions in a row that another rail must answer before the last timeout of the
+/// active rail begins. One more answer after this timeout condemns the active rail. A network that loses 1 % of the packets leaves 2 questions of 100 unanswered, so it
 /// leaves four in a row unanswered in 16 of 100 million cases.
 const CONFIRMATIONS: u32 = 4;
 /// The minimum time without progress before the first question, and between the last confirmation
@@ -35,7 +35,8 @@ const HALF_LIFE: Duration = Duration::from_millis(50);
 const TIME_PER_BYTE: Duration = Duration::from_nanos(10);
 /// The maximum time that bytes in flight add to the timeout.
 const MAX_QUEUE_TIME: Duration = Duration::from_millis(100);
-/// The number of questions, at most one in a longest pause, that measure the round trips.
+/// The number of questions that only measure the round trips. At most one of them is asked in each
+/// [`RailQuestions::longest_pause`].
 const MEASUREMENTS: u64 = 4;
 /// The number of questions whose times are kept.
 const KEPT: usize = 8;
@@ -86,6 +87,7 @@ pub struct RailQuestions {
     lag: Duration,
     /// The time for an answer, which may queue behind data, as of the last run.
     timeout: Duration,
+    /// The maximum time between two questions of a round that the active rail, or no rail, answers.
     longest_pause: Duration,
     round: Option<Round>,
 }
@@ -252,7 +254,7 @@ impl RailQuestions {
         {
             return self.ask(now);
         }
-        self.lag = self.lag(now);
+        self.lag = self.current_lag(now);
         self.timeout = self.lag + queue_time(wait.bytes);
         if self.round.is_none() && now < self.since + self.first_pause() {
             return Step::Rest;
@@ -288,7 +290,7 @@ impl RailQuestions {
     }
 
     /// The rails share the lag of the peer's program, so the longest round trip of any rail counts.
-    fn lag(&self, now: Time) -> Duration {
+    fn current_lag(&self, now: Time) -> Duration {
         let known = self.rails.iter().filter_map(|rail| Some(rail.round_trip?.longest(now)));
         let longest = known.max().unwrap_or(UNKNOWN_ROUND_TRIP);
         MIN_TIMEOUT.max(ROUND_TRIPS * longest)
