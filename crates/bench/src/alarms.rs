@@ -21,8 +21,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::{NicPlacement, random};
-use super::failover::row;
-use super::report::{Machine, Report};
+use super::report::{Machine, Report, row};
 use super::{Common, PEER_ROLE, RunFailed, Task, progress, run_error};
 
 /// The busy loops beside the two processes, for each processor.

@@ -298,8 +298,8 @@ impl VirtualBenchQp {
         &self.completions
     }
 
-    /// Sleeps until the vQP has something to do, or `other` is readable, and handles it. Returns the
-    /// completions without checking their status.
+    /// Sleeps until the vQP has something to do, or `other` is readable, and handles it. Returns
+    /// the completions without checking their status.
     pub(crate) fn wait_raw(&mut self, other: Option<BorrowedFd<'_>>) -> anyhow::Result<&[Completion]> {
         self.completions.clear();
         let nics = self.vqp.domain().nics();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::failover_trial::{self, Fault, Mix, Sleepers, TrialPlan, TrialPolicy, TrialResult};
-use super::report::{Machine, Report, Row, median, quantile};
+use super::report::{Machine, Report, Row, row};
 use super::silent_run::{SilentProgram, SilentRuns, Wait};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
@@ -16,7 +16,8 @@ use mitra_prng::Prng;
 /// The number of READs that measure the round-trip time of the rail.
 const ROUND_TRIPS: u64 = 5000;
 
-/// The trials with a silent loss: the first part of the names of their rows, and the ends that sleep.
+/// The trials with a silent loss: the first part of the names of their rows, and the ends that
+/// sleep.
 const SILENT: [(&str, Sleepers); 4] = [
     ("exact/silent", Sleepers { requester: false, responder: false }),
     ("exact/silent_responder_sleeps", Sleepers { requester: false, responder: true }),
@@ -296,20 +297,6 @@ impl PolicyTrials {
             policy.trials.iter().map(|trial| trial.report.stats.bytes_replayed).sum()
         };
         bytes(self) as f64 / bytes(other).max(1) as f64
-    }
-}
-
-/// Returns a row of single values, without blocks. `spread` is the lowest and the highest value.
-pub(crate) fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
-    let low = values.iter().copied().fold(f64::INFINITY, f64::min).min(f64::MAX);
-    let high = values.iter().copied().fold(0.0, f64::max);
-    Row {
-        name: name.to_owned(),
-        unit,
-        median: median(values),
-        p99: quantile(values, 0.99),
-        spread: Some((low, high)),
-        ..Row::default()
     }
 }
 

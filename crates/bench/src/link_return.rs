@@ -13,9 +13,8 @@ use mitra_verbs::{Provider, Time};
 
 use super::bench_qp::{BenchQp, Op, request};
 use super::endpoint::NicPlacement;
-use super::failover::row;
 use super::failover_trial::{Mix, Place, ResponderReport, Sleepers, TrialEndpoint, TrialPlan, TrialPolicy};
-use super::report::{Machine, Report, Row, median, quantile};
+use super::report::{Machine, Report, Row, median, quantile, row};
 use super::{PEER_ROLE, Task, progress, run_error};
 
 const MESSAGE: usize = 4096;

@@ -264,6 +264,20 @@ impl Blocks {
     }
 }
 
+/// Returns a row of single values, without blocks. `spread` is the lowest and the highest value.
+pub(crate) fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min).min(f64::MAX);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    Row {
+        name: name.to_owned(),
+        unit,
+        median: median(values),
+        p99: quantile(values, 0.99),
+        spread: Some((low, high)),
+        ..Row::default()
+    }
+}
+
 impl Row {
     pub(crate) fn cells(&self) -> [String; 7] {
         let ratio = match (self.ratio, self.aa_ratio) {

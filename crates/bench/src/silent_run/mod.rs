@@ -6,9 +6,8 @@ use std::process::Command;
 use anyhow::Context;
 
 use super::c_program::{CProgram, figure};
-use super::failover::row;
 use super::programs::program_pair::{free_port, pair_output};
-use super::report::Row;
+use super::report::{Row, row};
 use super::{Common, RunFailed};
 
 const PROGRAM: &str = include_str!("silent_run.c");
@@ -98,8 +97,8 @@ impl SilentProgram {
         command
     }
 
-    /// Runs the program once. Returns `None` if the program ended, or left the rail, before the rail
-    /// fell silent.
+    /// Runs the program once. Returns `None` if the program ended, or left the rail, before the
+    /// rail fell silent.
     fn run(&self, wait: Wait) -> anyhow::Result<Option<Run>> {
         let port = free_port()?.to_string();
         let [window, size] = [self.in_flight.to_string(), self.size.to_string()];

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Args;
 use crate::endpoint::NicPlacement;
-use crate::failover::row;
 use crate::memory::resident;
 use crate::report::Row;
+use crate::report::row;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
 /// The maximum number of vQPs. A software NIC has 32,768 queue pairs, and as many completion

@@ -8,8 +8,9 @@ use mitra_prng::Prng;
 
 use super::{Args, MESSAGE_BYTES};
 use crate::endpoint::NicPlacement;
-use crate::failover::{PolicyTrials, draw_fault, row};
+use crate::failover::{PolicyTrials, draw_fault};
 use crate::failover_trial::{Mix, Sleepers, TrialPlan, TrialPolicy, TrialResult, measure_round_trip};
+use crate::report::row;
 use crate::report::{Row, median};
 use crate::{PEER_ROLE, Task, progress};
 
