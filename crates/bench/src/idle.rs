@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Seconds from the start of the processes to the first block
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
     settle: u64,
     /// Blocks per row
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
