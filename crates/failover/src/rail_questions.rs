@@ -14,8 +14,9 @@ use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
 
 /// The number of questions in a row that another rail must answer before the last timeout of the
-/// active rail begins. One more answer after this timeout condemns the active rail. A network that loses 1 % of the packets leaves 2 questions of 100 unanswered, so it
-/// leaves four in a row unanswered in 16 of 100 million cases.
+/// active rail begins. One more answer after this timeout condemns the active rail. A network that
+/// loses 1 % of the packets leaves 2 questions of 100 unanswered, so it leaves four in a row
+/// unanswered in 16 of 100 million cases.
 const CONFIRMATIONS: u32 = 4;
 /// The minimum time without progress before the first question, and between the last confirmation
 /// and the condemnation.

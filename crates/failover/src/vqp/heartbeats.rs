@@ -12,8 +12,8 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::peer_exit_watch::PeerExitWatch;
 use crate::vqp::recovery::Recovery;
 
-/// The heartbeats of idle vQPs are due at multiples of their pause divided by this number. A process
-/// with many vQPs thus wakes for several of them at once.
+/// The heartbeats of idle vQPs are due at multiples of their pause divided by this number. A
+/// process with many vQPs thus wakes for several of them at once.
 const SLOTS_PER_PAUSE: u64 = 32;
 /// The pauses of vQPs with different numbers differ by up to this many slots. vQPs that connected
 /// at the same time therefore do not send all their heartbeats at once for ever.

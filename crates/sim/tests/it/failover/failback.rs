@@ -463,8 +463,8 @@ fn flapping_preferred_rail_is_taken_ever_more_rarely() {
     assert!((10..40).contains(&epoch), "{epoch} moves in 4 s");
 }
 
-/// The other rail works, so nothing is gained by a wait, however often the preferred rail has failed
-/// before.
+/// The other rail works, so nothing is gained by a wait, however often the preferred rail has
+/// failed before.
 #[test]
 fn preferred_rail_that_has_flapped_is_left_at_once() {
     for host in 0..2 {
