@@ -18,9 +18,9 @@ const FAULT_AT: u32 = 300;
 /// The time from the opening of the device after which the client posts nothing, in milliseconds.
 /// The rest until then is for a fault that comes late.
 const STOP_AT: u32 = 450;
-/// What `mitra run` writes when a queue pair leaves the rail.
+/// The part of a line by which `mitra run` reports that a queue pair has left the rail.
 const MOVED: &str = "moved from rail 0 to rail 1";
-/// What the program writes shortly before the fault.
+/// The line that the program writes to standard error shortly before the fault.
 const FAULT_IS_DUE: &str = "fault is due";
 
 /// How the client waits for completions.
