@@ -10,7 +10,6 @@ compile_error!(
     "mitra-libibverbs supports only glibc on x86-64 and aarch64, whose layouts it mirrors; build the workspace without it"
 );
 
-pub mod abi;
 mod calls;
 mod common;
 #[cfg(target_arch = "x86_64")]

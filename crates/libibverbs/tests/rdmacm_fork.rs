@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use cm_wrapper::*;
-use mitra_libibverbs::abi::*;
+use mitra_verbs_abi::*;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};

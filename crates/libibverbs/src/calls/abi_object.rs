@@ -22,9 +22,9 @@ use mitra_os_util::fork_generation;
 use mitra_verbs::{Error, Result};
 use nix::errno::Errno;
 
-use crate::abi::ibv_context;
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
+use mitra_verbs_abi::ibv_context;
 
 /// The C structure at the beginning of an object. Programs may read and write it, so the library
 /// holds no reference to it while C code can run, and accesses it through its address.
@@ -330,8 +330,8 @@ macro_rules! abi_object {
                 &SLOTS
             }
 
-            unsafe fn identity(c: *const $c) -> (u32, *mut $crate::abi::ibv_context) {
-                let read: fn(*const $c) -> (u32, *mut $crate::abi::ibv_context) = $identity;
+            unsafe fn identity(c: *const $c) -> (u32, *mut mitra_verbs_abi::ibv_context) {
+                let read: fn(*const $c) -> (u32, *mut mitra_verbs_abi::ibv_context) = $identity;
                 read(c)
             }
         }

@@ -8,9 +8,9 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{PORT, destroy_with_context, find_with_context};
 use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
-use crate::abi::*;
 use crate::common::errno::{minus_one, pointer, refuse};
 use crate::common::grh::ReceivedHeader;
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 pub(crate) struct Ah {

@@ -8,11 +8,11 @@ use super::context::Context;
 use super::cq::Cq;
 use super::qp::Qp;
 use super::srq::Srq;
-use crate::abi::*;
 use crate::common::errno::{minus_one, status};
 use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
+use mitra_verbs_abi::*;
 
 /// Returns the counts of the events of an object: those that wait for an acknowledgement, and those
 /// that were acknowledged. Returns `None` for an event about the device or its port.

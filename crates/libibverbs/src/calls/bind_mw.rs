@@ -7,8 +7,8 @@ use mitra_verbs::{Data, Key, Result, SendWr};
 
 use super::post;
 use super::qp::Qp;
-use crate::abi::*;
 use crate::common::errno::status;
+use mitra_verbs_abi::*;
 
 /// Binds a window with the next key, and writes the key to the window's structure if the request is
 /// posted (`ibv_bind_mw(3)`). The inline function of the C header has checked that the window has

@@ -10,10 +10,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
-use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::rails::object_table::ChannelEvents;
 use crate::rails::rail_set::RailSet;
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 pub(crate) struct Channel {

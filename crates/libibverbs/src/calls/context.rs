@@ -8,10 +8,10 @@ use std::sync::Arc;
 use mitra_verbs::{Error, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, AwaitedObject, abi_object};
-use crate::abi::*;
 use crate::common::errno::status;
 use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
+use mitra_verbs_abi::*;
 
 /// The device's only port.
 pub(crate) const PORT: u8 = 1;

@@ -10,13 +10,13 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::Channel;
 use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
-use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::common::lock::lock;
 use crate::common::poller_lock::PollerLock;
 use crate::common::refusal;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::device::CompletionQueue;
+use mitra_verbs_abi::*;
 
 /// A completion queue. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue begins with
 /// the larger structure.

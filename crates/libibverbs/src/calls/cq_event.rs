@@ -6,9 +6,9 @@ use super::abi_object::{AbiObject, AwaitedObject};
 use super::channel::Channel;
 use super::completed_events::completed_events;
 use super::cq::Cq;
-use crate::abi::*;
 use crate::common::errno::{minus_one, status};
 use crate::common::event_queue::{Closed, take_or_sleep, wait_for_event};
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(

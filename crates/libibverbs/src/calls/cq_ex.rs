@@ -7,9 +7,9 @@ use mitra_verbs::{Result, Wc};
 use super::abi_object::AbiObject;
 use super::cq::{self, Cq};
 use super::pd::{Pd, PdMember};
-use crate::abi::*;
 use crate::common::errno::{pointer, refuse, status};
 use crate::common::lock::lock;
+use mitra_verbs_abi::*;
 
 /// The number of completions that one poll takes from the NIC. With a greater number, completions
 /// could remain in the batch when the program stops polling. A request for an event ignores

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::{fs, ptr};
 
 use super::abi_object::AbiHeader;
-use crate::abi::*;
 use crate::common::cancellation;
 use crate::common::errno::minus_one;
 use crate::rails::open;
+use mitra_verbs_abi::*;
 
 pub(crate) const DEVICE_NAME: &str = "mitra0";
 /// The name that the kernel's character device for this device would have.

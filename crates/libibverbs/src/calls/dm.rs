@@ -9,10 +9,10 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
 use super::mr;
 use super::pd::Pd;
-use crate::abi::*;
 use crate::common::errno::{pointer, refuse_object, status};
 use crate::program_memory::program_buffer;
 use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_buffer};
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 struct Dm {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::abi::*;
+use mitra_verbs_abi::*;
 
 fn name<T: PartialEq>(names: &[(T, &'static CStr)], value: T) -> *const c_char {
     names.iter().find(|(listed, _)| *listed == value).map_or(c"unknown", |(_, name)| name).as_ptr()

@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-use crate::abi::*;
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {

@@ -10,9 +10,9 @@ use std::ptr;
 use mitra_verbs::Gid;
 
 use super::context::{Context, PORT};
-use crate::abi::*;
 use crate::common::errno::{minus_one, refuse, status};
 use crate::common::refusal::explain_if_verbose;
+use mitra_verbs_abi::*;
 
 /// As on soft-RoCE (`RXE_PORT_GID_TBL_LEN` in drivers/infiniband/sw/rxe/rxe_param.h).
 pub(crate) const GID_TABLE_LEN: u32 = 1024;

@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use mitra_verbs::{Error, Gid, Result};
 
 use super::qp::Qp;
-use crate::abi::*;
 use crate::common::errno::status;
+use mitra_verbs_abi::*;
 
 /// Attaches or detaches a queue pair for the verb `call`. The group's LID is ignored, because RoCE
 /// has no LIDs.

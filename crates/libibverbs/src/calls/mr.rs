@@ -8,12 +8,12 @@ use mitra_verbs::{Access, Buffer, Error, Result};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context, find_with_context};
 use super::pd::{Pd, PdMember};
-use crate::abi::*;
 use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno};
 use crate::common::lock::lock;
 use crate::common::refusal;
 use crate::program_memory::{self, page_check};
 use crate::rails::on_demand_regions::OnDemandRegion;
+use mitra_verbs_abi::*;
 
 /// A memory region. `ibv_rereg_mr` changes the registration and the parameters.
 #[repr(C)]

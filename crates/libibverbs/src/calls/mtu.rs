@@ -2,7 +2,7 @@
 
 use mitra_verbs::{Error, Mtu, Result};
 
-use crate::abi::*;
+use mitra_verbs_abi::*;
 
 pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
     match mtu {

@@ -8,9 +8,9 @@ use mitra_verbs::{Error, Result, WindowType};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::find_with_context;
 use super::pd::{Pd, PdMember};
-use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::rails::rail_set::RailSet;
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 pub(crate) struct Mw {

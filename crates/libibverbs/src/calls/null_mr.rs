@@ -8,8 +8,8 @@ use super::abi_object::AbiObject;
 use super::context::find_with_context;
 use super::mr;
 use super::pd::Pd;
-use crate::abi::*;
 use crate::common::errno::pointer;
+use mitra_verbs_abi::*;
 
 struct NullMemory;
 

@@ -11,11 +11,11 @@ use mitra_verbs::{Error, Key, PdId, Result};
 
 use super::context::find_with_context;
 use super::pd::Pd;
-use crate::abi::*;
 use crate::common::errno::status;
 use crate::common::lock::lock;
 use crate::program_memory::page_check;
 use crate::rails::on_demand_regions::OnDemandRegions;
+use mitra_verbs_abi::*;
 
 pub(crate) fn capabilities() -> ibv_odp_caps {
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;

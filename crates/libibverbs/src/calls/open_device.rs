@@ -14,13 +14,13 @@ use super::{
     bind_mw, cq, cq_ex, dm, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused,
     srq, wr_calls, xrc_recv_qp, xrcd,
 };
-use crate::abi::*;
 use crate::common::cancellation;
 use crate::common::errno::{errno_of, pointer, set_errno, status};
 use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
 use crate::rails::rail_set::RailSet;
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {

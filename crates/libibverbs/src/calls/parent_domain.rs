@@ -12,8 +12,8 @@ use mitra_verbs::{Error, Result};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
 use super::pd::{ParentOf, Pd, PdMember};
-use crate::abi::*;
 use crate::common::errno::{pointer, status};
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 struct Td {

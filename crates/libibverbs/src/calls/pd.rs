@@ -7,8 +7,8 @@ use mitra_verbs::{Error, PdId, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context};
-use crate::abi::*;
 use crate::common::errno::pointer;
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 pub(crate) struct Pd {

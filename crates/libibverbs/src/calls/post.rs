@@ -16,10 +16,10 @@ use super::mr::{self, Mr};
 use super::mw::Mw;
 use super::qp::Qp;
 use super::srq::Srq;
-use crate::abi::*;
 use crate::common::errno::status;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
+use mitra_verbs_abi::*;
 
 /// The maximum number of requests that one call posts. A longer list takes several calls.
 const BATCH: usize = 16;

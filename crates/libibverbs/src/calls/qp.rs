@@ -13,13 +13,13 @@ use super::pd::{Pd, PdMember};
 use super::qp_attr;
 use super::srq::Srq;
 use super::wr_builder::WrBuilder;
-use crate::abi::*;
 use crate::common::errno::{pointer, refuse, status};
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::common::refusal::note_granted_inline;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::device::{QpParts, QueuePair};
+use mitra_verbs_abi::*;
 
 /// A queue pair. `ibv_qp_to_qp_ex` casts from `ibv_qp` to `ibv_qp_ex`, so every queue pair begins
 /// with the larger structure.

@@ -6,7 +6,7 @@ use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, QpType, Qp
 
 use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
-use crate::abi::*;
+use mitra_verbs_abi::*;
 
 /// The attributes that have no effect: `IBV_QP_CUR_STATE`, because every transition checks the
 /// current state, and the attributes of path migration and SQD events, which the device does not

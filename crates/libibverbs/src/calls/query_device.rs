@@ -7,10 +7,10 @@ use mitra_verbs::AtomicScope;
 
 use super::context::{Context, PORT};
 use super::{device, on_demand};
-use crate::abi::*;
 use crate::common::errno::{refuse, status};
 use crate::rails::device_memory::DEVICE_MEMORY_BYTES;
 use crate::rails::open;
+use mitra_verbs_abi::*;
 
 /// The supported page sizes as a bitmap, in which bit n stands for 2ⁿ bytes: all sizes from 4 KiB.
 const PAGE_SIZES: u64 = !0xfff;

@@ -6,8 +6,8 @@ use std::{mem, ptr};
 use super::context::{Context, PORT};
 use super::gid_table::GID_TABLE_LEN;
 use super::mtu::mtu_code;
-use crate::abi::*;
 use crate::common::errno::{refuse, status};
+use mitra_verbs_abi::*;
 
 /// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the
 /// speed of a software NIC is not known.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::abi::*;
+use mitra_verbs_abi::*;
 
 /// Each rate as a value of `enum ibv_rate`, as a multiple of 2.5 Gbit/s, or −1 if the rate is no
 /// multiple (`ibv_rate_to_mult(3)`), and in Mbit/s (`ibv_rate_to_mbps(3)`).

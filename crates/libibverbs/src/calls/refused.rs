@@ -4,8 +4,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 
-use crate::abi::*;
 use crate::common::errno::{refuse, refuse_object};
+use mitra_verbs_abi::*;
 
 trait RefusedValue {
     fn refused(call: &str, reason: &'static str) -> Self;

@@ -11,12 +11,12 @@ use super::context::{Context, destroy_with_context, find_with_context};
 use super::cq::Cq;
 use super::pd::{Pd, PdMember};
 use super::xrcd::Xrcd;
-use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::common::limit::check_limit;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::device::SharedReceives;
 use crate::rails::object_table::SrqEntry;
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 pub(crate) struct Srq {

@@ -9,8 +9,8 @@ use super::abi_object::AbiObject;
 use super::post;
 use super::qp::{self, Qp};
 use super::xrc_recv_qp;
-use crate::abi::*;
 use crate::common::errno::{pointer, status};
+use mitra_verbs_abi::*;
 
 /// The operations that a program may request at creation.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE

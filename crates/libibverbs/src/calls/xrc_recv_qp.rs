@@ -10,10 +10,10 @@ use super::context::{Context, find_with_context};
 use super::pd::PdMember;
 use super::qp::Qp;
 use super::xrcd::Xrcd;
-use crate::abi::*;
 use crate::common::errno::pointer;
 use crate::rails::device::QueuePair;
 use crate::rails::object_table::SharedQp;
+use mitra_verbs_abi::*;
 
 /// Creates a queue pair of the type `IBV_QPT_XRC_RECV`. It has no queues and no protection domain.
 ///

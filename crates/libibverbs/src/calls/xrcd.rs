@@ -8,10 +8,10 @@ use mitra_verbs::{Error, Result, XrcdId};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context};
 use super::pd::PdMember;
-use crate::abi::*;
 use crate::common::errno::{pointer, refuse_object};
 use crate::common::lock::lock;
 use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
+use mitra_verbs_abi::*;
 
 #[repr(C)]
 pub(crate) struct Xrcd {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use mitra_verbs::{GRH_LEN, Gid};
 
-use crate::abi::IB_GRH_FLOWLABEL_MASK;
+use mitra_verbs_abi::IB_GRH_FLOWLABEL_MASK;
 
 /// The fields of the header that describe the way back to the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

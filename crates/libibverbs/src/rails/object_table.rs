@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mitra_verbs::{AsyncEvent, CompletionChannel, CqId, Qpn, SrqId, XrcdId};
 
-use crate::abi::*;
 use crate::common::event_queue::{Closed, EventQueue, SleepableQueue};
+use mitra_verbs_abi::*;
 
 /// An asynchronous event that the program has not taken.
 #[derive(Clone, Copy)]

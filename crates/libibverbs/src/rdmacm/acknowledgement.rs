@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
 use super::manager::Manager;
-use crate::abi::{rdma_cm_event, rdma_cm_id};
+use mitra_verbs_abi::{rdma_cm_event, rdma_cm_id};
 
 /// Acknowledges an event and frees it.
 ///

@@ -4,8 +4,8 @@ use nix::errno::Errno;
 
 use super::protocol::connection::ConnectionEvent;
 use super::protocol::message::SidrReply;
-use crate::abi::rdma_cm_event_type;
 use crate::common::event_queue::EventQueue;
+use mitra_verbs_abi::rdma_cm_event_type;
 
 /// The number of an identifier, from 1. Numbers are never reused.
 pub type IdHandle = u64;

@@ -5,13 +5,13 @@ use std::ffi::c_int;
 use nix::errno::Errno;
 
 use super::return_code::{check_errno, check_pointer};
-use crate::abi::*;
 use crate::calls::device::device;
 use crate::calls::gid_table::ibv_query_gid;
 use crate::calls::open_device::ibv_open_device;
 use crate::calls::pd::ibv_alloc_pd;
 use crate::calls::query_device::ibv_query_device;
 use crate::calls::query_port::ibv_query_port;
+use mitra_verbs_abi::*;
 
 pub const PORT_NUM: u8 = 1;
 /// The index in the port's GID table that connections use.

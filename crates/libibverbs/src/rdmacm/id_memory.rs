@@ -12,8 +12,8 @@ use super::protocol::message::ConnectionParams;
 use super::qp_attributes::path_record;
 use super::rdma_port::errno_of;
 use super::sockaddr::to_sockaddr_storage;
-use crate::abi::*;
 use crate::common::event_queue::is_nonblocking;
+use mitra_verbs_abi::*;
 
 /// # Errors
 /// The error of creating the channel's descriptor.

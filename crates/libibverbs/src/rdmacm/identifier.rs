@@ -13,9 +13,11 @@ use super::protocol::message::{ConnectionParams, Service, SidrRequest};
 use super::protocol::service_lookup::{RequestKey, ServiceLookup};
 use super::rdma_port::{Port, PortSpace};
 use super::refusals::Refusals;
-use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::cm_receiver::RailAddress;
+use mitra_verbs_abi::{
+    ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel, rdma_port_space,
+};
 
 /// An identifier's own address and the peer's, each `None` until it is known.
 pub type Addresses = (Option<SocketAddr>, Option<SocketAddr>);

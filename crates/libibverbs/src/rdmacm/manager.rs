@@ -20,13 +20,13 @@ use super::rdma_port::errno_of;
 use super::received::{Content, Received, ReceivedQueue};
 use super::return_code::check_pointer;
 use super::waker::Waker;
-use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::calls::context::Context;
 use crate::calls::xrcd::open_xrcd;
 use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
 use crate::rails::cm_receiver::{CmConnection, CmReceiver, RailAddress};
+use mitra_verbs_abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 
 /// The manager of this process, from the first call of librdmacm on. The child of a `fork` does not
 /// know its parent's identifiers.

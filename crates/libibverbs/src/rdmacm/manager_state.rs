@@ -25,8 +25,8 @@ use super::protocol::service_lookup::ServiceRequests;
 use super::rdma_port::{EPHEMERAL, Port, check_local, errno_of};
 use super::service_directory::ServiceDirectory;
 use super::waker::Waker;
-use crate::abi::{RDMA_CM_EVENT_DEVICE_REMOVAL, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
+use mitra_verbs_abi::{RDMA_CM_EVENT_DEVICE_REMOVAL, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
 /// An event that the program has read and not acknowledged.
 pub struct DeliveredEvent {

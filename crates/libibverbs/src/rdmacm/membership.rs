@@ -8,8 +8,8 @@ use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
 use super::return_code::check_errno;
-use crate::abi::{ibv_gid, rdma_cm_id};
 use crate::calls::mcast::{ibv_attach_mcast, ibv_detach_mcast};
+use mitra_verbs_abi::{ibv_gid, rdma_cm_id};
 
 /// The destination queue pair number of multicast packets (IBTA volume 1, 10.5).
 pub const MULTICAST_QPN: u32 = 0xff_ffff;

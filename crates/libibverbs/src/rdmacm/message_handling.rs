@@ -18,8 +18,8 @@ use super::protocol::message::Service;
 use super::rdma_port::errno_of;
 use super::received::{Content, Received};
 use super::service_directory::{Answer, ServiceDirectory, answer};
-use crate::abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
 use crate::rails::cm_receiver::{CmConnection, RailAddress};
+use mitra_verbs_abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
 
 /// The maximum number of streams that one run of a listener's handler answers. The limit keeps a
 /// busy port from delaying the other ports.

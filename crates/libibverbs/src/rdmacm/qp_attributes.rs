@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use super::device::{Device, GID_INDEX, PKEY, PORT_NUM};
 use super::identifier::{Identifier, NegotiatedParams};
 use super::rdma_port::PortSpace;
-use crate::abi::*;
+use mitra_verbs_abi::*;
 
 /// 4.096 µs · 2^16 = 0.27 s, as the kernel's `CMA_IBOE_PACKET_LIFETIME`. A process may wait that
 /// long for a processor.

@@ -8,7 +8,9 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use libc::{sockaddr, sockaddr_in};
-use mitra_libibverbs::abi::*;
+// Links the functions that this module declares.
+use mitra_libibverbs as _;
+use mitra_verbs_abi::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 unsafe extern "C" {

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use mitra_libibverbs::abi::{Structure, all_constants, enumerations, opaque_types, structures};
 use mitra_test_process::command;
+use mitra_verbs_abi::{Structure, all_constants, enumerations, opaque_types, structures};
 
 fn type_in_c(structure: &Structure) -> String {
     match structure.c_path {
@@ -146,7 +146,7 @@ fn sizes_offsets_and_values_match_the_headers() {
 /// A type that is defined without the macro would not be compared.
 #[test]
 fn every_c_type_is_defined_by_the_macro() {
-    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi");
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-abi/src");
     for entry in std::fs::read_dir(directory).expect("the sources are readable") {
         let path = entry.expect("the sources are readable").path();
         let text = std::fs::read_to_string(&path).expect("the sources are readable");

@@ -9,12 +9,12 @@ use mitra_control::{RailsConfig, Settings};
 use mitra_os_util::interfaces::{interface_of, live_interface};
 use mitra_verbs::{Counter, Gid};
 
-use crate::abi::*;
 use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};
 use crate::calls::gid_table::{GID_COUNT, PKEY};
 use crate::calls::query_port::port_attr_when;
 use crate::rails::open;
 use crate::rails::rail_set::RailSet;
+use mitra_verbs_abi::*;
 
 /// The values that may change, or differ between two processes of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,9 +5,9 @@ use std::process;
 
 use nix::net::if_::if_nametoindex;
 
-use crate::abi::*;
 use crate::calls::device::DEVICE_NAME;
 use crate::interpose::device_files::attributes::Attributes;
+use mitra_verbs_abi::*;
 
 /// The length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;

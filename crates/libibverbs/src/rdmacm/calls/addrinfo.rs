@@ -6,9 +6,9 @@ use std::ptr;
 use libc::{addrinfo, sockaddr, socklen_t};
 use nix::errno::Errno;
 
-use crate::abi::*;
 use crate::common::cancellation;
 use crate::rdmacm::return_code::return_code;
+use mitra_verbs_abi::*;
 
 /// Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list has one element,
 /// from the first result of `getaddrinfo`.

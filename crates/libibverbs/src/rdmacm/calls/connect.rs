@@ -12,7 +12,6 @@ use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
 use super::{queue_pair, with_manager};
-use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::device::Device;
 use crate::rdmacm::id_memory::set_addresses;
@@ -22,6 +21,7 @@ use crate::rdmacm::protocol::connection::Connection;
 use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::qp_attributes::ACK_TIMEOUT;
 use crate::rdmacm::rdma_port::errno_of;
+use mitra_verbs_abi::*;
 
 /// The maximum backlog of a listener, in requests. A backlog that is not positive or exceeds the
 /// maximum stands for the maximum.

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use crate::abi::ibv_context;
 use crate::rdmacm::manager::manager;
 use crate::rdmacm::return_code::check_pointer;
+use mitra_verbs_abi::ibv_context;
 
 /// Returns a null-terminated list of the one device.
 #[unsafe(no_mangle)]

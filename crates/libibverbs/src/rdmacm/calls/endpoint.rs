@@ -10,11 +10,11 @@ use super::event::next_event;
 use super::identifier::{create, destroy};
 use super::queue_pair::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use super::{resolve, with_manager};
-use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::identifier::QpInitAttr;
 use crate::rdmacm::manager::{Manager, manager};
+use mitra_verbs_abi::*;
 
 /// The time for a resolution in `rdma_create_ep` (librdmacm, `rdma_create_ep`).
 const RESOLUTION_TIMEOUT: Duration = Duration::from_secs(2);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::{queue_pair, with_manager};
-use crate::abi::*;
 use crate::common::cancellation;
 use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
@@ -23,6 +22,7 @@ use crate::rdmacm::membership::MULTICAST_QPN;
 use crate::rdmacm::protocol::connection::{Connection, ConnectionEvent};
 use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::qp_attributes::path_to;
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(

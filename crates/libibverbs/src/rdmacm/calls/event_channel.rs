@@ -2,9 +2,9 @@
 
 use std::ptr;
 
-use crate::abi::rdma_event_channel;
 use crate::rdmacm::id_memory::{create_channel, destroy_channel};
 use crate::rdmacm::manager::manager;
+use mitra_verbs_abi::rdma_event_channel;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {

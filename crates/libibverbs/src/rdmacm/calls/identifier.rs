@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use nix::errno::Errno;
 
 use super::with_manager;
-use crate::abi::*;
 use crate::rdmacm::acknowledgement::acknowledge_held_event;
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::cm_event::IdHandle;
@@ -15,6 +14,7 @@ use crate::rdmacm::id_memory::{allocate_id, create_channel, destroy_channel, fre
 use crate::rdmacm::identifier::{Addresses, Identifier};
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::rdma_port::PortSpace;
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_id(

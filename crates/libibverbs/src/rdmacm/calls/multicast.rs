@@ -11,13 +11,13 @@ use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
 use super::with_manager;
-use crate::abi::*;
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::cm_event::CmEvent;
 use crate::rdmacm::manager::Manager;
 use crate::rdmacm::membership::Membership;
 use crate::rdmacm::rdma_port::PortSpace;
 use crate::rdmacm::sockaddr::read_sockaddr;
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_join_multicast(

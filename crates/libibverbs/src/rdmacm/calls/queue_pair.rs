@@ -6,7 +6,6 @@ use std::ptr;
 use nix::errno::Errno;
 
 use super::with_manager;
-use crate::abi::*;
 use crate::calls::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::calls::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
@@ -17,6 +16,7 @@ use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::qp_attributes::qp_attributes;
 use crate::rdmacm::rdma_port::PortSpace;
 use crate::rdmacm::return_code::{check_errno, check_pointer};
+use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp(

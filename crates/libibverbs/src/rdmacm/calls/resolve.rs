@@ -10,9 +10,6 @@ use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
 use super::with_manager;
-use crate::abi::{
-    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED, rdma_cm_id,
-};
 use crate::rdmacm::cm_event::CmEvent;
 use crate::rdmacm::id_memory::{set_addresses, set_path};
 use crate::rdmacm::identifier::{NetworkState, Resolution};
@@ -22,6 +19,9 @@ use crate::rdmacm::neighbour;
 use crate::rdmacm::qp_attributes::path_record;
 use crate::rdmacm::rdma_port::source_towards;
 use crate::rdmacm::sockaddr::read_sockaddr;
+use mitra_verbs_abi::{
+    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED, rdma_cm_id,
+};
 
 /// For port 0 the kernel chooses the port.
 #[unsafe(no_mangle)]

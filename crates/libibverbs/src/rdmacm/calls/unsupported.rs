@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use nix::errno::Errno;
 
-use crate::abi::*;
 use crate::rdmacm::return_code::return_code;
+use mitra_verbs_abi::*;
 
 /// The functions of this file.
 pub const REFUSED_FUNCTIONS: &[&str] = &["rdma_set_local_ece", "rdma_get_remote_ece", "rsocket"];

@@ -7,7 +7,6 @@ use mitra_verbs::Gid;
 use nix::errno::Errno;
 
 use super::connections::MAX_REFUSED;
-use crate::abi::RDMA_CM_EVENT_UNREACHABLE;
 use crate::rails::cm_receiver::RailAddress;
 use crate::rdmacm::cm_event::{CmEvent, IdHandle};
 use crate::rdmacm::identifier::{Lookup, NetworkState, ServiceOrigin, ServiceRequest};
@@ -19,6 +18,7 @@ use crate::rdmacm::rdma_port::errno_of;
 use crate::rdmacm::refusals::Refusals;
 use crate::rdmacm::service_directory::Answer;
 use crate::rdmacm::unreachable;
+use mitra_verbs_abi::RDMA_CM_EVENT_UNREACHABLE;
 
 impl ManagerState {
     /// Starts a lookup for an identifier. The SIDR_REQ is sent when the destination's device is

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr;
 
-use mitra_libibverbs::abi::*;
+use mitra_verbs_abi::*;
 use socket2::SockAddr;
 
 use crate::cm_wrapper::*;

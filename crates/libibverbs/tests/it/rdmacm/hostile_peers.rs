@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use mitra_libibverbs::abi::*;
+use mitra_verbs_abi::*;
 
 use super::raw_peer::*;
 use crate::cm_wrapper::*;

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cm_wrapper::*;
-use mitra_libibverbs::abi::*;
+use mitra_verbs_abi::*;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 /// Two connected identifiers without queue pairs.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ptr;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6};
-use mitra_libibverbs::abi::*;
+use mitra_verbs_abi::*;
 
 use crate::cm_wrapper::*;
 

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::thread;
 
-use mitra_libibverbs::abi::*;
+use mitra_verbs_abi::*;
 
 use crate::cm_wrapper::*;
 

@@ -1,7 +1,7 @@
 //! The messages of the connection manager, as Wireshark's dissector reads them.
 
-use mitra_libibverbs::abi::*;
 use mitra_test_process::{command, output};
+use mitra_verbs_abi::*;
 
 use super::raw_peer::*;
 use crate::cm_wrapper::*;

@@ -1,23 +1,21 @@
-//! The C ABI of libibverbs and librdmacm (rdma-core 44) as `repr(C)` types.
-//!
-//! Types, fields and constants have their C names, and the manual pages document them (for instance
-//! `ibv_post_send(3)`). The comments here add only what an implementation of the library must know.
-//! A C enumeration is an integer type with constants, because C may pass a value that is not in the
-//! enumeration, and such a value in a Rust `enum` is undefined behaviour.
-//!
-//! Fields that C declares as `__be16`, `__be32` or `__be64` are integers in network byte order.
-//!
-//! The macro `mirror!` declares all types and constants, and lists them ([`structures`],
-//! [`all_constants`]) for the test that compares them with the installed C headers. Types of
-//! features that Mitra does not offer (flow steering, counters, work queues) are opaque, because
-//! only pointers to them occur, in the function tables [`ibv_context_ops`] and [`verbs_context`].
+#![doc = include_str!("../README.md")]
 #![allow(non_camel_case_types, non_snake_case, reason = "names are those of C")]
 #![allow(clippy::type_complexity, reason = "function pointer types stand where C has them")]
+#![allow(unsafe_code, reason = "the trait `Zeroed` is unsafe to implement, and the macro implements it")]
+
+#[cfg(not(all(
+    target_os = "linux",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+compile_error!(
+    "mitra-verbs-abi supports only glibc on x86-64 and aarch64, whose layouts it mirrors; build the workspace without it"
+);
 
 #[macro_use]
 mod mirror;
 
-pub(crate) use mirror::Zeroed;
+pub use mirror::Zeroed;
 pub use mirror::{Constant, Field, Structure};
 
 /// Declares the modules, and functions that list the content of all of them.

@@ -50,7 +50,8 @@ pub struct Constant {
 ///
 /// # Safety
 /// The type consists of integers, raw pointers, `Option`s of function pointers, and arrays of them.
-pub(crate) unsafe trait Zeroed: Sized {
+pub unsafe trait Zeroed: Sized {
+    /// Returns the value of all zeros.
     fn zeroed() -> Self {
         // SAFETY: all zeros is a valid value (`# Safety` above).
         unsafe { std::mem::zeroed() }
@@ -108,7 +109,7 @@ macro_rules! mirror {
                 )*
             }
             // SAFETY: `Zeroed` permits all types that a field of a C structure may have here.
-            unsafe impl crate::abi::Zeroed for $name {}
+            unsafe impl crate::Zeroed for $name {}
             const _: () = {
                 assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
                 $(assert!(
@@ -139,9 +140,9 @@ macro_rules! mirror {
         pub(super) mod listed {
             #[allow(unused_imports, reason = "a module of constants names no types")]
             use super::*;
-            use crate::abi::mirror;
+            use crate::mirror;
 
-            pub(in crate::abi) const STRUCTURES: &[mirror::Structure] = &[$(mirror::Structure {
+            pub(crate) const STRUCTURES: &[mirror::Structure] = &[$(mirror::Structure {
                 name: stringify!($name),
                 kind: stringify!($kind),
                 c_path: mirror!(@c_path $($($c_path)+)?),
@@ -155,13 +156,13 @@ macro_rules! mirror {
                     rust_type: stringify!($type),
                 }),*],
             }),*];
-            pub(in crate::abi) const CONSTANTS: &[mirror::Constant] = &[$($(mirror::Constant {
+            pub(crate) const CONSTANTS: &[mirror::Constant] = &[$($(mirror::Constant {
                 name: stringify!($constant),
                 value: $constant as i64,
             }),*),*];
-            pub(in crate::abi) const ENUMERATIONS: &[(&str, usize)] =
+            pub(crate) const ENUMERATIONS: &[(&str, usize)] =
                 &[$((concat!(stringify!($constant_kind), " ", stringify!($group)), size_of::<$group>())),*];
-            pub(in crate::abi) const OPAQUE: &[&str] = &[$(stringify!($opaque)),*];
+            pub(crate) const OPAQUE: &[&str] = &[$(stringify!($opaque)),*];
         }
     };
     (@c_path) => { None };
