@@ -7,6 +7,7 @@ mod atomics {
     pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
 }
 mod buffer;
+mod checks;
 mod codec;
 mod device;
 mod ended;
@@ -29,6 +30,7 @@ mod wc;
 mod wr;
 
 pub use buffer::Buffer;
+pub use checks::{check_qp_cap, check_recv_state, check_region_access, check_send, check_send_state};
 pub use codec::{Codec, Kinds, Malformed, Reader};
 pub use device::{
     AtomicScope, Capabilities, Counter, DeviceAttr, GRH_LEN, Gid, Limits, Mtu, PortAttr, PortState,

@@ -116,6 +116,11 @@ impl SendOp {
         }
     }
 
+    /// Whether the operation can be sent as a datagram.
+    pub fn is_datagram(&self) -> bool {
+        matches!(self, SendOp::Send | SendOp::SendWithImm(_))
+    }
+
     /// Whether the operation is an atomic.
     pub fn is_atomic(&self) -> bool {
         matches!(self, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })

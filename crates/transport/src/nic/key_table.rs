@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use mitra_mutants::Mutant;
 use mitra_verbs::{
     Access, Error, Key, Limits, Mr, MrId, MwId, PdId, Qpn, RegionId, Result, Time, WindowType,
+    check_region_access,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
@@ -381,11 +382,7 @@ impl Region {
 }
 
 fn check_region(addr: u64, len: u64, access: Access) -> Result<()> {
-    if !may_grant(access, access) {
-        return Err(Error::Invalid(
-            "remote write and atomic access need local write access; add LOCAL_WRITE",
-        ));
-    }
+    check_region_access(access)?;
     if addr.checked_add(len).is_none() {
         return Err(Error::Invalid("the region ends beyond the last address; choose a lower one"));
     }

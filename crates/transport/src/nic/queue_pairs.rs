@@ -1,12 +1,11 @@
 //! The verbs on queue pairs.
 
 use mitra_verbs::{
-    Error, PdId, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult,
-    SendWr, Time,
+    Error, PdId, PostError, QpAttr, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult, SendWr,
+    Time, check_qp_cap, check_recv_state,
 };
 
 use crate::Nic;
-use crate::nic::check_limit;
 use crate::nic::recv_queue::{RecvPostError, RecvQueue, RecvSource};
 use crate::nic::xrc::{used_cqs, used_pd};
 use crate::qp::{Qp, send_validation};
@@ -23,13 +22,7 @@ impl Nic {
     ///   or all free queue pair numbers are quarantined.
     /// - [`Error::Busy`]: another GSI queue pair exists.
     pub fn create_qp(&mut self, now: Time, init: &QpInitAttr) -> Result<Qpn> {
-        let limits = self.attr.limits;
-        let cap = init.cap;
-        check_limit("send queue entries", cap.send_wrs, limits.wrs)?;
-        check_limit("receive queue entries", cap.recv_wrs, limits.wrs)?;
-        check_limit("gather entries of a send", cap.send_sges, limits.sges)?;
-        check_limit("scatter entries of a receive", cap.recv_sges, limits.sges)?;
-        check_limit("bytes of inline data", cap.inline, limits.inline)?;
+        check_qp_cap(&init.cap, &self.attr.limits)?;
         if let Some(pd) = used_pd(init) {
             self.pds.get(pd.0)?;
         }
@@ -194,12 +187,8 @@ impl Nic {
             Ok(queue_pair) => queue_pair,
             Err(error) => return post_error(0, error),
         };
-        let state = queue_pair.attrs.state;
-        if state == QpState::Reset {
-            return post_error(
-                0,
-                Error::WrongState { call: "post_recv", qpn: qp, needs: "INIT or later", state },
-            );
+        if let Err(error) = check_recv_state(qp, queue_pair.attrs.state) {
+            return post_error(0, error);
         }
         let RecvSource::Own(queue) = &mut queue_pair.receives else {
             return post_error(
