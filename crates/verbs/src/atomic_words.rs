@@ -18,6 +18,11 @@ impl AtomicWords {
         self.0.as_ptr().addr() as u64
     }
 
+    /// Returns the address of the first word, and lets pointers be made from it.
+    pub(crate) fn expose_addr(&self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
     /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering,
     /// and loads after the call are ordered behind all loads of the copy.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {

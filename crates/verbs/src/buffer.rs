@@ -57,6 +57,15 @@ impl Buffer {
         self.addr
     }
 
+    /// Returns the address of the first byte in this process, for a NIC that accesses the memory
+    /// without this type. `None` if the memory has none ([`ForeignMemory::process_addr`]).
+    pub fn process_addr(&self) -> Option<usize> {
+        match &self.storage {
+            Storage::Own(words) => Some(words.expose_addr()),
+            Storage::Foreign(memory) => memory.process_addr(),
+        }
+    }
+
     /// Copies bytes out, starting at `offset`.
     ///
     /// # Errors

@@ -7,6 +7,12 @@ use core::fmt;
 /// one load or store. [`write`](ForeignMemory::write) stores the last byte last, with release
 /// ordering. [`read`](ForeignMemory::read) loads the first byte first, with acquire ordering.
 pub trait ForeignMemory: Send + Sync {
+    /// Returns the address of the first byte in this process, so that a device can be given the
+    /// memory. `None` if no device may access it.
+    fn process_addr(&self) -> Option<usize> {
+        None
+    }
+
     /// Copies the bytes from `offset` on to `out`.
     ///
     /// # Errors

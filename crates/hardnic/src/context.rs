@@ -1,0 +1,94 @@
+//! An open device, and what its calls return.
+
+use std::ffi::c_int;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mitra_verbs::{Error, Result};
+use mitra_verbs_abi::*;
+use nix::errno::Errno;
+
+use crate::library::Library;
+
+/// The port of each device that is used.
+pub(crate) const PORT: u8 = 1;
+
+/// An open device. The drop closes it; all objects of the device hold an `Arc` of it, because the
+/// close is no fence: the kernel keeps the device open for queues that are mapped, and traffic goes
+/// on.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) raw: *mut ibv_context,
+    pub(crate) lib: &'static Library,
+    is_dead: AtomicBool,
+}
+
+// SAFETY: the functions of libibverbs may be called by any thread with any object (`ibv_*(3)`).
+unsafe impl Send for Context {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// # Safety
+    /// `raw` is an open context of `lib`, and nobody else closes it.
+    pub(crate) unsafe fn new(raw: *mut ibv_context, lib: &'static Library) -> Context {
+        Context { raw, lib, is_dead: AtomicBool::new(false) }
+    }
+
+    /// Whether the device is gone, or was reset.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
+    }
+
+    /// Makes every later call fail. Returns whether the device was alive.
+    pub(crate) fn set_dead(&self) -> bool {
+        !self.is_dead.swap(true, Ordering::AcqRel)
+    }
+
+    /// # Errors
+    /// `DeviceFatal` if the device is dead.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.is_dead() { Err(Error::DeviceFatal) } else { Ok(()) }
+    }
+
+    /// Translates the result of a function that returns 0 on success.
+    pub(crate) fn check(&self, operation: &'static str, result: c_int) -> Result<()> {
+        match result {
+            0 => Ok(()),
+            result => Err(self.error(operation, errno_of(result))),
+        }
+    }
+
+    /// Translates the result of a function that returns a null pointer on failure.
+    pub(crate) fn check_ptr<T>(&self, operation: &'static str, result: *mut T) -> Result<*mut T> {
+        if result.is_null() { Err(self.error(operation, Errno::last())) } else { Ok(result) }
+    }
+
+    /// Translates an error number. ENODEV and EIO mean that the device was removed.
+    pub(crate) fn error(&self, operation: &'static str, errno: Errno) -> Error {
+        match errno {
+            Errno::ENODEV | Errno::EIO => {
+                self.set_dead();
+                Error::DeviceFatal
+            }
+            Errno::EOPNOTSUPP | Errno::ENOSYS => Error::Unsupported(operation),
+            _ => Error::system(operation, &io::Error::from(errno)),
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context is open, and no object of it is left, since each holds an `Arc`.
+        unsafe { (self.lib.close_device)(self.raw) };
+    }
+}
+
+/// Returns the error number of a result that is not 0. Some functions return it, with either sign,
+/// and others return -1 and set `errno`.
+pub(crate) fn errno_of(result: c_int) -> Errno {
+    match result {
+        -1 => Errno::last(),
+        result => Errno::from_raw(result.saturating_abs()),
+    }
+}

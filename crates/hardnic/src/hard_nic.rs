@@ -1,0 +1,116 @@
+//! [`HardNic`]: a NIC of the kernel.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use ahash::AHashMap;
+use mitra_verbs::{DeviceAttr, Error, Gid, Nic, Qpn, Result};
+
+use crate::async_events::{Watch, Watched};
+use crate::channel::HardChannel;
+use crate::context::Context;
+use crate::objects::{AddressHandle, Cq, Pd, Region, Srq, Window};
+use crate::open::{OpenError, Opened};
+use crate::port;
+use crate::qp::Qp;
+use crate::reaper::Reaper;
+use crate::table::Table;
+
+/// Queue pairs by their numbers.
+pub(crate) type QpTable = AHashMap<u32, Arc<Qp>>;
+
+/// The objects that the program has created and not destroyed.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) pds: Table<Arc<Pd>>,
+    pub(crate) mrs: Table<Arc<Region>>,
+    pub(crate) mws: Table<Arc<Window>>,
+    pub(crate) ahs: Table<Arc<AddressHandle>>,
+    pub(crate) cqs: Table<Arc<Cq>>,
+    pub(crate) srqs: Table<Arc<Srq>>,
+    pub(crate) qps: RwLock<QpTable>,
+    pub(crate) channels: Mutex<Vec<Weak<HardChannel>>>,
+}
+
+/// A NIC of the kernel, through the system's libibverbs. [`HardNic::open`] opens it.
+#[derive(Debug)]
+pub struct HardNic {
+    pub(crate) attr: DeviceAttr,
+    pub(crate) gid: Gid,
+    pub(crate) driver: Option<String>,
+    pub(crate) objects: Objects,
+    pub(crate) watched: Arc<Watched>,
+    pub(crate) reaper: Reaper,
+    /// The number of queue pairs that were created.
+    pub(crate) created_qps: AtomicU32,
+    pub(crate) context: Arc<Context>,
+    _watch: Watch,
+}
+
+impl HardNic {
+    pub(crate) fn start(opened: Opened) -> Result<Arc<HardNic>, OpenError> {
+        let Opened { context, attr, gid, driver, device: _ } = opened;
+        let name = attr.name.clone();
+        let failed = |error: Error| OpenError::Nic { name: name.clone(), error };
+        let system = |error: std::io::Error| failed(Error::system("starting the NIC's threads", &error));
+        let port = port::read(&context, gid).map_err(failed)?;
+        let watched = Arc::new(Watched::new(Arc::clone(&context), port).map_err(system)?);
+        let objects = Objects {
+            pds: Table::new("protection domain"),
+            mrs: Table::new("memory region"),
+            mws: Table::new("memory window"),
+            ahs: Table::new("address handle"),
+            cqs: Table::new("completion queue"),
+            srqs: Table::new("shared receive queue"),
+            qps: RwLock::default(),
+            channels: Mutex::default(),
+        };
+        let watch = Watch::start(&watched).map_err(system)?;
+        let reaper = Reaper::start().map_err(system)?;
+        let created_qps = AtomicU32::new(getrandom::u32().unwrap_or(0));
+        let nic =
+            HardNic { attr, gid, driver, objects, watched, reaper, created_qps, context, _watch: watch };
+        Ok(Arc::new(nic))
+    }
+
+    /// Returns the name of the device's driver, such as `mlx5_core` or `rxe`, if it is known.
+    pub fn driver(&self) -> Option<&str> {
+        self.driver.as_deref()
+    }
+
+    pub(crate) fn is_rxe(&self) -> bool {
+        self.driver.as_deref() == Some("rxe")
+    }
+
+    pub(crate) fn qp(&self, qpn: Qpn) -> Result<Arc<Qp>> {
+        let qps = self.objects.qps.read().unwrap_or_else(PoisonError::into_inner);
+        qps.get(&qpn.value()).cloned().ok_or_else(|| no_such_qp(qpn))
+    }
+
+    /// Returns a number that differs from those of the last queue pairs.
+    pub(crate) fn next_epoch(&self) -> u32 {
+        self.created_qps.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn no_such_qp(qpn: Qpn) -> Error {
+    Error::NoSuchObject { kind: "queue pair", id: qpn.value() }
+}
+
+impl Nic for HardNic {
+    fn address(&self) -> IpAddr {
+        IpAddr::from(self.gid)
+    }
+}
+
+impl Drop for HardNic {
+    fn drop(&mut self) {
+        // The device's own order: what uses an object goes before it. The queue pairs go first, so
+        // that no region is deregistered under their traffic.
+        let objects = &self.objects;
+        drop(std::mem::take(&mut *objects.qps.write().unwrap_or_else(PoisonError::into_inner)));
+        drop((objects.mws.drain(), objects.mrs.drain(), objects.ahs.drain()));
+        drop((objects.srqs.drain(), objects.cqs.drain(), objects.pds.drain()));
+    }
+}

@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+#![allow(unsafe_code, reason = "the crate calls a C library, which gets pointers to objects and memory")]
+
+mod async_events;
+mod channel;
+mod completions;
+mod context;
+mod device_list;
+mod gid_table;
+mod hard_nic;
+mod library;
+mod objects;
+mod open;
+mod port;
+mod post;
+mod qp;
+mod qp_attributes;
+mod reaper;
+mod source;
+mod sysfs;
+mod table;
+mod verbs;
+mod work_ids;
+
+pub use device_list::{Device, Refusal, devices};
+pub use hard_nic::HardNic;
+pub use library::LibraryError;
+pub use open::OpenError;
+pub use source::HardNics;

@@ -1,0 +1,140 @@
+//! The functions of the system's libibverbs, which is loaded at run time.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use mitra_verbs_abi::*;
+
+/// The name by which the loader finds the library.
+const NAME: &CStr = c"libibverbs.so.1";
+
+/// Why the system's libibverbs cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LibraryError {
+    /// The loader does not find the library.
+    #[error(
+        "libibverbs.so.1 cannot be loaded ({0}); install rdma-core: libibverbs1 and ibverbs-providers on Debian, libibverbs on Fedora"
+    )]
+    NotFound(String),
+    /// The library is too old.
+    #[error("libibverbs.so.1 has no {symbol} of {version}; install rdma-core 32 or newer")]
+    TooOld {
+        /// The function that is missing.
+        symbol: &'static str,
+        /// The version node in which it is searched.
+        version: &'static str,
+    },
+}
+
+/// Declares the functions with their version nodes. The types are those of the manual pages.
+macro_rules! functions {
+    ($($name:ident @ $symbol:literal $version:literal: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions of the library. The objects that they return may be used by all threads
+        /// (`ibv_*(3)`: the library is thread-safe).
+        #[derive(Debug)]
+        pub(crate) struct Library {
+            $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
+        }
+
+        impl Library {
+            /// # Safety
+            /// `handle` is the handle of a loaded libibverbs, which is never unloaded.
+            unsafe fn resolve(handle: *mut c_void) -> Result<Library, LibraryError> {
+                Ok(Library {
+                    $($name: {
+                        let (symbol, version) = (concat!($symbol, "\0"), concat!($version, "\0"));
+                        // SAFETY: the handle is valid, and both strings end with a zero.
+                        let address = unsafe {
+                            libc::dlvsym(handle, symbol.as_ptr().cast(), version.as_ptr().cast())
+                        };
+                        if address.is_null() {
+                            return Err(LibraryError::TooOld { symbol: $symbol, version: $version });
+                        }
+                        // SAFETY: the symbol with this version has this type in every release
+                        // (`verbs.h`), and a function pointer has the size of an address.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $result)?>(
+                                address,
+                            )
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_device_list @ "ibv_get_device_list" "IBVERBS_1.1": fn(*mut c_int) -> *mut *mut ibv_device;
+    free_device_list @ "ibv_free_device_list" "IBVERBS_1.1": fn(*mut *mut ibv_device);
+    open_device @ "ibv_open_device" "IBVERBS_1.1": fn(*mut ibv_device) -> *mut ibv_context;
+    close_device @ "ibv_close_device" "IBVERBS_1.1": fn(*mut ibv_context) -> c_int;
+    query_device @ "ibv_query_device" "IBVERBS_1.1": fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    query_port @ "ibv_query_port" "IBVERBS_1.1": fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    query_gid_table @ "_ibv_query_gid_table" "IBVERBS_1.11":
+        fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
+    alloc_pd @ "ibv_alloc_pd" "IBVERBS_1.1": fn(*mut ibv_context) -> *mut ibv_pd;
+    dealloc_pd @ "ibv_dealloc_pd" "IBVERBS_1.1": fn(*mut ibv_pd) -> c_int;
+    reg_mr_iova2 @ "ibv_reg_mr_iova2" "IBVERBS_1.8":
+        fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
+    dereg_mr @ "ibv_dereg_mr" "IBVERBS_1.1": fn(*mut ibv_mr) -> c_int;
+    create_comp_channel @ "ibv_create_comp_channel" "IBVERBS_1.0":
+        fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    destroy_comp_channel @ "ibv_destroy_comp_channel" "IBVERBS_1.0": fn(*mut ibv_comp_channel) -> c_int;
+    create_cq @ "ibv_create_cq" "IBVERBS_1.1":
+        fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    resize_cq @ "ibv_resize_cq" "IBVERBS_1.1": fn(*mut ibv_cq, c_int) -> c_int;
+    destroy_cq @ "ibv_destroy_cq" "IBVERBS_1.1": fn(*mut ibv_cq) -> c_int;
+    get_cq_event @ "ibv_get_cq_event" "IBVERBS_1.1":
+        fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ack_cq_events @ "ibv_ack_cq_events" "IBVERBS_1.1": fn(*mut ibv_cq, c_uint);
+    create_srq @ "ibv_create_srq" "IBVERBS_1.1":
+        fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    modify_srq @ "ibv_modify_srq" "IBVERBS_1.1": fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
+    destroy_srq @ "ibv_destroy_srq" "IBVERBS_1.1": fn(*mut ibv_srq) -> c_int;
+    create_qp @ "ibv_create_qp" "IBVERBS_1.1": fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    modify_qp @ "ibv_modify_qp" "IBVERBS_1.1": fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    query_qp @ "ibv_query_qp" "IBVERBS_1.1":
+        fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
+    destroy_qp @ "ibv_destroy_qp" "IBVERBS_1.1": fn(*mut ibv_qp) -> c_int;
+    create_ah @ "ibv_create_ah" "IBVERBS_1.1": fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    destroy_ah @ "ibv_destroy_ah" "IBVERBS_1.1": fn(*mut ibv_ah) -> c_int;
+    attach_mcast @ "ibv_attach_mcast" "IBVERBS_1.1": fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
+    detach_mcast @ "ibv_detach_mcast" "IBVERBS_1.1": fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
+    get_async_event @ "ibv_get_async_event" "IBVERBS_1.1":
+        fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+    ack_async_event @ "ibv_ack_async_event" "IBVERBS_1.1": fn(*mut ibv_async_event);
+}
+
+impl Library {
+    /// Returns the library, which the first call loads.
+    ///
+    /// # Errors
+    /// That of the first call.
+    pub(crate) fn load() -> Result<&'static Library, LibraryError> {
+        static LIBRARY: OnceLock<Result<Library, LibraryError>> = OnceLock::new();
+        let load = || {
+            // SAFETY: the name ends with a zero. Constructors of the library run here, as in any
+            // program that is linked with it.
+            let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            if handle.is_null() {
+                return Err(LibraryError::NotFound(last_loader_error()));
+            }
+            // SAFETY: the handle was just opened and is never closed.
+            unsafe { Library::resolve(handle) }
+        };
+        LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
+    }
+}
+
+fn last_loader_error() -> String {
+    // SAFETY: the call has no conditions. Its result is a string or null, and valid until the next
+    // call of the loader by this thread.
+    let message: *const c_char = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "no reason given".to_owned();
+    }
+    // SAFETY: the string ends with a zero, and no call of the loader is made before it is copied.
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+}

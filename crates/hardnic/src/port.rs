@@ -1,0 +1,50 @@
+//! The state of the port, as the watch thread read it last.
+
+use mitra_verbs::{Error, Gid, Mtu, PortAttr, PortState, Result};
+use mitra_verbs_abi::*;
+
+use crate::context::{Context, PORT};
+use crate::gid_table::GidTable;
+
+/// The attributes of the port that the device itself reports.
+pub(crate) fn query(context: &Context) -> Result<ibv_port_attr> {
+    let mut attr = ibv_port_attr::zeroed();
+    // SAFETY: the context is open, and the function writes a prefix of the attributes.
+    let result = unsafe { (context.lib.query_port)(context.raw, PORT, &raw mut attr) };
+    context.check("querying the port", result)?;
+    Ok(attr)
+}
+
+/// Returns the present state of the port of a NIC with the address `gid`. If the port has lost the
+/// address, it has the address that it prefers now or, without any, is down.
+pub(crate) fn read(context: &Context, gid: Gid) -> Result<PortAttr> {
+    let attr = query(context)?;
+    let gids = GidTable::read(context)?;
+    let present = if gids.contains(gid) { Some(gid) } else { gids.preferred() };
+    let is_active = attr.state == IBV_PORT_ACTIVE && present.is_some();
+    Ok(PortAttr {
+        state: if is_active { PortState::Active } else { PortState::Down },
+        max_mtu: mtu_from(attr.active_mtu).ok_or(Error::Unsupported("the port's MTU"))?,
+        gid: present.unwrap_or(gid),
+    })
+}
+
+fn mtu_from(mtu: ibv_mtu) -> Option<Mtu> {
+    Mtu::ALL.get((mtu as usize).checked_sub(IBV_MTU_256 as usize)?).copied()
+}
+
+pub(crate) fn mtu_to(mtu: Mtu) -> ibv_mtu {
+    IBV_MTU_256 + mtu as ibv_mtu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_are_numbered_from_one() {
+        assert_eq!(mtu_to(Mtu::M4096), IBV_MTU_4096);
+        assert_eq!(mtu_from(IBV_MTU_1024), Some(Mtu::M1024));
+        assert_eq!((mtu_from(0), mtu_from(6)), (None, None));
+    }
+}
