@@ -9,6 +9,8 @@ const LINKS: Links = Links::Udp;
 
 #[path = "it/address_changes.rs"]
 mod address_changes;
+#[path = "it/conformance.rs"]
+mod conformance;
 #[path = "it/fault_injection.rs"]
 mod fault_injection;
 #[path = "it/malformed_packets.rs"]

@@ -8,6 +8,7 @@ mod shared_word;
 mod vqp_pair;
 
 mod byte_model;
+mod conformance;
 mod corpus;
 mod examples;
 mod failover;

@@ -8,6 +8,7 @@ use mitra_softnic::Links;
 const LINKS: Links = Links::Auto;
 
 mod address_changes;
+mod conformance;
 mod fault_injection;
 mod malformed_packets;
 mod multicast;

@@ -1,0 +1,22 @@
+use std::sync::Arc;
+
+use mitra_verbs::Provider;
+
+/// A kind of NIC, as the cases need it: two NICs that reach each other, and the passing of time.
+pub trait Fabric {
+    /// Returns the name for the report.
+    fn name(&self) -> String;
+
+    /// Returns two NICs that reach each other. Each case calls this once. The NICs may be new, or
+    /// the same for all cases: a case that passes destroys all objects that it has created.
+    ///
+    /// The traffic class of a datagram must be visible in the GRH
+    /// ([`Nic::receive_traffic_classes`](mitra_verbs::Nic::receive_traffic_classes)), if the NICs
+    /// can do that.
+    fn nics(&self) -> [Arc<dyn Provider>; 2];
+
+    /// Lets the NICs make progress while a case waits, without polling them. A simulator advances
+    /// its clock by a microsecond or so; where NICs or threads drive themselves, the caller gives
+    /// up the processor.
+    fn wait(&self);
+}

@@ -1,0 +1,58 @@
+//! The cases that every NIC must pass, over simulated NICs.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mitra_conformance::{Difference, Fabric, run_all};
+use mitra_sim::{Config, Testbed};
+use mitra_verbs::Provider;
+
+/// Two hosts with a NIC each, in a new world for each case.
+struct SimulatedNics {
+    config: Config,
+    testbed: RefCell<Option<Testbed>>,
+}
+
+impl Fabric for SimulatedNics {
+    fn name(&self) -> String {
+        format!("simulated NICs, {:?}", self.config.capabilities)
+    }
+
+    fn nics(&self) -> [Arc<dyn Provider>; 2] {
+        let testbed = Testbed::with_config(1, self.config.clone(), 1);
+        let nics = testbed.nics.each_ref().map(|rails| Arc::clone(&rails[0]) as Arc<dyn Provider>);
+        *self.testbed.borrow_mut() = Some(testbed);
+        nics
+    }
+
+    fn wait(&self) {
+        let mut testbed = self.testbed.borrow_mut();
+        testbed.as_mut().expect("a case has taken the NICs").world.run_for(Duration::from_micros(1));
+    }
+}
+
+/// What the simulator does not offer.
+const DIFFERENCES: &[Difference] = &[
+    Difference::refused("events::armed_queue_raises_one_event", "completion channels"),
+    Difference::refused("events::event_is_raised_although_the_caller_polled", "completion channels"),
+    Difference::refused("events::solicited_only_arming_ignores_other_completions", "completion channels"),
+    Difference::refused("events::error_is_an_event_of_solicited_only_arming", "completion channels"),
+    Difference::refused("events::channel_of_another_nic_is_refused", "completion channels"),
+    Difference::refused("datagrams::traffic_class_is_received", "traffic classes"),
+    Difference::refused("multicast::members_receive_each_message_once", "multicast"),
+    Difference::refused("multicast::sender_receives_its_own_message", "multicast"),
+    Difference::refused("multicast::group_receives_only_its_messages", "multicast"),
+    Difference::refused("multicast::detached_queue_pair_receives_nothing", "multicast"),
+    Difference::refused("multicast::unicast_addresses_have_no_members", "multicast"),
+];
+
+#[test]
+fn simulated_nics_pass_all_cases() {
+    for ack_after_placement in [true, false] {
+        let mut config = Config::fault_free();
+        config.capabilities.ack_after_placement = ack_after_placement;
+        config.capabilities.write_order = ack_after_placement;
+        run_all(&SimulatedNics { config, testbed: RefCell::new(None) }, "").assert_expected(DIFFERENCES);
+    }
+}
