@@ -12,9 +12,6 @@ use mitra_verbs::{
 
 use crate::{CaseResult, Fabric, Stop};
 
-/// The longest wait, on the NIC's clock. It exceeds the duration of every operation by far, even on
-/// a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// The size of each endpoint's memory, in bytes.
 pub(crate) const MEMORY_SIZE: usize = 1 << 20;
 /// The Q_Key of the datagram queue pairs.
@@ -231,7 +228,7 @@ impl<'f> Endpoint<'f> {
     /// Lets the NICs work until a condition holds.
     #[track_caller]
     pub(crate) fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let deadline = self.nic.now() + TIMEOUT;
+        let deadline = self.nic.now() + self.fabric.patience();
         while !holds() {
             assert!(self.nic.now() < deadline, "timed out: {what}");
             self.fabric.wait();

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use mitra_verbs::Provider;
 
@@ -19,4 +20,10 @@ pub trait Fabric {
     /// its clock by a microsecond or so; where NICs or threads drive themselves, the caller gives
     /// up the processor.
     fn wait(&self);
+
+    /// Returns how long a case waits, by the clock of its NIC, before it fails. Software NICs share
+    /// processors with other tests, so they have long.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(120)
+    }
 }

@@ -47,6 +47,11 @@ impl Difference {
         Difference { case, is_refusal: false, text, why }
     }
 
+    /// Returns the name of the case.
+    pub const fn case(&self) -> &'static str {
+        self.case
+    }
+
     fn matches(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Passed => false,

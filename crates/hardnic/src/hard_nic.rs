@@ -39,6 +39,8 @@ pub struct HardNic {
     pub(crate) attr: DeviceAttr,
     pub(crate) gid: Gid,
     pub(crate) driver: Option<String>,
+    /// The number of scatter entries of a receive in a shared receive queue.
+    pub(crate) srq_sges: u32,
     pub(crate) objects: Objects,
     pub(crate) watched: Arc<Watched>,
     pub(crate) reaper: Reaper,
@@ -50,7 +52,7 @@ pub struct HardNic {
 
 impl HardNic {
     pub(crate) fn start(opened: Opened) -> Result<Arc<HardNic>, OpenError> {
-        let Opened { context, attr, gid, driver, device: _ } = opened;
+        let Opened { context, attr, gid, driver, device } = opened;
         let name = attr.name.clone();
         let failed = |error: Error| OpenError::Nic { name: name.clone(), error };
         let system = |error: std::io::Error| failed(Error::system("starting the NIC's threads", &error));
@@ -69,8 +71,19 @@ impl HardNic {
         let watch = Watch::start(&watched).map_err(system)?;
         let reaper = Reaper::start().map_err(system)?;
         let created_qps = AtomicU32::new(getrandom::u32().unwrap_or(0));
-        let nic =
-            HardNic { attr, gid, driver, objects, watched, reaper, created_qps, context, _watch: watch };
+        let srq_sges = attr.limits.sges.min(u32::try_from(device.max_srq_sge).unwrap_or(0));
+        let nic = HardNic {
+            attr,
+            gid,
+            driver,
+            srq_sges,
+            objects,
+            watched,
+            reaper,
+            created_qps,
+            context,
+            _watch: watch,
+        };
         Ok(Arc::new(nic))
     }
 

@@ -69,13 +69,19 @@ pub(crate) fn post_sends(
         let batch = &wrs[posted..wrs.len().min(posted + BATCH)];
         let mut sges: SmallVec<[ibv_sge; 2 * BATCH]> = SmallVec::new();
         let mut sends: SmallVec<[ibv_send_wr; BATCH]> = SmallVec::new();
-        let mut refusal = None;
+        let (mut refusal, mut bound) = (None, None);
         for (n, wr) in batch.iter().enumerate() {
             let send = check(wr)
                 .and_then(|()| if posted + n < free { Ok(()) } else { Err(full()) })
                 .and_then(|()| send_to(wr, &referred, objects, &mut sges));
             match send {
-                Ok(send) => sends.push(ibv_send_wr { wr_id: posting.id(n, wr.wr_id), ..send }),
+                Ok(send) => {
+                    sends.push(ibv_send_wr { wr_id: posting.id(n, wr.wr_id), ..send });
+                    if matches!(wr.op, SendOp::BindWindow(_)) {
+                        bound = Some(send.bind_mw);
+                        break;
+                    }
+                }
                 Err(error) => {
                     refusal = Some(PostError { index: posted + n, error });
                     break;
@@ -110,10 +116,16 @@ pub(crate) fn post_sends(
                 return Err(PostError { index, error });
             }
         }
+        if let Some(bind) = bound {
+            // The driver reads the window's key of before from the window, so the next bind needs
+            // this one's there. A bind therefore ends a list.
+            // SAFETY: the window exists as long as the table is locked.
+            unsafe { (*bind.mw).rkey = bind.rkey };
+        }
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
-        posted += batch.len();
+        posted += sends.len();
     }
     Ok(())
 }
@@ -324,6 +336,12 @@ pub(crate) fn post_receives(qp: &Qp, wrs: &[RecvWr]) -> Result<(), PostError> {
             };
             return Err(PostError { index: posted, error });
         }
+    }
+    drop(posting);
+    if qp.state() == QpState::Err {
+        // A driver's post of a receive is a write to memory of the process. soft-RoCE flushes what
+        // is posted in ERR only at the next change to it.
+        let _ = qp.modify(&QpAttr::to(QpState::Err), || Err(Error::DeviceFatal));
     }
     refused.map_or(Ok(()), Err)
 }

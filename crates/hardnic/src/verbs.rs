@@ -258,6 +258,9 @@ impl Provider for HardNic {
     fn resize_cq(&self, cq: CqId, depth: u32) -> Result<()> {
         self.context.check_alive()?;
         check_limit("completion queue entries", depth, self.attr.limits.cqe)?;
+        if depth == 0 {
+            return Err(Error::Invalid("a completion queue needs at least one entry"));
+        }
         let cq = self.objects.cqs.get(cq.0)?;
         // SAFETY: the queue exists.
         let result = unsafe { (self.context.lib.resize_cq)(cq.raw, depth as c_int) };
@@ -298,7 +301,7 @@ impl Provider for HardNic {
         let srq = self.objects.srqs.insert_with(|handle| {
             let mut init = ibv_srq_init_attr {
                 srq_context: std::ptr::without_provenance_mut(handle as usize),
-                attr: ibv_srq_attr { max_wr: depth, max_sge: self.srq_sges(), srq_limit: 0 },
+                attr: ibv_srq_attr { max_wr: depth, max_sge: self.srq_sges, srq_limit: 0 },
             };
             // SAFETY: the domain exists.
             let raw = unsafe { (self.context.lib.create_srq)(pd.raw, &raw mut init) };
@@ -348,7 +351,7 @@ impl Provider for HardNic {
         self.context.check_alive().map_err(refuse_all)?;
         let srqs = self.objects.srqs.read();
         let queue = srqs.get(srq.0).ok_or_else(|| refuse_all(self.objects.srqs.no_such_object(srq.0)))?;
-        post::post_shared_receives(queue, wrs, self.srq_sges())
+        post::post_shared_receives(queue, wrs, self.srq_sges)
     }
 
     fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn> {
@@ -469,11 +472,5 @@ impl Provider for HardNic {
         let failed = |error: &(dyn std::error::Error + 'static)| Error::system("resetting the NIC", error);
         mitra_os_util::thread::spawn("mitra-reset", end_all).map_err(|error| failed(&error))?;
         receiver.recv_timeout(RESET_WAIT).map_err(|error| failed(&error))?
-    }
-}
-
-impl HardNic {
-    fn srq_sges(&self) -> u32 {
-        self.attr.limits.sges
     }
 }

@@ -1,0 +1,22 @@
+//! The tests on verbs devices: soft-RoCE in the emulated machine, or what this machine has. `cargo
+//! xtask hardware` runs them. `MITRA_DEVICES` names pairs of devices that reach each other, with
+//! commas between: `rxe0,rxe0b,rxe1,rxe1b`. A single device is connected to itself.
+
+mod conformance;
+mod devices;
+
+use std::process::ExitCode;
+
+use devices::Devices;
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let args = Arguments::from_args();
+    let devices = Devices::named();
+    let mut trials = Vec::new();
+    trials.extend(conformance::trials(&devices));
+    // Without devices each test is listed as ignored.
+    let is_ignored = devices.is_none();
+    let trials: Vec<Trial> = trials.into_iter().map(|trial| trial.with_ignored_flag(is_ignored)).collect();
+    libtest_mimic::run(&args, trials).exit_code()
+}
