@@ -162,20 +162,6 @@ fn nics_with_links_only_hear_their_groups() {
     assert_eq!((one.counter("tx_shared_memory"), one.counter("tx_errors")), (0, 0));
 }
 
-#[test]
-fn group_receives_only_messages_addressed_to_it() {
-    let groups = [unique_group(), unique_group()];
-    let (near, far) = (nic(), nic());
-    let members = groups.map(|group| Member::attached(&far, group));
-    let sender = Member::new(&near);
-    sender.send(groups[1], b"to the second");
-    sender.send(groups[0], b"to the first");
-    assert_eq!(members[0].next_message(), b"to the first");
-    assert_eq!(members[1].next_message(), b"to the second");
-    members[0].assert_received(2);
-    members[1].assert_received(2);
-}
-
 /// Waits until progress threads sleep without a timeout, on the sockets that exist then.
 fn wait_for_idle_threads() {
     std::thread::sleep(Duration::from_millis(200));

@@ -45,13 +45,6 @@ fn received_classes(classes: &[u8], tx: Noise, rx: Noise) -> Vec<u8> {
     classes.iter().map(received).collect()
 }
 
-/// Each datagram has the class of its address handle, even after a datagram with another class.
-#[test]
-fn class_of_address_handle_is_received() {
-    let classes = [0, 0x28, 0x28, 0, 0x50, 0];
-    assert_eq!(received_classes(&classes, Noise::default(), Noise::default()), classes);
-}
-
 #[test]
 fn delayed_datagrams_keep_their_class() {
     let delay = Noise { reorder_ppm: 1_000_000, max_delay: Duration::from_micros(500), ..Noise::default() };

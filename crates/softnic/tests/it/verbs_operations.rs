@@ -1,54 +1,25 @@
 //! Every operation over UDP sockets, on every path MTU, with and without segmentation offload.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::common::{
     Endpoint, LinkAttr, at, connect, connected_pair, connected_pair_with, loopback, open, pattern, poll_until,
 };
+use crate::conformance::SoftNics;
+use mitra_conformance::rc_operations;
 use mitra_softnic::{Config, Links, Offload, OpenError, SoftNic};
 use mitra_verbs::*;
 
-/// Runs all operations, with lengths around multiples of the MTU.
-fn run_all_operations(a: &Endpoint, b: &Endpoint, mtu: Mtu) {
-    let m = mtu.bytes();
-    for (i, len) in [0, 1, 8, m - 1, m, m + 1, 3 * m, 20 * m + 5].into_iter().enumerate() {
-        let seed = i as u8;
-        let wr_id = i as u64;
-        a.fill(0, len, seed);
-        a.post(wr_id, SendOp::Write(b.mr.remote(64)), 0, len as u32);
-        assert_eq!(a.wait_success().opcode, WcOpcode::Write);
-        assert_eq!(b.bytes(64, len), pattern(len, seed), "WRITE of {len}");
-
-        b.fill(200_000, len, seed ^ 0xff);
-        a.post(wr_id, SendOp::Read(b.mr.remote(200_000)), 300_000, len as u32);
-        let wc = a.wait_success();
-        assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::Read, len as u32));
-        assert_eq!(a.bytes(300_000, len), pattern(len, seed ^ 0xff), "READ of {len}");
-
-        b.post_recv(wr_id + 100, 400_000, len as u32);
-        a.post(wr_id, SendOp::Send, 0, len as u32);
-        let wc = b.wait_success();
-        assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (wr_id + 100, WcOpcode::Recv, len as u32));
-        assert_eq!(a.wait_success().opcode, WcOpcode::Send);
-        assert_eq!(b.bytes(400_000, len), pattern(len, seed), "SEND of {len}");
-
-        b.post_recv(wr_id, 0, 0);
-        a.post(wr_id, SendOp::WriteWithImm(b.mr.remote(500_000), 0x1234_5678), 0, len as u32);
-        let wc = b.wait_success();
-        assert_eq!((wc.opcode, wc.imm), (WcOpcode::RecvWithImm, Some(0x1234_5678)));
-        assert_eq!(b.bytes(500_000, len), pattern(len, seed), "WRITE with immediate of {len}");
-        a.wait_success();
+/// Runs the operations of a reliable connection between two NICs, or of a NIC with itself.
+fn run_rc_operations(nics: [&Arc<SoftNic>; 2], mtu: Mtu) {
+    rc_operations(&SoftNics, nics.map(|nic| Arc::clone(nic) as Arc<dyn Provider>), mtu).unwrap();
+    for nic in nics {
+        for name in ["rx_icrc_bad", "rx_malformed", "rx_icrc_solved"] {
+            let count = nic.counters().iter().find(|counter| counter.name == name).unwrap().value;
+            assert_eq!(count, 0, "{name}: identifications of a SoftNic are predicted");
+        }
     }
-    b.memory.store(8, 41);
-    a.post(1, SendOp::FetchAdd { remote: b.mr.remote(8), add: 2 }, 16, 8);
-    assert_eq!(a.wait_success().opcode, WcOpcode::FetchAdd);
-    assert_eq!((a.memory.load(16), b.memory.load(8)), (41, 43));
-    a.post(2, SendOp::CompareSwap { remote: b.mr.remote(8), compare: 43, swap: 7 }, 16, 8);
-    assert_eq!(a.wait_success().opcode, WcOpcode::CompareSwap);
-    assert_eq!((a.memory.load(16), b.memory.load(8)), (43, 7));
-    a.post(3, SendOp::CompareSwap { remote: b.mr.remote(8), compare: 43, swap: 8 }, 16, 8);
-    a.wait_success();
-    assert_eq!((a.memory.load(16), b.memory.load(8)), (7, 7));
 }
 
 #[test]
@@ -60,17 +31,8 @@ fn all_operations_work_on_every_mtu() {
             (Offload::Auto, Offload::Off),
             (Offload::Off, Offload::Auto),
         ] {
-            let config = |offload| Config { offload, ..loopback() };
-            let (a, b) = connected_pair_with(config(a), config(b), LinkAttr { mtu, ..LinkAttr::default() });
-            run_all_operations(&a, &b, mtu);
-            for end in [&a, &b] {
-                assert_eq!(end.counter("rx_icrc_bad") + end.counter("rx_malformed"), 0);
-                assert_eq!(
-                    end.counter("rx_icrc_solved"),
-                    0,
-                    "identifications of a SoftNic were not predicted"
-                );
-            }
+            let [a, b] = [a, b].map(|offload| open(Config { offload, ..loopback() }));
+            run_rc_operations([&a, &b], mtu);
         }
     }
 }
@@ -124,21 +86,6 @@ fn response_and_preceding_ack_arrive_in_one_gro_run() {
 }
 
 #[test]
-fn concurrent_requests_complete_in_order() {
-    let (a, b) = connected_pair();
-    for i in 0..200 {
-        a.memory.store(i * 8, i as u64 + 1);
-        a.post(i as u64, SendOp::Write(b.mr.remote(i as u64 * 8)), i as u64 * 8, 8);
-    }
-    for i in 0..200 {
-        assert_eq!(a.wait_success().wr_id, i);
-    }
-    for i in 0..200 {
-        assert_eq!(b.memory.load(i * 8), i as u64 + 1);
-    }
-}
-
-#[test]
 fn one_nic_serves_several_peers() {
     let hub = Endpoint::new(open(loopback()));
     let spokes: Vec<(Endpoint, Endpoint)> = (0..4)
@@ -175,12 +122,6 @@ fn reconnect(a: &Endpoint, b: &Endpoint) {
 }
 
 #[test]
-fn nic_connects_to_itself() {
-    let (a, b) = self_pair(open(loopback()));
-    run_all_operations(&a, &b, Mtu::M4096);
-}
-
-#[test]
 fn ipv6_loopback_works() {
     // IPv6 has a single loopback address, so another test may have its port.
     let nic = match SoftNic::open(at("::1".parse().unwrap())) {
@@ -189,70 +130,7 @@ fn ipv6_loopback_works() {
         Err(OpenError::PortTaken { .. }) => return,
         Err(e) => panic!("{e}"),
     };
-    let (a, b) = self_pair(nic);
-    run_all_operations(&a, &b, Mtu::M4096);
-    assert_eq!(a.counter("rx_icrc_bad"), 0);
-}
-
-fn self_pair(nic: std::sync::Arc<SoftNic>) -> (Endpoint, Endpoint) {
-    // Each endpoint has a completion queue of its own, and so sees only its own completions.
-    let (a, b) = (Endpoint::new(nic.clone()), Endpoint::new(nic));
-    connect(&a, &b, LinkAttr::default());
-    (a, b)
-}
-
-#[test]
-fn ud_and_gsi_datagrams_arrive() {
-    check_datagram(QpType::Ud, 0x11);
-    check_datagram(QpType::Gsi, GSI_QKEY);
-}
-
-fn check_datagram(qp_type: QpType, qkey: u32) {
-    let (a, b) = (open(loopback()), open(loopback()));
-    let side = |nic: &std::sync::Arc<SoftNic>| {
-        let pd = nic.alloc_pd().unwrap();
-        let cq = nic.create_cq(16, None).unwrap();
-        let memory = std::sync::Arc::new(Buffer::new(4096));
-        let mr = nic.reg_mr(pd, memory.clone(), Access::LOCAL_WRITE).unwrap();
-        let init = QpInitAttr {
-            qp_type,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap::default(),
-            sq_sig_all: true,
-        };
-        let qp = nic.create_qp(&init).unwrap();
-        let (pkey_index, port, qkey) = (Some(0), Some(1), Some(qkey));
-        let init = QpAttr { pkey_index, port, qkey, ..QpAttr::to(QpState::Init) };
-        nic.modify_qp(qp, &init).unwrap();
-        nic.modify_qp(qp, &QpAttr::to(QpState::Rtr)).unwrap();
-        nic.modify_qp(qp, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) }).unwrap();
-        (pd, cq, memory, mr, qp)
-    };
-    let (a_pd, _, _, _, a_qp) = side(&a);
-    let (_, b_cq, b_memory, b_mr, b_qp) = side(&b);
-    b.post_recv(b_qp, &[RecvWr::new(5, b_mr.sge(0, 256))]).unwrap();
-    let ah = a.create_ah(a_pd, b.query_port().unwrap().gid).unwrap();
-    let wr = SendWr::new(1, SendOp::Send, Data::inline(b"a word")).to(UdDestination { ah, qpn: b_qp, qkey });
-    a.post_send(a_qp, &[wr]).unwrap();
-    let mut wcs = Vec::new();
-    poll_until("the datagram", || b.poll_cq(b_cq, 1, &mut wcs).unwrap() == 1);
-    assert_eq!((wcs[0].wr_id, wcs[0].byte_len, wcs[0].src_qp), (5, 46, a_qp));
-    let mut bytes = [0; 6];
-    b_memory.read_at(40, &mut bytes);
-    assert_eq!(&bytes, b"a word");
-}
-
-#[test]
-fn deregistered_region_is_not_accessed() {
-    let (a, b) = connected_pair();
-    b.nic.dereg_mr(b.mr.id).unwrap();
-    a.memory.store(0, 7);
-    a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
-    assert_eq!(a.wait_completion().status, WcStatus::RemoteAccess);
-    assert_eq!(b.memory.load(0), 0);
+    run_rc_operations([&nic, &nic], Mtu::M4096);
 }
 
 #[test]
