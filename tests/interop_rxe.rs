@@ -1,4 +1,4 @@
-//! Mitra and Linux's `rdma_rxe` on one link, in the virtual machine of `cargo xtask rxe-vm`.
+//! Mitra and Linux's `rdma_rxe` on one link, in the virtual machine of `cargo xtask rxe`.
 //!
 //! The test program runs twice. On the host it compiles `rxe_peer.c`, boots the virtual machine and
 //! starts itself there, in the namespace peer0. In the virtual machine it runs the scenarios and
@@ -80,7 +80,7 @@ fn boot() {
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args([
             "xtask",
-            "rxe-vm",
+            "rxe",
             "--no-fetch",
             "--topo",
             "interop",

@@ -6,6 +6,7 @@ mod explore;
 mod features;
 mod figures;
 mod full_run;
+mod hardware;
 mod lint;
 mod nextest;
 mod package;
@@ -49,11 +50,13 @@ enum Task {
         all: bool,
     },
     Figures(figures::Args),
+    Hardware(hardware::Args),
     /// Check for words that docs/glossary.md retires, for broken links and long sentences in
     /// documents, for circles of imports and for unused dependencies
     Lint(lint::Args),
     Package(package::Args),
-    RxeVm(rxe_vm::Args),
+    #[command(visible_alias = "rxe-vm")]
+    Rxe(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
     /// ~/.cache/mitra/setup scapy, Rust programs and a virtual machine with soft-RoCE
     Setup,
@@ -74,7 +77,8 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::Explore => return explore::run(),
         Task::Features { all } => features::run(all)?,
         Task::Figures(args) => figures::run(&args)?,
-        Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
+        Task::Hardware(args) => return hardware::run(&args),
+        Task::Rxe(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint(args) => lint::run(&args)?,
         Task::Package(args) => package::run(&args)?,
         Task::Setup => setup::run()?,

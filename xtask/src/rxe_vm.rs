@@ -1,4 +1,4 @@
-//! `cargo xtask rxe-vm`: runs a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a
+//! `cargo xtask rxe`: runs a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a
 //! machine that QEMU emulates. The task needs neither root nor KVM, and installs nothing. It
 //! unpacks Debian packages into a cache.
 //!
@@ -29,13 +29,13 @@ use initial_ram_disk::initial_ram_disk;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// MTU of the links in bytes; 4200 allows the largest RoCE MTU, 4096
-    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(576..=65535))]
+    #[arg(long, default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u32).range(576..=65535))]
     mtu: u32,
     /// Seconds after which the machine is stopped, boot included
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
     /// Wiring of the devices
-    #[arg(long, value_enum, default_value_t = Topology::Ns)]
+    #[arg(long, value_enum, default_value_t = Topology::Rails)]
     topo: Topology,
     /// Only download what the machine needs (about 90 MB, once)
     #[arg(long)]
@@ -49,6 +49,17 @@ pub(crate) struct Args {
     /// Command and its arguments
     #[arg(last = true, required_unless_present = "prepare")]
     command: Vec<OsString>,
+}
+
+/// See [`Args::mtu`].
+const DEFAULT_MTU: u32 = 4200;
+
+impl Args {
+    /// Returns the arguments for a command on the devices of two rails.
+    pub(crate) fn rails(timeout: u32, command: Vec<OsString>) -> Args {
+        let topo = Topology::Rails;
+        Args { mtu: DEFAULT_MTU, timeout, topo, prepare: false, no_fetch: false, console: false, command }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

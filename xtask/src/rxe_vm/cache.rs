@@ -1,4 +1,4 @@
-//! The cache of `cargo xtask rxe-vm`: Debian packages with QEMU, a kernel and its modules,
+//! The cache of `cargo xtask rxe`: Debian packages with QEMU, a kernel and its modules,
 //! downloaded and unpacked once.
 
 use std::fs::{self, File};
@@ -78,7 +78,7 @@ impl Cache {
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
             self.is_filled(),
-            "the cache {} is empty; run `cargo xtask rxe-vm --prepare`",
+            "the cache {} is empty; run `cargo xtask rxe --prepare`",
             self.dir.display()
         );
         Ok(())
