@@ -52,6 +52,7 @@ pub(crate) struct End<'a> {
     pub qp: Qpn,
     cq: CqId,
     pub mr: Mr,
+    pub memory: Arc<Buffer>,
     polled: Vec<Wc>,
     /// The markers whose flushed completions have been polled.
     is_receive_flushed: bool,
@@ -117,13 +118,13 @@ impl<'a> End<'a> {
         let mut objects = Objects::on(nic);
         let pd = objects.pd()?;
         let memory = Arc::new(Buffer::new(config.memory));
-        let mr = objects.mr(pd, memory, Access::LOCAL_WRITE | Access::REMOTE)?;
+        let mr = objects.mr(pd, memory.clone(), Access::LOCAL_WRITE | Access::REMOTE)?;
         let cq = objects.cq(SEND_WRS + 8)?;
         let builder =
             QpBuilder::rc(pd, cq).send_wrs(SEND_WRS).recv_wrs(2).send_sges(1).recv_sges(1).inline(0);
         let qp = objects.qp(builder)?;
         let polled = Vec::new();
-        Ok(End { objects, qp, cq, mr, polled, is_receive_flushed: false, is_send_flushed: false })
+        Ok(End { objects, qp, cq, mr, memory, polled, is_receive_flushed: false, is_send_flushed: false })
     }
 
     pub(crate) fn nic(&self) -> &'a dyn Provider {
@@ -134,8 +135,8 @@ impl<'a> End<'a> {
         self.nic().query_qp(self.qp)
     }
 
-    pub(crate) fn post(&self, wr: SendWr) -> Result<()> {
-        self.nic().post_send(self.qp, &[wr]).map_err(|refused| refused.error)
+    pub(crate) fn post(&self, wrs: &[SendWr]) -> Result<()> {
+        self.nic().post_send(self.qp, wrs).map_err(|refused| refused.error)
     }
 
     fn post_receive_marker(&self) -> Result<()> {
@@ -150,7 +151,11 @@ impl<'a> End<'a> {
 
     /// Posts the marker of the send queue, in ERR.
     pub(crate) fn post_send_marker(&self) -> Result<()> {
-        self.post(SendWr::new(SEND_MARKER, SendOp::Send, Data::empty()))
+        self.post(&[SendWr::new(SEND_MARKER, SendOp::Send, Data::empty())])
+    }
+
+    pub(crate) fn is_receive_flushed(&self) -> bool {
+        self.is_receive_flushed
     }
 
     pub(crate) fn are_both_flushed(&self) -> bool {

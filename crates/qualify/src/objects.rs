@@ -90,7 +90,8 @@ impl<'a> Objects<'a> {
 
 impl Drop for Objects<'_> {
     fn drop(&mut self) {
-        // An error of the test is on its way to the caller. An error of the destruction would say less.
+        // An error of the test is on its way to the caller. An error of the destruction would say
+        // less.
         let _ = self.destroy_all();
     }
 }

@@ -30,7 +30,8 @@ pub struct ProbeReport {
 impl ProbeReport {
     /// Whether [`QpStatus::rq_psn`](mitra_verbs::QpStatus::rq_psn) counted all packets, in RTS and
     /// in ERR, and nothing else was wrong. A NIC that counts packets before their data is in memory
-    /// passes, so this value alone does not permit [`psn_query`](mitra_verbs::Capabilities::psn_query).
+    /// passes, so this value alone does not permit
+    /// [`psn_query`](mitra_verbs::Capabilities::psn_query).
     pub fn passed(&self) -> bool {
         self.findings.is_empty()
     }
@@ -101,7 +102,7 @@ pub enum ProbeFinding {
 /// compares the reported states.
 ///
 /// The call polls for some milliseconds, or for 5 s if the NIC does not answer. It destroys all of
-/// its objects, also if it fails.
+/// its objects, even if it fails.
 ///
 /// # Errors
 /// The error of a call. What the NIC answers wrongly is a [`ProbeFinding`].
@@ -180,7 +181,7 @@ impl Probe<'_> {
     /// Executes one operation of `len` bytes and `packets` packets.
     fn execute(&mut self, operation: &'static str, op: SendOp, len: u32, packets: u32) -> Result<(), Stop> {
         let requester = &self.pair.requester;
-        requester.post(SendWr::new(0, op, Data::sge(requester.mr.sge(8, len))))?;
+        requester.post(&[SendWr::new(0, op, Data::sge(requester.mr.sge(8, len)))])?;
         loop {
             if let Some(wc) = self.pair.poll()?.first() {
                 self.expected = self.expected.add(packets);

@@ -26,6 +26,8 @@ pub enum NicFault {
     LateBeforeMarker,
     /// The NIC changes memory after the flushed completion was polled.
     LateAfterMarker,
+    /// The NIC reports no flushed request.
+    NoMarker,
 }
 
 /// A NIC over another one, with one fault.
@@ -42,8 +44,8 @@ struct State {
     connected: HashMap<Qpn, (Psn, Qpn)>,
     /// The memory to which peers may write.
     writable: Vec<(MrId, Arc<Buffer>)>,
-    /// Whether a late change of memory is due at the next poll.
-    is_late_due: bool,
+    /// The number of polls after which a late change of memory is due.
+    polls_until_late: Option<u32>,
 }
 
 impl FaultyNic {
@@ -56,11 +58,10 @@ impl FaultyNic {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change_memory_late(state: &mut State) {
-        if std::mem::take(&mut state.is_late_due) {
-            for (_, memory) in &state.writable {
-                memory.store(0, u64::MAX);
-            }
+    fn change_memory_if_due(state: &mut State) {
+        match state.polls_until_late.take() {
+            Some(0) => state.writable.iter().for_each(|(_, memory)| memory.store(0, u64::MAX)),
+            later => state.polls_until_late = later.map(|polls| polls - 1),
         }
     }
 }
@@ -98,19 +99,25 @@ impl Provider for FaultyNic {
             state.connected.insert(qp, (psn, peer));
         }
         if attr.state == Some(QpState::Err) && self.fault == NicFault::LateBeforeMarker {
-            state.is_late_due = true;
+            state.polls_until_late = Some(0);
         }
         Ok(())
     }
 
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        FaultyNic::change_memory_late(&mut self.state());
-        let polled = self.nic.poll_cq(cq, max, out)?;
-        let is_flushed = out.iter().rev().take(polled).any(|wc| wc.status == WcStatus::Flushed);
-        if is_flushed && self.fault == NicFault::LateAfterMarker {
-            self.state().is_late_due = true;
+        FaultyNic::change_memory_if_due(&mut self.state());
+        let before = out.len();
+        self.nic.poll_cq(cq, max, out)?;
+        let has_flushed = out[before..].iter().any(|wc| wc.status == WcStatus::Flushed);
+        if has_flushed && self.fault == NicFault::LateAfterMarker {
+            // The caller looks at the memory before it polls both ends again.
+            self.state().polls_until_late = Some(4);
         }
-        Ok(polled)
+        if has_flushed && self.fault == NicFault::NoMarker {
+            let others: Vec<Wc> = out.drain(before..).filter(|wc| wc.status != WcStatus::Flushed).collect();
+            out.extend(others);
+        }
+        Ok(out.len() - before)
     }
 
     fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {

@@ -1,6 +1,8 @@
 //! The tests of the crate's public interface, over software NICs.
 
 mod probe;
+mod qualify;
+mod store;
 
 use std::sync::Arc;
 
