@@ -36,7 +36,7 @@ impl GidTable {
             return Err(context.error("reading the GID table", errno));
         };
         let entries = entries.iter().take(count);
-        let of_port = entries.filter(|e| e.port_num == PORT.into() && e.gid_type == IBV_GID_TYPE_ROCE_V2);
+        let of_port = entries.filter(|e| e.port_num == u32::from(PORT) && e.gid_type == IBV_GID_TYPE_ROCE_V2);
         // SAFETY: every bit pattern is a valid GID, and the entry was written or is zero.
         Ok(GidTable(of_port.map(|e| (e.gid_index, Gid(unsafe { e.gid.raw }))).collect()))
     }

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use ahash::AHashMap;
+use mitra_qualify::{Hardware, ProbeReport, QualificationStore, probe};
 use mitra_verbs::{DeviceAttr, Error, Gid, Nic, Qpn, Result};
 
 use crate::async_events::{Watch, Watched};
 use crate::channel::HardChannel;
 use crate::context::Context;
 use crate::objects::{AddressHandle, Cq, Pd, Region, Srq, Window};
-use crate::open::{OpenError, Opened};
+use crate::open::{OpenError, Opened, is_rxe};
 use crate::port;
 use crate::qp::Qp;
 use crate::reaper::Reaper;
@@ -38,7 +39,8 @@ pub(crate) struct Objects {
 pub struct HardNic {
     pub(crate) attr: DeviceAttr,
     pub(crate) gid: Gid,
-    pub(crate) driver: Option<String>,
+    hardware: Hardware,
+    probe: ProbeReport,
     /// The number of scatter entries of a receive in a shared receive queue.
     pub(crate) srq_sges: u32,
     pub(crate) objects: Objects,
@@ -51,49 +53,56 @@ pub struct HardNic {
 }
 
 impl HardNic {
-    pub(crate) fn start(opened: Opened) -> Result<Arc<HardNic>, OpenError> {
-        let Opened { context, attr, gid, driver, device } = opened;
+    pub(crate) fn start(opened: Opened, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
+        let Opened { context, attr, gid, hardware, srq_sges } = opened;
         let name = attr.name.clone();
+        if store.lacks_fence(&hardware) {
+            return Err(OpenError::NoFence { name });
+        }
         let failed = |error: Error| OpenError::Nic { name: name.clone(), error };
         let system = |error: std::io::Error| failed(Error::system("starting the NIC's threads", &error));
         let port = port::read(&context, gid).map_err(failed)?;
         let watched = Arc::new(Watched::new(Arc::clone(&context), port).map_err(system)?);
-        let objects = Objects {
-            pds: Table::new("protection domain"),
-            mrs: Table::new("memory region"),
-            mws: Table::new("memory window"),
-            ahs: Table::new("address handle"),
-            cqs: Table::new("completion queue"),
-            srqs: Table::new("shared receive queue"),
-            qps: RwLock::default(),
-            channels: Mutex::default(),
-        };
         let watch = Watch::start(&watched).map_err(system)?;
-        let reaper = Reaper::start().map_err(system)?;
-        let created_qps = AtomicU32::new(getrandom::u32().unwrap_or(0));
-        let srq_sges = attr.limits.sges.min(u32::try_from(device.max_srq_sge).unwrap_or(0));
-        let nic = HardNic {
+        let mut nic = HardNic {
             attr,
             gid,
-            driver,
+            hardware,
+            probe: ProbeReport { findings: Vec::new() },
             srq_sges,
-            objects,
+            objects: Objects {
+                pds: Table::new("protection domain"),
+                mrs: Table::new("memory region"),
+                mws: Table::new("memory window"),
+                ahs: Table::new("address handle"),
+                cqs: Table::new("completion queue"),
+                srqs: Table::new("shared receive queue"),
+                qps: RwLock::default(),
+                channels: Mutex::default(),
+            },
             watched,
-            reaper,
-            created_qps,
+            reaper: Reaper::start().map_err(system)?,
+            created_qps: AtomicU32::new(getrandom::u32().unwrap_or(0)),
             context,
             _watch: watch,
         };
+        nic.probe = probe(&nic).map_err(failed)?;
+        nic.attr.capabilities.psn_query = nic.probe.passed() && store.permits_psn(&nic.hardware);
         Ok(Arc::new(nic))
     }
 
-    /// Returns the name of the device's driver, such as `mlx5_core` or `rxe`, if it is known.
-    pub fn driver(&self) -> Option<&str> {
-        self.driver.as_deref()
+    /// Returns what a qualification of this NIC belongs to.
+    pub fn hardware(&self) -> &Hardware {
+        &self.hardware
+    }
+
+    /// Returns what the probe of the responder's PSN found when the NIC was opened.
+    pub fn probe(&self) -> &ProbeReport {
+        &self.probe
     }
 
     pub(crate) fn is_rxe(&self) -> bool {
-        self.driver.as_deref() == Some("rxe")
+        is_rxe(&self.hardware)
     }
 
     pub(crate) fn qp(&self, qpn: Qpn) -> Result<Arc<Qp>> {

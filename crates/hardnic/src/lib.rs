@@ -25,5 +25,5 @@ mod work_ids;
 pub use device_list::{Device, Refusal, devices};
 pub use hard_nic::HardNic;
 pub use library::LibraryError;
-pub use open::OpenError;
+pub use open::{OpenError, qualifications_file};
 pub use source::HardNics;

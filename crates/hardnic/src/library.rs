@@ -100,8 +100,6 @@ functions! {
     destroy_qp @ "ibv_destroy_qp" "IBVERBS_1.1": fn(*mut ibv_qp) -> c_int;
     create_ah @ "ibv_create_ah" "IBVERBS_1.1": fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     destroy_ah @ "ibv_destroy_ah" "IBVERBS_1.1": fn(*mut ibv_ah) -> c_int;
-    attach_mcast @ "ibv_attach_mcast" "IBVERBS_1.1": fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
-    detach_mcast @ "ibv_detach_mcast" "IBVERBS_1.1": fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
     get_async_event @ "ibv_get_async_event" "IBVERBS_1.1":
         fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
     ack_async_event @ "ibv_ack_async_event" "IBVERBS_1.1": fn(*mut ibv_async_event);

@@ -1,10 +1,15 @@
 //! Opening a NIC.
 
+use std::env;
+use std::ffi::CStr;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use mitra_qualify::{Hardware, QualificationStore, StoreError};
 use mitra_verbs::{AtomicScope, Capabilities, DeviceAttr, Error, Gid, Limits};
 use mitra_verbs_abi::*;
+use nix::sys::utsname::uname;
 
 use crate::context::Context;
 use crate::device_list::{DeviceList, Refusal};
@@ -12,10 +17,11 @@ use crate::gid_table::GidTable;
 use crate::hard_nic::HardNic;
 use crate::library::{Library, LibraryError};
 use crate::objects::Pd;
+use crate::sysfs::RXE;
 use crate::{port, sysfs};
 
 /// Why a NIC cannot be opened.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The system's libibverbs cannot be used.
@@ -50,6 +56,18 @@ pub enum OpenError {
         #[source]
         refusal: Refusal,
     },
+    /// The file of qualifications cannot be used.
+    #[error(transparent)]
+    Qualifications(#[from] StoreError),
+    /// The device was qualified, and its fences do not hold.
+    #[error(
+        "{name} is not used: after a fence it still changed memory when it was qualified; `mitra devices --qualify` tries \
+         again with another firmware"
+    )]
+    NoFence {
+        /// The name of the device.
+        name: String,
+    },
     /// A call of the library failed.
     #[error("{name} cannot be opened: {error}")]
     Nic {
@@ -73,8 +91,8 @@ pub(crate) struct Opened {
     pub(crate) context: Arc<Context>,
     pub(crate) attr: DeviceAttr,
     pub(crate) gid: Gid,
-    pub(crate) driver: Option<String>,
-    pub(crate) device: ibv_device_attr,
+    pub(crate) hardware: Hardware,
+    pub(crate) srq_sges: u32,
 }
 
 /// Finds and opens the device.
@@ -127,7 +145,8 @@ fn describe(name: String, context: Context, gid: Gid) -> Result<Opened, OpenErro
         Ok((device, limits))
     };
     let (device, limits) = attributes().map_err(|error| OpenError::Nic { name: name.clone(), error })?;
-    let driver = sysfs::driver(&name, device.vendor_id);
+    let hardware = hardware(&name, &device);
+    let srq_sges = limits.sges.min(u32::try_from(device.max_srq_sge).unwrap_or(0));
     let capabilities = Capabilities {
         atomic_scope: match device.atomic_cap {
             IBV_ATOMIC_NONE => AtomicScope::None,
@@ -137,13 +156,32 @@ fn describe(name: String, context: Context, gid: Gid) -> Result<Opened, OpenErro
         psn_query: false,
         saved_results: false,
         // soft-RoCE copies a packet's data before it acknowledges it. No other driver says so.
-        ack_after_placement: driver.as_deref() == Some("rxe"),
+        ack_after_placement: is_rxe(&hardware),
         // No region is registered with relaxed ordering.
         write_order: true,
         reset: true,
         windows: device.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0,
     };
-    Ok(Opened { context, attr: DeviceAttr { name, limits, capabilities }, gid, driver, device })
+    Ok(Opened { context, attr: DeviceAttr { name, limits, capabilities }, gid, hardware, srq_sges })
+}
+
+/// Returns what a qualification of the device belongs to.
+fn hardware(name: &str, device: &ibv_device_attr) -> Hardware {
+    // SAFETY: the firmware's version ends with a zero.
+    let firmware = unsafe { CStr::from_ptr(device.fw_ver.as_ptr()) }.to_string_lossy().into_owned();
+    let driver = match sysfs::driver(name, device.vendor_id) {
+        // The driver in software is as new as the kernel.
+        Some(driver) if driver == RXE => {
+            let release = uname().map(|system| system.release().to_string_lossy().into_owned());
+            format!("{RXE} {}", release.unwrap_or_default())
+        }
+        driver => driver.unwrap_or_else(|| "unknown".to_owned()),
+    };
+    Hardware { driver, vendor_id: device.vendor_id, part_id: device.vendor_part_id, firmware }
+}
+
+pub(crate) fn is_rxe(hardware: &Hardware) -> bool {
+    hardware.driver.starts_with(RXE)
 }
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, inline: u32) -> Limits {
@@ -160,9 +198,9 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, inline: u32) -> Limits
         inline,
         srqs: count(device.max_srq),
         ahs: count(device.max_ah),
-        mcast_groups: count(device.max_mcast_grp),
-        mcast_qps: count(device.max_mcast_qp_attach),
-        mcast_attached: count(device.max_total_mcast_qp_attach),
+        mcast_groups: 0,
+        mcast_qps: 0,
+        mcast_attached: 0,
         rd_atomic: count(device.max_qp_rd_atom.min(device.max_qp_init_rd_atom)).min(255) as u8,
         message_bytes: port.max_msg_sz,
     }
@@ -205,21 +243,47 @@ fn largest_inline(context: &Arc<Context>) -> Result<u32, Error> {
     Ok(found)
 }
 
+/// Returns the file in which this user's qualifications are kept: `$MITRA_QUALIFICATIONS`, or
+/// `mitra/qualifications.json` in the user's directory for state.
+pub fn qualifications_file() -> PathBuf {
+    if let Some(path) = env::var_os("MITRA_QUALIFICATIONS") {
+        return path.into();
+    }
+    let state = env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = state.unwrap_or_else(|| {
+        PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state")
+    });
+    state.join("mitra/qualifications.json")
+}
+
 impl HardNic {
     /// Opens a device by its name, such as `mlx5_0`. The NIC has the device's first IPv4 address or,
     /// without one, its first IPv6 address.
     ///
+    /// The NIC reports [`Capabilities::psn_query`] if a probe finds the number right, and the file of
+    /// [`qualifications_file`] says that it is exact.
+    ///
     /// # Errors
     /// [`OpenError`], which says what to do.
     pub fn open(name: &str) -> Result<Arc<HardNic>, OpenError> {
-        HardNic::start(open(&Choice::Name(name))?)
+        HardNic::open_qualified(name, &QualificationStore::load(&qualifications_file())?)
     }
 
-    /// Opens the device that has an address.
+    /// Opens the device that has an address, as [`HardNic::open`] does.
     ///
     /// # Errors
     /// [`OpenError`], which says what to do.
     pub fn open_at(address: IpAddr) -> Result<Arc<HardNic>, OpenError> {
-        HardNic::start(open(&Choice::Address(address))?)
+        let store = QualificationStore::load(&qualifications_file())?;
+        HardNic::start(open(&Choice::Address(address))?, &store)
+    }
+
+    /// Opens a device by its name. `store` says how the NIC was qualified; an empty one, that it was
+    /// not.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do.
+    pub fn open_qualified(name: &str, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
+        HardNic::start(open(&Choice::Name(name))?, store)
     }
 }

@@ -11,6 +11,9 @@ use mitra_verbs::Counter;
 /// names no driver.
 const RXE_VENDOR: u32 = 0xff_ffff;
 
+/// The name of the driver of soft-RoCE.
+pub(crate) const RXE: &str = "rxe";
+
 fn directory(device: &str) -> PathBuf {
     Path::new("/sys/class/infiniband").join(device)
 }
@@ -20,7 +23,7 @@ fn directory(device: &str) -> PathBuf {
 pub(crate) fn driver(device: &str, vendor_id: u32) -> Option<String> {
     match fs::read_link(directory(device).join("device/driver")) {
         Ok(path) => Some(path.file_name()?.to_string_lossy().into_owned()),
-        Err(_) => (vendor_id == RXE_VENDOR).then(|| "rxe".to_owned()),
+        Err(_) => (vendor_id == RXE_VENDOR).then(|| RXE.to_owned()),
     }
 }
 

@@ -327,6 +327,9 @@ impl Provider for HardNic {
     fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()> {
         self.context.check_alive()?;
         check_limit("shared receive queue entries", depth, self.attr.limits.wrs)?;
+        if depth == 0 {
+            return Err(Error::Invalid("a shared receive queue needs at least one entry"));
+        }
         let srq = self.objects.srqs.get(srq.0)?;
         let mut posted = srq.posted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut attr = ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 };
@@ -386,23 +389,14 @@ impl Provider for HardNic {
         self.qp(qp)?.query()
     }
 
-    fn attach_mcast(&self, qp: Qpn, group: Gid, loopback: bool) -> Result<()> {
-        self.context.check_alive()?;
-        if !loopback {
-            return Err(Error::Unsupported("multicast without a copy to the sender"));
-        }
-        let (qp, gid) = (self.qp(qp)?, ibv_gid { raw: group.0 });
-        // SAFETY: the queue pair exists, and the GID lives until the call returns.
-        let result = unsafe { (self.context.lib.attach_mcast)(qp.raw, &raw const gid, 0) };
-        self.context.check("attaching to a multicast group", result)
+    /// The kernel joins a group only for a program of rdma_cm, and without it the packets of the
+    /// group do not reach the device.
+    fn attach_mcast(&self, _qp: Qpn, _group: Gid, _loopback: bool) -> Result<()> {
+        Err(Error::Unsupported("multicast, which needs rdma_cm"))
     }
 
-    fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()> {
-        self.context.check_alive()?;
-        let (qp, gid) = (self.qp(qp)?, ibv_gid { raw: group.0 });
-        // SAFETY: as for `attach_mcast`.
-        let result = unsafe { (self.context.lib.detach_mcast)(qp.raw, &raw const gid, 0) };
-        self.context.check("detaching from a multicast group", result)
+    fn detach_mcast(&self, _qp: Qpn, _group: Gid) -> Result<()> {
+        Err(Error::Unsupported("multicast, which needs rdma_cm"))
     }
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {

@@ -6,15 +6,15 @@ mod conformance;
 mod devices;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use devices::Devices;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let devices = Devices::named();
-    let mut trials = Vec::new();
-    trials.extend(conformance::trials(&devices));
+    let devices = Devices::named().map(Arc::new);
+    let trials = conformance::trials(devices.as_ref());
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
     let trials: Vec<Trial> = trials.into_iter().map(|trial| trial.with_ignored_flag(is_ignored)).collect();
