@@ -293,7 +293,8 @@ impl Codec<'_> for Evidence {
         let saved = &self.saved[..self.saved.len().min(MAX_SAVED)];
         let flags = u8::from(self.psn.is_some())
             | u8::from(self.log.is_some()) << 1
-            | u8::from(self.lacks_receive) << 2;
+            | u8::from(self.lacks_receive) << 2
+            | u8::from(self.is_all_placed) << 3;
         [flags, saved.len() as u8].put(out);
         put_24(self.psn.unwrap_or_default().value(), out);
         self.log.unwrap_or(0).put(out);
@@ -307,7 +308,7 @@ impl Codec<'_> for Evidence {
 
     fn take(reader: &mut Reader<'_>) -> Result<Evidence, Malformed> {
         let [flags, saved] = Codec::take(reader)?;
-        if usize::from(saved) > MAX_SAVED || flags > 7 {
+        if usize::from(saved) > MAX_SAVED || flags > 15 {
             return Err(Malformed::Field);
         }
         let (psn, log) = (Psn::new(take_24(reader)?), Codec::take(reader)?);
@@ -315,6 +316,7 @@ impl Codec<'_> for Evidence {
             psn: (flags & 1 != 0).then_some(psn),
             log: (flags & 2 != 0).then_some(log),
             lacks_receive: flags & 4 != 0,
+            is_all_placed: flags & 8 != 0,
             // The fields from here on are read in their order on the wire.
             received: Codec::take(reader)?,
             partial_imm_bytes: Codec::take(reader)?,
@@ -370,6 +372,7 @@ mod tests {
             lacks_receive: true,
             saved,
             partial_imm_bytes: 8,
+            is_all_placed: true,
         };
         [
             Body::Heartbeat { unusable: 0x42 },

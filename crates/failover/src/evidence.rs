@@ -30,6 +30,9 @@ pub struct Evidence {
     /// The `partial_imm_bytes` in the last Resume of the end that gives this evidence. That Resume
     /// may have been lost.
     pub partial_imm_bytes: u32,
+    /// Whether the NIC was alive when its queue pair was fenced. Then all data that it has
+    /// acknowledged is in memory: a marker's completion follows earlier writes of the NIC.
+    pub is_all_placed: bool,
 }
 
 /// What an end's processor has seen of the operations that its NIC executes for the peer in the
@@ -151,8 +154,9 @@ fn in_memory(proven: &Option<u64>) -> String {
 /// ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs, a completion proves nothing
 /// about data that the NIC lost when it failed.
 ///
-/// The responder's PSN decides every operation exactly. Without the PSN, the completion log and the
-/// receiver record bound the executed prefix from both sides.
+/// The responder's PSN decides every operation exactly. A NIC whose PSN is not known to be exact
+/// gives none ([`mitra_verbs::Capabilities::psn_query`]). Without the PSN, the completion log and
+/// the receiver record bound the executed prefix from both sides.
 ///
 /// # Errors
 /// A [`Contradiction`] between two sources, or between the evidence and the completions.
@@ -163,8 +167,10 @@ pub fn judge(
     log: bool,
     acks_after_placement: bool,
 ) -> Result<Vec<Verdict>, Contradiction> {
-    let is_doubtful =
-        !acks_after_placement && evidence.psn.is_none() && !Mutant::LastAcknowledgementTrusted.is_on();
+    let is_doubtful = !acks_after_placement
+        && evidence.psn.is_none()
+        && !evidence.is_all_placed
+        && !Mutant::LastAcknowledgementTrusted.is_on();
     let unproven = completed.maybe_logged.filter(|_| is_doubtful);
     let completed_log = unproven.map(|(seq, _)| seq).or(completed.logged);
     if let (true, Some(done)) = (log, completed_log)
@@ -408,6 +414,22 @@ mod tests {
         let e = judge(&[], done, &evidence(None, Some(97), 0), true, true).unwrap_err();
         assert_eq!(e, Contradiction::LostAfterAck { proven: Some(97), completed: 99 });
         assert!(judge(&[], done, &evidence(None, Some(99), 0), true, true).is_ok());
+    }
+
+    /// The entry of the last completed operation is missing from the log. It was lost on the wire,
+    /// or a NIC that acknowledges early has died with the operation.
+    #[test]
+    fn missing_entry_of_an_acknowledged_operation_is_a_loss_only_if_the_nic_died() {
+        let entry = Psn::new(0xff_fffa);
+        let done = Completed { logged: Some(98), maybe_logged: Some((99, entry)), ..Completed::default() };
+        let judge = |is_all_placed, acks_after_placement| {
+            let evidence = Evidence { is_all_placed, ..evidence(None, Some(98), 0) };
+            judge(&[], done, &evidence, true, acks_after_placement)
+        };
+        let lost = Contradiction::LostAfterAck { proven: Some(98), completed: 99 };
+        assert_eq!(judge(false, false), Err(lost));
+        assert_eq!(judge(true, false), Ok(vec![]));
+        assert_eq!(judge(false, true), Ok(vec![]));
     }
 
     #[test]

@@ -284,7 +284,13 @@ impl Provider for SimNic {
     }
 
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
-        self.query(|nic| nic.nic.query_qp(qp))
+        let mut status = self.query(|nic| nic.nic.query_qp(qp))?;
+        if !self.attr.capabilities.psn_query {
+            // As if packets counted before they are in memory. A vQP that decided by the number
+            // would lose operations.
+            status.rq_psn = status.rq_psn.add(3);
+        }
+        Ok(status)
     }
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {

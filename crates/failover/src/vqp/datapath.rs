@@ -388,6 +388,7 @@ impl<Q: DataQps> Datapath<Q> {
         let mut evidence = Evidence {
             received: self.recv.received_in_epoch,
             lacks_receive: self.recv.len() == 0,
+            is_all_placed: nic_alive,
             ..Evidence::default()
         };
         if self.config().decides_by_evidence() {

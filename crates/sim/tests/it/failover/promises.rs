@@ -294,6 +294,34 @@ fn lost_acknowledged_data_is_reported() {
     assert!(detected > 0, "no seed lost data after its acknowledgement");
 }
 
+/// NICs as most hardware is: they acknowledge early, and neither their PSN nor their saved results
+/// can be read. A NIC whose link fails has placed all that it acknowledged when it is fenced, so an
+/// acknowledged operation without a log entry is not lost, and the records decide.
+#[test]
+fn link_failure_ends_no_vqp_over_nics_without_psn() {
+    let mut values_lost = 0;
+    let cases: Vec<FailureCase> =
+        FailureCase::all().into_iter().filter(|case| case.target == FailureTarget::Link).collect();
+    for seed in seeds_of_cases(cases.len(), 10) {
+        let case = cases[(seed % cases.len() as u64) as usize];
+        let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
+        setup.config.completion_log = logged(1);
+        let run = run(seed, Some(case), setup, |config| {
+            let capabilities = &mut config.capabilities;
+            (capabilities.psn_query, capabilities.saved_results) = (false, false);
+        });
+        assert_exact(seed, &case.to_string(), &run);
+        for end in &run.ends {
+            let vqp = &end.borrow().qp;
+            assert_eq!((vqp.close_reason(), vqp.contradiction()), (None, None), "seed {seed}, {case}");
+        }
+        let end = run.ends[0].borrow();
+        let is_lost = |outcome| outcome == Outcome::Unresolved(UnresolvedError::ValueLost);
+        values_lost += end.failures.iter().filter(|c| is_lost(c.outcome)).count();
+    }
+    assert!(values_lost > 0, "no atomic was executed whose value was lost");
+}
+
 /// A NIC acknowledges data and dies before it has placed the data. In the mode `durable`, each
 /// completed operation is in memory, so the evidence decides all operations.
 #[test]
