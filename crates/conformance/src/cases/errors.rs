@@ -123,7 +123,7 @@ pub(super) fn rnr_retries_are_limited(fabric: &dyn Fabric) -> CaseResult {
 }
 
 pub(super) fn peer_in_error_state_does_not_execute(fabric: &dyn Fabric) -> CaseResult {
-    let link = Link { timeout: 8, retry_cnt: 1, ..Link::default() };
+    let link = Link { timeout: 14, retry_cnt: 2, ..Link::default() };
     let [a, b] = rc_pair_with(fabric, Default::default, link)?;
     b.modify(QpState::Err)?;
     a.fill(0, 8, 1);
@@ -131,6 +131,7 @@ pub(super) fn peer_in_error_state_does_not_execute(fabric: &dyn Fabric) -> CaseR
     a.post(2, SendOp::Read(b.mr.remote(0)), 64, 8)?;
     a.wait_for(1, WcStatus::RetryExceeded);
     a.wait_for(2, WcStatus::Flushed);
+    a.pause();
     assert_eq!((a.state()?, b.bytes(0, 8)), (QpState::Err, vec![0; 8]));
     Ok(())
 }
