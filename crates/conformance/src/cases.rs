@@ -9,6 +9,7 @@ mod queue_pairs;
 mod queues;
 mod refusals;
 mod shared_receives;
+mod threads;
 mod unreliable;
 mod windows;
 
@@ -114,6 +115,8 @@ pub const CASES: &[Case] = &cases![
     events::solicited_only_arming_ignores_other_completions,
     events::error_is_an_event_of_solicited_only_arming,
     events::channel_of_another_nic_is_refused,
+    threads::threads_share_nics,
+    threads::threads_share_a_queue_pair,
     unreliable::uc_delivers_sends_and_writes,
     unreliable::uc_message_without_receive_is_lost,
     datagrams::ud_delivers_message_with_header,

@@ -26,4 +26,10 @@ pub trait Fabric {
     fn patience(&self) -> Duration {
         Duration::from_secs(120)
     }
+
+    /// Returns what a thread does while it waits, or `None` if the NICs make progress in one thread
+    /// only.
+    fn thread_wait(&self) -> Option<fn()> {
+        None
+    }
 }

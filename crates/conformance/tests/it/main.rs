@@ -30,8 +30,16 @@ impl Fabric for WrongNics {
     }
 
     fn wait(&self) {
-        std::thread::sleep(Duration::from_micros(100));
+        pause();
     }
+
+    fn thread_wait(&self) -> Option<fn()> {
+        Some(pause)
+    }
+}
+
+fn pause() {
+    std::thread::sleep(Duration::from_micros(100));
 }
 
 /// Each fault, with cases that must fail over NICs that have it.
@@ -75,7 +83,14 @@ const FAULTS: &[(Fault, &[&str])] = &[
     ),
     (Fault::AllSignalled, &["operations::only_signalled_requests_complete"]),
     (Fault::SignalAllIgnored, &["operations::queue_pair_that_signals_all_completes_all"]),
-    (Fault::AddsOneMore, &["operations::atomics_of_both_ends_lose_no_increment"]),
+    (
+        Fault::AddsOneMore,
+        &[
+            "operations::atomics_of_both_ends_lose_no_increment",
+            "threads::threads_share_nics",
+            "threads::threads_share_a_queue_pair",
+        ],
+    ),
     (
         Fault::RefusalsIgnored,
         &[

@@ -40,6 +40,8 @@ const DIFFERENCES: &[Difference] = &[
     Difference::refused("events::solicited_only_arming_ignores_other_completions", "completion channels"),
     Difference::refused("events::error_is_an_event_of_solicited_only_arming", "completion channels"),
     Difference::refused("events::channel_of_another_nic_is_refused", "completion channels"),
+    Difference::refused("threads::threads_share_nics", "threads"),
+    Difference::refused("threads::threads_share_a_queue_pair", "threads"),
     Difference::refused("datagrams::traffic_class_is_received", "traffic classes"),
     Difference::refused("multicast::members_receive_each_message_once", "multicast"),
     Difference::refused("multicast::sender_receives_its_own_message", "multicast"),

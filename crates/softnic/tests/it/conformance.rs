@@ -26,6 +26,10 @@ impl Fabric for SoftNics {
     fn wait(&self) {
         std::thread::yield_now();
     }
+
+    fn thread_wait(&self) -> Option<fn()> {
+        Some(std::thread::yield_now)
+    }
 }
 
 #[test]

@@ -50,29 +50,6 @@ fn ud_send_raises_event_within_post() {
 }
 
 #[test]
-fn threads_share_nic() {
-    let hub = open(loopback());
-    let far = open(loopback());
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            let (hub, far) = (Arc::clone(&hub), Arc::clone(&far));
-            scope.spawn(move || {
-                let (a, b) = (Endpoint::new(hub), Endpoint::new(far));
-                connect(&a, &b, LinkAttr::default());
-                for i in 1..=300 {
-                    a.memory.store(0, i);
-                    a.post(i, SendOp::Write(b.mr.remote(0)), 0, 8);
-                    a.post(i, SendOp::FetchAdd { remote: b.mr.remote(8), add: 1 }, 8, 8);
-                    a.wait_success();
-                    a.wait_success();
-                    assert_eq!((b.memory.load(0), b.memory.load(8)), (i, i));
-                }
-            });
-        }
-    });
-}
-
-#[test]
 fn nics_open_and_close_with_work_in_flight() {
     for _ in 0..50 {
         let (a, b) = connected_pair();
