@@ -92,6 +92,16 @@ impl Verdict {
     pub fn permits_psn(self) -> bool {
         self == Verdict::PsnExact
     }
+
+    /// Returns the name for scripts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::NoFence => "no-fence",
+            Verdict::RecordsOnly => "records-only",
+            Verdict::Inconclusive => "inconclusive",
+            Verdict::PsnExact => "psn-exact",
+        }
+    }
 }
 
 impl fmt::Display for Verdict {

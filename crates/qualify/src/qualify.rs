@@ -1,5 +1,6 @@
 //! The qualification: fences in the middle of messages.
 
+use std::thread;
 use std::time::Duration;
 
 use mitra_prng::Prng;
@@ -160,10 +161,8 @@ fn fence_once(
     let local_ack_timeout = LocalAckTimeout::from_duration(Duration::from_millis(4));
     let config = PairConfig { memory: MEMORY, first_psn, local_ack_timeout, retry_cnt: 6 };
     let mut pair = Pair::connect(peer, nic, &config)?;
-    let posted = run_until_fence(&mut pair, stream, rng)?;
-
-    pair.responder.fence()?;
-    let sample = stream.sample(&pair);
+    let (posted, usual_time) = warm_up(&mut pair, stream, rng)?;
+    let (posted, sample) = fence_in_burst(&pair, stream, posted, usual_time, rng)?;
     let deadline = Deadline::after(nic, marker_timeout);
     while !pair.responder.is_receive_flushed() {
         if deadline.is_over() {
@@ -198,17 +197,19 @@ fn fence_once(
     })
 }
 
-/// Executes a few bursts of requests, and returns in the middle of the last one. Returns the number
-/// of posted requests.
-fn run_until_fence(pair: &mut Pair<'_>, stream: Stream, rng: &mut Prng) -> Result<u64, QualifyError> {
+/// Executes a few bursts of requests. Returns the number of posted requests, and the time that a
+/// burst takes.
+fn warm_up(pair: &mut Pair<'_>, stream: Stream, rng: &mut Prng) -> Result<(u64, Duration), QualifyError> {
     let nic = pair.responder.nic();
     let stalled = Deadline::after(nic, STREAM_TIMEOUT);
     let mut posted = 0;
     // The first burst also warms up caches, so that the last measured time is the usual one.
     let mut usual_time = Duration::ZERO;
     for _ in 0..rng.between(2, 5) {
-        posted = post_burst(pair, stream, posted)?;
+        let requests = burst(pair, stream, posted);
         let began = nic.now();
+        pair.requester.post(&requests)?;
+        posted += stream.burst();
         let mut completed = 0;
         while completed < stream.burst() {
             completed += poll_successes(pair)?;
@@ -218,21 +219,42 @@ fn run_until_fence(pair: &mut Pair<'_>, stream: Stream, rng: &mut Prng) -> Resul
         }
         usual_time = nic.now() - began;
     }
-    let nanos = u64::try_from(usual_time.as_nanos()).unwrap_or(u64::MAX);
-    posted = post_burst(pair, stream, posted)?;
-    let fence = Deadline::after(nic, Duration::from_nanos(rng.below(nanos)));
-    while !fence.is_over() {
-        poll_successes(pair)?;
-    }
-    Ok(posted)
+    Ok((posted, usual_time))
 }
 
-/// Posts the requests from number `first` on in one call, so that many packets are under way.
-fn post_burst(pair: &Pair<'_>, stream: Stream, first: u64) -> Result<u64, QualifyError> {
-    let requests: Vec<SendWr> =
-        (first..first + stream.burst()).map(|index| stream.request(pair, index)).collect();
-    pair.requester.post(&requests)?;
-    Ok(first + stream.burst())
+/// Fences the responder in the middle of a burst. Returns the number of posted requests, and the
+/// sample of memory right behind the change to ERR.
+///
+/// Another thread posts the burst, because a NIC in software may execute it before the post
+/// returns.
+fn fence_in_burst(
+    pair: &Pair<'_>,
+    stream: Stream,
+    posted: u64,
+    usual_time: Duration,
+    rng: &mut Prng,
+) -> Result<(u64, Vec<u64>), QualifyError> {
+    let nanos = u64::try_from(usual_time.as_nanos()).unwrap_or(u64::MAX);
+    let delay = Duration::from_nanos(rng.below(nanos));
+    let requests = burst(pair, stream, posted);
+    thread::scope(|scope| {
+        let posting = scope.spawn(|| pair.requester.post(&requests));
+        let fence = Deadline::after(pair.responder.nic(), delay);
+        while !fence.is_over() {
+            thread::yield_now();
+        }
+        let fenced = pair.responder.fence();
+        let sample = stream.sample(pair);
+        posting.join().expect("a post does not panic")?;
+        fenced?;
+        Ok((posted + stream.burst(), sample))
+    })
+}
+
+/// Returns the requests from number `first` on that are posted in one call, so that many packets
+/// are under way.
+fn burst(pair: &Pair<'_>, stream: Stream, first: u64) -> Vec<SendWr> {
+    (first..first + stream.burst()).map(|index| stream.request(pair, index)).collect()
 }
 
 /// Polls, and returns the number of requests that completed.
