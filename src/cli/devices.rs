@@ -1,6 +1,7 @@
 //! `mitra devices`: shows what this machine offers for RDMA, and how to improve it.
 
 mod machine;
+mod qualification;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -21,15 +22,27 @@ use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 Examples:
   mitra devices
   mitra devices --json
+  mitra devices --qualify --device soft
 --json: `soft` (the software NIC: `address`, `mtu`, `send_window`, `limits`, `capabilities`), `addresses` (of the
 interfaces), `offload`, `buffers` (of sockets), `port_4791` (who uses RoCE's port), `hardware` (RDMA devices of the kernel)
 and `hints` (what limits this machine, and the remedies).
 The command briefly opens a software NIC on a free loopback address to query it. It opens and changes nothing else.
-Exit codes: 0 success, 2 bad arguments, or a loopback NIC cannot be opened (with the reason).")]
+--qualify: fences each NIC in the middle of messages and compares the responder PSN with memory, which takes seconds.
+`psn-exact`: failover may decide by the PSN. `records-only`, `inconclusive`: by the completion log and the received
+messages only. `no-fence`: memory changed behind the fence, so failover cannot use the NIC. With --json: `nics`, each
+with `name`, `verdict`, `psn_is_evidence`, `probe` (`passed`, `states_are_true`, `findings`), `writes` and `atomics` (the
+numbers of `fences`, of those that `cut_off` a message, and of those after which the PSN was `equal`, `ahead`, `behind`).
+Exit codes: 0 success, 1 a NIC has no fence, 2 bad arguments, or a NIC cannot be opened or tested (with the reason).")]
 pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Test what failover may trust on each NIC, instead of listing this machine
+    #[arg(long)]
+    qualify: bool,
+    /// Test only this NIC
+    #[arg(long, value_name = "NAME", requires = "qualify")]
+    device: Option<String>,
 }
 
 /// The object that `--json` prints.
@@ -74,6 +87,9 @@ fn item<T>(name: &'static str, description: &'static str, value: T) -> Item<T> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.qualify {
+        return qualification::run(args.device.as_deref(), args.json);
+    }
     let nic = SoftNic::open(mitra_softnic::Config::loopback()).context("cannot open a software NIC")?;
     let port = nic.query_port()?;
     let attr = nic.attr();

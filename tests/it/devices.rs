@@ -72,3 +72,42 @@ fn bad_flag_is_named() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--jsn"));
 }
+
+/// A software NIC keeps what failover needs of the PSN. On the other kind it cannot be read, as on
+/// much hardware.
+#[test]
+fn qualification_tells_a_readable_psn_from_none() {
+    let output = devices(&["--qualify", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let nics = report["nics"].as_array().unwrap();
+    let names: Vec<_> = nics.iter().map(|nic| nic["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["soft", "minimal"]);
+    let [soft, minimal] = [&nics[0], &nics[1]];
+    assert_eq!((&soft["verdict"], &soft["psn_is_evidence"]), (&"psn-exact".into(), &true.into()), "{soft}");
+    assert_eq!(soft["probe"]["passed"], true);
+    assert_eq!((&soft["writes"]["cut_off"], &soft["atomics"]["cut_off"]), (&60.into(), &20.into()), "{soft}");
+    let verdict = (&minimal["verdict"], &minimal["psn_is_evidence"]);
+    assert_eq!(verdict, (&"records-only".into(), &false.into()), "{minimal}");
+    assert_eq!(minimal["probe"]["states_are_true"], true);
+    assert!(
+        minimal["probe"]["findings"][0].as_str().is_some_and(|text| text.contains("rq_psn")),
+        "{minimal}"
+    );
+}
+
+#[test]
+fn qualification_of_one_nic_prints_a_table() {
+    let output = devices(&["--qualify", "--device", "minimal"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("minimal: log and receiver record only") && !text.contains("soft"), "{text}");
+}
+
+#[test]
+fn unknown_nic_is_refused_by_name() {
+    let output = devices(&["--qualify", "--device", "mlx5_0"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("there is no NIC \"mlx5_0\" to test; --device takes soft or minimal"), "{said}");
+}
