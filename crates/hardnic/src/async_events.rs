@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use mitra_os_util::event_queue::EventQueue;
@@ -27,7 +27,14 @@ const PORT_CHECK_MS: u16 = 1000;
 pub(crate) struct Watched {
     context: Arc<Context>,
     pub(crate) events: EventQueue<AsyncEvent>,
-    port: Mutex<PortAttr>,
+    port: Mutex<Port>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Port {
+    attr: PortAttr,
+    /// The index of the NIC's address in the device's table.
+    gid_index: Option<u8>,
 }
 
 /// The watch thread of a device. The drop ends it.
@@ -38,39 +45,46 @@ pub(crate) struct Watch {
 }
 
 impl Watched {
-    pub(crate) fn new(context: Arc<Context>, port: PortAttr) -> io::Result<Watched> {
-        Ok(Watched { context, events: EventQueue::new(MAX_EVENTS)?, port: Mutex::new(port) })
+    pub(crate) fn new(
+        context: Arc<Context>,
+        (attr, gid_index): (PortAttr, Option<u8>),
+    ) -> io::Result<Watched> {
+        let port = Mutex::new(Port { attr, gid_index });
+        Ok(Watched { context, events: EventQueue::new(MAX_EVENTS)?, port })
     }
 
     /// Returns the port's attributes as they were read last.
     pub(crate) fn port(&self) -> PortAttr {
-        *self.port.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock().attr
     }
 
     /// Makes the device dead, and says so once.
     pub(crate) fn die(&self) {
         self.context.set_dead();
-        if std::mem::replace(&mut self.lock().state, PortState::Down) == PortState::Active {
+        if std::mem::replace(&mut self.lock().attr.state, PortState::Down) == PortState::Active {
             self.events.push(AsyncEvent::PortError);
         }
         self.events.push(AsyncEvent::DeviceFatal);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, PortAttr> {
+    fn lock(&self) -> MutexGuard<'_, Port> {
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the state of the port, and reports what has changed and no event has reported.
     fn check_port(&self) {
-        let Ok(new) = port::read(&self.context, self.port().gid) else { return };
-        let old = std::mem::replace(&mut *self.lock(), new);
-        if old.gid != new.gid {
-            self.events.push(AsyncEvent::GidChange);
+        let Ok((attr, gid_index)) = port::read(&self.context, self.port().gid) else { return };
+        let old = std::mem::replace(&mut *self.lock(), Port { attr, gid_index });
+        // An address that was removed and added again has another index. The queue pairs that are
+        // connected use the old one, and are dead.
+        let has_moved = gid_index.is_some() && old.gid_index.is_some() && old.gid_index != gid_index;
+        let was_active = old.attr.state == PortState::Active;
+        let is_active = attr.state == PortState::Active;
+        if was_active && (!is_active || has_moved) {
+            self.events.push(AsyncEvent::PortError);
         }
-        match (old.state, new.state) {
-            (PortState::Active, PortState::Down) => self.events.push(AsyncEvent::PortError),
-            (PortState::Down, PortState::Active) => self.events.push(AsyncEvent::PortActive),
-            _ => {}
+        if is_active && (!was_active || has_moved) {
+            self.events.push(AsyncEvent::PortActive);
         }
     }
 
@@ -89,7 +103,7 @@ impl Watched {
             match translated {
                 Some(AsyncEvent::PortError) => {
                     // The port may be up again by now. Its users still have to hear of this.
-                    self.lock().state = PortState::Down;
+                    self.lock().attr.state = PortState::Down;
                     self.events.push(AsyncEvent::PortError);
                     self.check_port();
                 }

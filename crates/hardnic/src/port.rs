@@ -15,18 +15,15 @@ pub(crate) fn query(context: &Context) -> Result<ibv_port_attr> {
     Ok(attr)
 }
 
-/// Returns the present state of the port of a NIC with the address `gid`. If the port has lost the
-/// address, it has the address that it prefers now or, without any, is down.
-pub(crate) fn read(context: &Context, gid: Gid) -> Result<PortAttr> {
+/// Returns the present state of the port of a NIC with the address `gid`, and the index of the
+/// address. A port that has lost the address is down, since no packet leaves from it.
+pub(crate) fn read(context: &Context, gid: Gid) -> Result<(PortAttr, Option<u8>)> {
     let attr = query(context)?;
-    let gids = GidTable::read(context)?;
-    let present = if gids.contains(gid) { Some(gid) } else { gids.preferred() };
-    let is_active = attr.state == IBV_PORT_ACTIVE && present.is_some();
-    Ok(PortAttr {
-        state: if is_active { PortState::Active } else { PortState::Down },
-        max_mtu: mtu_from(attr.active_mtu).ok_or(Error::Unsupported("the port's MTU"))?,
-        gid: present.unwrap_or(gid),
-    })
+    let index = GidTable::read(context)?.index_of(gid).ok();
+    let is_active = attr.state == IBV_PORT_ACTIVE && index.is_some();
+    let state = if is_active { PortState::Active } else { PortState::Down };
+    let max_mtu = mtu_from(attr.active_mtu).ok_or(Error::Unsupported("the port's MTU"))?;
+    Ok((PortAttr { state, max_mtu, gid }, index))
 }
 
 fn mtu_from(mtu: ibv_mtu) -> Option<Mtu> {

@@ -2,8 +2,10 @@
 //! xtask hardware` runs them. `MITRA_DEVICES` names pairs of devices that reach each other, with
 //! commas between: `rxe0,rxe0b,rxe1,rxe1b`. A single device is connected to itself.
 
+mod central_schedule;
 mod conformance;
 mod devices;
+mod rails;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let args = Arguments::from_args();
     let devices = Devices::named().map(Arc::new);
-    let trials = conformance::trials(devices.as_ref());
+    let mut trials = conformance::trials(devices.as_ref());
+    trials.extend(central_schedule::trials(devices.as_ref()));
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
     let trials: Vec<Trial> = trials.into_iter().map(|trial| trial.with_ignored_flag(is_ignored)).collect();
