@@ -228,7 +228,7 @@ impl<'f> Endpoint<'f> {
     /// Lets the NICs work until a condition holds.
     #[track_caller]
     pub(crate) fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let deadline = self.nic.now() + self.fabric.patience();
+        let deadline = self.nic.now() + self.fabric.timeout();
         while !holds() {
             assert!(self.nic.now() < deadline, "timed out: {what}");
             self.fabric.wait();

@@ -23,7 +23,7 @@ pub trait Fabric {
 
     /// Returns how long a case waits, by the clock of its NIC, before it fails. Software NICs share
     /// processors with other tests, so they have long.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(120)
     }
 

@@ -11,11 +11,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::context::Context;
-use crate::objects::shared_by_threads;
+use crate::context::{Context, shared_by_threads};
 
-/// A completion channel of a device. Its descriptor is an epoll instance of the device's channel and
-/// of an eventfd, by which [`CompletionChannel::close`] makes it readable for good.
+/// A completion channel of a device. Its descriptor is an epoll instance of the device's channel
+/// and of an eventfd, by which [`CompletionChannel::close`] makes it readable for good.
 #[derive(Debug)]
 pub(crate) struct HardChannel {
     pub(crate) raw: *mut ibv_comp_channel,
@@ -88,7 +87,8 @@ impl CompletionChannel for HardChannel {
 
 impl Drop for HardChannel {
     fn drop(&mut self) {
-        // SAFETY: the channel exists, and the queues that use it, which hold an `Arc` of it, do not.
+        // SAFETY: the channel exists, and the queues that use it, which hold an `Arc` of it, do
+        // not.
         unsafe { (self.context.lib.destroy_comp_channel)(self.raw) };
     }
 }

@@ -13,6 +13,18 @@ use crate::library::Library;
 /// The port of each device that is used.
 pub(crate) const PORT: u8 = 1;
 
+/// Implements `Send` and `Sync` for a type with pointers to objects of libibverbs.
+macro_rules! shared_by_threads {
+    ($($name:ident),*) => {$(
+        // SAFETY: the functions of libibverbs may be called by any thread with any object
+        // (`ibv_*(3)`), and the other fields may be shared.
+        unsafe impl Send for $name {}
+        // SAFETY: as for `Send`.
+        unsafe impl Sync for $name {}
+    )*};
+}
+pub(crate) use shared_by_threads;
+
 /// An open device. The drop closes it; all objects of the device hold an `Arc` of it, because the
 /// close is no fence: the kernel keeps the device open for queues that are mapped, and traffic goes
 /// on.
@@ -23,10 +35,7 @@ pub(crate) struct Context {
     is_dead: AtomicBool,
 }
 
-// SAFETY: the functions of libibverbs may be called by any thread with any object (`ibv_*(3)`).
-unsafe impl Send for Context {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Context {}
+shared_by_threads!(Context);
 
 impl Context {
     /// # Safety

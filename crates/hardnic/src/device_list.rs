@@ -60,7 +60,8 @@ pub(crate) struct DeviceList {
 }
 
 impl DeviceList {
-    /// Reads the list. It is empty if the kernel has no verbs, for which the library returns ENOSYS.
+    /// Reads the list. It is empty if the kernel has no verbs, for which the library returns
+    /// ENOSYS.
     pub(crate) fn read(lib: &'static Library) -> DeviceList {
         let mut count: c_int = 0;
         // SAFETY: the count is valid for writing.

@@ -12,7 +12,7 @@ use crate::async_events::{Watch, Watched};
 use crate::channel::HardChannel;
 use crate::context::Context;
 use crate::objects::{AddressHandle, Cq, Pd, Region, Srq, Window};
-use crate::open::{OpenError, Opened, is_rxe};
+use crate::open::{Choice, OpenError, Opened, is_rxe, open, qualifications_file};
 use crate::port;
 use crate::qp::Qp;
 use crate::reaper::Reaper;
@@ -53,7 +53,37 @@ pub struct HardNic {
 }
 
 impl HardNic {
-    pub(crate) fn start(opened: Opened, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
+    /// Opens a device by its name, such as `mlx5_0`. The NIC has the device's first IPv4 address
+    /// or, without one, its first IPv6 address.
+    ///
+    /// The NIC reports [`psn_query`](mitra_verbs::Capabilities::psn_query) if a probe finds the
+    /// number right, and the file of [`qualifications_file`] says that it is exact.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do.
+    pub fn open(name: &str) -> Result<Arc<HardNic>, OpenError> {
+        HardNic::open_qualified(name, &QualificationStore::load(&qualifications_file())?)
+    }
+
+    /// Opens the device that has an address, as [`HardNic::open`] does.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do.
+    pub fn open_at(address: IpAddr) -> Result<Arc<HardNic>, OpenError> {
+        let store = QualificationStore::load(&qualifications_file())?;
+        HardNic::start(open(&Choice::Address(address))?, &store)
+    }
+
+    /// Opens a device by its name. `store` says how the NIC was qualified; an empty one, that it
+    /// was not.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do.
+    pub fn open_qualified(name: &str, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
+        HardNic::start(open(&Choice::Name(name))?, store)
+    }
+
+    fn start(opened: Opened, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
         let Opened { context, attr, gid, hardware, srq_sges } = opened;
         let name = attr.name.clone();
         if store.lacks_fence(&hardware) {

@@ -9,20 +9,8 @@ use mitra_verbs_abi::*;
 use nix::errno::Errno;
 
 use crate::channel::HardChannel;
-use crate::context::{Context, errno_of};
+use crate::context::{Context, errno_of, shared_by_threads};
 use crate::work_ids::SharedIds;
-
-/// Implements `Send` and `Sync` for a type with pointers to objects of libibverbs.
-macro_rules! shared_by_threads {
-    ($($name:ident),*) => {$(
-        // SAFETY: the functions of libibverbs may be called by any thread with any object
-        // (`ibv_*(3)`), and the other fields may be shared.
-        unsafe impl Send for $name {}
-        // SAFETY: as for `Send`.
-        unsafe impl Sync for $name {}
-    )*};
-}
-pub(crate) use shared_by_threads;
 
 shared_by_threads!(Pd, Cq, Srq, Region, Window, AddressHandle);
 

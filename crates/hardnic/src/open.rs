@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mitra_qualify::{Hardware, QualificationStore, StoreError};
+use mitra_qualify::{Hardware, StoreError};
 use mitra_verbs::{AtomicScope, Capabilities, DeviceAttr, Error, Gid, Limits};
 use mitra_verbs_abi::*;
 use nix::sys::utsname::uname;
@@ -14,7 +14,6 @@ use nix::sys::utsname::uname;
 use crate::context::Context;
 use crate::device_list::{DeviceList, Refusal};
 use crate::gid_table::GidTable;
-use crate::hard_nic::HardNic;
 use crate::library::{Library, LibraryError};
 use crate::objects::Pd;
 use crate::sysfs::RXE;
@@ -79,7 +78,7 @@ pub enum OpenError {
     },
 }
 
-/// The device that [`HardNic`] is opened on.
+/// The device on which a NIC is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Choice<'a> {
     Name(&'a str),
@@ -254,36 +253,4 @@ pub fn qualifications_file() -> PathBuf {
         PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state")
     });
     state.join("mitra/qualifications.json")
-}
-
-impl HardNic {
-    /// Opens a device by its name, such as `mlx5_0`. The NIC has the device's first IPv4 address or,
-    /// without one, its first IPv6 address.
-    ///
-    /// The NIC reports [`Capabilities::psn_query`] if a probe finds the number right, and the file of
-    /// [`qualifications_file`] says that it is exact.
-    ///
-    /// # Errors
-    /// [`OpenError`], which says what to do.
-    pub fn open(name: &str) -> Result<Arc<HardNic>, OpenError> {
-        HardNic::open_qualified(name, &QualificationStore::load(&qualifications_file())?)
-    }
-
-    /// Opens the device that has an address, as [`HardNic::open`] does.
-    ///
-    /// # Errors
-    /// [`OpenError`], which says what to do.
-    pub fn open_at(address: IpAddr) -> Result<Arc<HardNic>, OpenError> {
-        let store = QualificationStore::load(&qualifications_file())?;
-        HardNic::start(open(&Choice::Address(address))?, &store)
-    }
-
-    /// Opens a device by its name. `store` says how the NIC was qualified; an empty one, that it was
-    /// not.
-    ///
-    /// # Errors
-    /// [`OpenError`], which says what to do.
-    pub fn open_qualified(name: &str, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
-        HardNic::start(open(&Choice::Name(name))?, store)
-    }
 }

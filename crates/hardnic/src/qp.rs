@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{
-    Error, Psn, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, Result, SqDrain, check_modify,
+    Access, Error, Psn, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, Result, SqDrain, check_modify,
 };
 use mitra_verbs_abi::*;
 
-use crate::context::Context;
-use crate::objects::{Cq, Pd, Srq, shared_by_threads};
+use crate::context::{Context, shared_by_threads};
+use crate::objects::{Cq, Pd, Srq};
 use crate::qp_attributes::{attributes_to, state_to, type_to};
 use crate::work_ids::{QueueKind, WorkQueue};
 
@@ -132,6 +132,16 @@ impl Qp {
         let to = check_modify(self.init.qp_type, from, attr)?;
         // The NIC of Intel's E810 refuses a change from RESET to RESET.
         if !(from == QpState::Reset && to == QpState::Reset) {
+            if from == QpState::Reset && to == QpState::Err {
+                // The kernel has no change from RESET to ERR (`ib_modify_qp_is_ok`).
+                let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
+                let init = match self.init.qp_type.is_datagram() {
+                    true => QpAttr { qkey: Some(0), ..init },
+                    false => QpAttr { access: Some(Access::empty()), ..init },
+                };
+                let (attributes, mask) = attributes_to(&init, || Ok(0))?;
+                self.modify_raw(attributes, mask)?;
+            }
             let (attributes, mask) = attributes_to(&QpAttr { state: Some(to), ..*attr }, sgid_index)?;
             self.modify_raw(attributes, mask)?;
         }
@@ -146,9 +156,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends all accesses to memory by the queue pair, and makes later changes fail. A change to RESET
-    /// waits for the packet that is being executed; it keeps the number of the queue pair reserved.
-    /// Where the device refuses it, the caller has to wait for the destruction.
+    /// Ends all accesses to memory by the queue pair, and makes later changes fail. A change to
+    /// RESET waits for the packet that is being executed; it keeps the number of the queue pair
+    /// reserved. Where the device refuses it, the caller has to wait for the destruction.
     ///
     /// Returns whether the accesses have ended.
     pub(crate) fn end(&self) -> bool {

@@ -66,8 +66,8 @@ pub(crate) fn address_vector(dgid: Gid, sgid_index: u8, traffic_class: u8) -> ib
     }
 }
 
-/// Returns the attributes and the mask of `ibv_modify_qp(3)`. `sgid_index` returns the index of this
-/// NIC's GID, for attributes that contain the peer's address.
+/// Returns the attributes and the mask of `ibv_modify_qp(3)`. `sgid_index` returns the index of
+/// this NIC's GID, for attributes that contain the peer's address.
 pub(crate) fn attributes_to(
     attr: &QpAttr,
     sgid_index: impl FnOnce() -> Result<u8>,

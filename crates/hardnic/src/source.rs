@@ -8,8 +8,8 @@ use crate::device_list::devices;
 use crate::hard_nic::HardNic;
 use crate::open::OpenError;
 
-/// The source of NICs of the kernel. A request names the address of a device; the device has its own
-/// limits and links, so those of the request are not used.
+/// The source of NICs of the kernel. A request names the address of a device; the device has its
+/// own limits and links, so those of the request are not used.
 #[derive(Clone, Copy, Debug)]
 pub struct HardNics;
 

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use mitra_verbs::Counter;
 
-/// The vendor that soft-RoCE reports (`RXE_VENDOR_ID` of the kernel). It has no PCI device, so sysfs
-/// names no driver.
+/// The vendor that soft-RoCE reports (`RXE_VENDOR_ID` of the kernel). It has no PCI device, so
+/// sysfs names no driver.
 const RXE_VENDOR: u32 = 0xff_ffff;
 
 /// The name of the driver of soft-RoCE.
@@ -18,8 +18,8 @@ fn directory(device: &str) -> PathBuf {
     Path::new("/sys/class/infiniband").join(device)
 }
 
-/// Returns the name of the driver of a device, such as `mlx5_core` or `rxe`. Returns `None` if it is
-/// not known.
+/// Returns the name of the driver of a device, such as `mlx5_core` or `rxe`. Returns `None` if it
+/// is not known.
 pub(crate) fn driver(device: &str, vendor_id: u32) -> Option<String> {
     match fs::read_link(directory(device).join("device/driver")) {
         Ok(path) => Some(path.file_name()?.to_string_lossy().into_owned()),

@@ -437,8 +437,8 @@ impl Provider for HardNic {
         Err(Error::Unsupported("saved results of atomics"))
     }
 
-    /// Ends the accesses of every queue pair and deregisters all memory. A device cannot be reset for
-    /// one program, and the close of its context is no fence: traffic of mapped queues goes on.
+    /// Ends the accesses of every queue pair and deregisters all memory. A device cannot be reset
+    /// for one program, and the close of its context is no fence: traffic of mapped queues goes on.
     ///
     /// Sleeps for at most one second.
     fn reset(&self) -> Result<()> {

@@ -15,7 +15,7 @@ const THREADS: u64 = 4;
 struct OfThread {
     nics: [Arc<dyn Provider>; 2],
     wait: fn(),
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Fabric for OfThread {
@@ -31,8 +31,8 @@ impl Fabric for OfThread {
         (self.wait)();
     }
 
-    fn patience(&self) -> Duration {
-        self.patience
+    fn timeout(&self) -> Duration {
+        self.timeout
     }
 }
 
@@ -52,10 +52,10 @@ fn in_threads(body: impl Fn(u64) -> CaseResult + Sync) -> CaseResult {
 
 /// Each thread has objects of its own.
 pub(super) fn threads_share_nics(fabric: &dyn Fabric) -> CaseResult {
-    let (wait, patience) = (thread_wait(fabric)?, fabric.patience());
+    let (wait, timeout) = (thread_wait(fabric)?, fabric.timeout());
     let nics = fabric.nics();
     in_threads(|_| {
-        let own = OfThread { nics: nics.clone(), wait, patience };
+        let own = OfThread { nics: nics.clone(), wait, timeout };
         let [a, b] = rc_pair(&own)?;
         a.needs_atomics()?;
         for i in 1..=300 {
@@ -74,8 +74,8 @@ pub(super) fn threads_share_nics(fabric: &dyn Fabric) -> CaseResult {
 /// All threads post to one queue pair, and poll its completion queue.
 pub(super) fn threads_share_a_queue_pair(fabric: &dyn Fabric) -> CaseResult {
     const EACH: u64 = 200;
-    let (wait, patience) = (thread_wait(fabric)?, fabric.patience());
-    let own = OfThread { nics: fabric.nics(), wait, patience };
+    let (wait, timeout) = (thread_wait(fabric)?, fabric.timeout());
+    let own = OfThread { nics: fabric.nics(), wait, timeout };
     let [near, far] = own.nics.clone();
     let ends =
         [Endpoint::new(&own, near, Options::default())?, Endpoint::new(&own, far, Options::default())?];
@@ -94,7 +94,7 @@ pub(super) fn threads_share_a_queue_pair(fabric: &dyn Fabric) -> CaseResult {
         for (i, request) in requests[thread as usize].iter().enumerate() {
             nic.post_send(qp, std::slice::from_ref(request))?;
             // As many completions as requests, of whatever thread.
-            let deadline = nic.now() + patience;
+            let deadline = nic.now() + timeout;
             while wcs.len() <= i {
                 assert!(nic.now() < deadline, "timed out: a completion");
                 if nic.poll_cq(cq, 1, &mut wcs)? == 0 {

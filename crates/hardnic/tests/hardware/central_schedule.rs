@@ -1,5 +1,5 @@
-//! Operations of every kind in flight while a rail fails: none is lost, none takes effect twice, and
-//! no value is wrong.
+//! Operations of every kind in flight while a rail fails: none is lost, none takes effect twice,
+//! and no value is wrong.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -101,7 +101,7 @@ impl Fabric for Devices {
     }
 
     /// Each case takes milliseconds, and a device that does otherwise must not keep CI waiting.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(3)
     }
 }
