@@ -86,6 +86,12 @@ pub struct NicTiming {
     /// The delay from an arriving packet to the next idle poll, in which the NIC may send pending
     /// ACKs.
     pub idle_delay: DurationRange,
+    /// The time from a change of a queue pair to ERR to the flush of its receive queue, and of its
+    /// send queue. Until the flush, the NIC executes one more request, or handles one more
+    /// response: the first that arrives of those that were on their way at the change. soft-RoCE
+    /// was seen to do so, because another processor finishes the packet that it has begun. If the
+    /// range is 0, the change is a fence.
+    pub error_flush_delay: DurationRange,
     /// Whether the clock of each NIC has its own origin.
     pub independent_clocks: bool,
     /// How many NIC failures per million raise [`mitra_verbs::AsyncEvent::DeviceFatal`].
@@ -136,6 +142,7 @@ impl Config {
                 doorbell_delay: DurationRange::nanos(20, 200),
                 timer_lateness: DurationRange::nanos(0, 2_000),
                 idle_delay: DurationRange::nanos(500, 5_000),
+                error_flush_delay: DurationRange::nanos(0, 0),
                 independent_clocks: false,
                 fatal_event_ppm: 1_000_000,
                 fatal_event_delay: DurationRange::micros(1, 500),
@@ -192,6 +199,10 @@ impl Config {
             config.host.pause_ppm = 200 << rng.below(6);
             config.host.pause_length = DurationRange::micros(10, 100 << rng.below(7));
         }
+        let late = &mut Prng::stream(seed, "late execution");
+        if one_in_two(late) {
+            config.nic.error_flush_delay = DurationRange::nanos(0, 1_000 << late.below(7));
+        }
         config.tuning.ack_every = 1 << rng.below(6);
         config.tuning.ack_delay = Duration::from_micros(1 << rng.below(7));
         config.tuning.send_window = 4096 << rng.below(8);
@@ -230,7 +241,7 @@ mod tests {
     #[test]
     fn every_fault_kind_is_on_in_some_seeds_and_off_in_others() {
         let all: Vec<Config> = (0..64).map(Config::swarm).collect();
-        let kinds: [fn(&Config) -> bool; 9] = [
+        let kinds: [fn(&Config) -> bool; 10] = [
             |config| config.link.noise.drop_ppm > 0,
             |config| config.link.noise.duplicate_ppm > 0,
             |config| config.link.noise.reorder_ppm > 0,
@@ -239,6 +250,7 @@ mod tests {
             |config| config.link.survivor_ppm > 0,
             |config| config.memory.shuffle_ppm > 0,
             |config| config.nic.independent_clocks,
+            |config| config.nic.error_flush_delay != DurationRange::nanos(0, 0),
             |config| config.host.pause_ppm > 0,
         ];
         for (i, on) in kinds.iter().enumerate() {

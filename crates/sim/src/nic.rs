@@ -19,7 +19,7 @@ use crate::dma_pipeline::{DmaPipeline, HostBuffer, Release};
 use crate::duration_range::DurationRange;
 use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketProbe;
-use crate::world_state::InFlightPacket;
+use crate::world_state::{InFlightPacket, Queue};
 
 pub(crate) struct NicState {
     pub(crate) name: String,
@@ -44,6 +44,10 @@ pub(crate) struct NicState {
     /// The time at which completions become visible, while queue pairs of the NIC are being
     /// flushed.
     pub(crate) completions_held_until: Time,
+    /// The queues that are not flushed yet of queue pairs that were moved to ERR, each with the
+    /// time of the change ([`NicTiming::error_flush_delay`](crate::config::NicTiming)).
+    pub(crate) unflushed: BTreeMap<(Qpn, Queue), Time>,
+    pub(crate) flush_rng: Prng,
     pub(crate) cq_events: VecDeque<CqId>,
     pub(crate) async_events: VecDeque<AsyncEvent>,
     /// Whether the NIC was reset or replaced, after which it does nothing.
@@ -209,6 +213,11 @@ impl NicState {
         } else {
             self.cqs.values_mut().for_each(|view| view.late_receives.retain(|(_, wc)| wc.qpn != qp));
         }
+    }
+
+    /// Records that a queue pair no longer executes packets, because it was reset or destroyed.
+    pub(crate) fn forget_unflushed(&mut self, qp: Qpn) {
+        self.unflushed.retain(|(of, _), _| *of != qp);
     }
 
     pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, DmaMemory<'_>, &mut TxBatch) {

@@ -264,15 +264,25 @@ impl Provider for SimNic {
         if revokes {
             lock(&self.shared).cover_fence(self.number);
         }
-        let modify = |world: &mut WorldState, n: usize, local| {
-            let (now, nic) = (world.now, &mut world.nics[n]);
-            nic.nic.modify_qp(local, qp, attr)?;
+        self.call(|world, n, local| {
+            let is_error = attr.state == Some(QpState::Err);
+            let flushes_later = if *attr == QpAttr::to(QpState::Err) {
+                world.begin_error(n, qp)?
+            } else {
+                world.nics[n].nic.modify_qp(local, qp, attr)?;
+                if revokes {
+                    world.nics[n].forget_unflushed(qp);
+                }
+                false
+            };
             if revokes {
-                nic.on_revoked(now, qp, attr.state == Some(QpState::Err));
+                world.nics[n].on_revoked(world.now, qp, is_error);
+            }
+            if revokes && !flushes_later {
+                world.revoke(n);
             }
             Ok(())
-        };
-        if revokes { self.revoke(modify) } else { self.call(modify) }
+        })
     }
 
     fn attach_mcast(&self, _: Qpn, _: Gid, _: bool) -> Result<()> {
@@ -297,6 +307,7 @@ impl Provider for SimNic {
         self.revoke(|world, n, local| {
             let (now, nic) = (world.now, &mut world.nics[n]);
             nic.nic.destroy_qp(local, qp)?;
+            nic.forget_unflushed(qp);
             nic.on_revoked(now, qp, false);
             Ok(())
         })

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_transport::fault::Faults;
 use mitra_transport::{Nic, NicConfig, TxBatch};
-use mitra_verbs::{AsyncEvent, Capabilities, Error, Gid, Mtu, Result, Time};
+use mitra_verbs::{AsyncEvent, Capabilities, Error, Gid, Mtu, QpAttr, QpState, Qpn, Result, Time};
 use mitra_wire::ROCE_PORT;
 
 use crate::absences::{Absences, Part};
@@ -28,7 +28,7 @@ use crate::timeline::{NoteKind, Subject};
 use crate::trace::Trace;
 use crate::{Config, LinkConfig, Prng};
 use host::{AppState, HostState};
-pub(crate) use packet_delivery::InFlightPacket;
+pub(crate) use packet_delivery::{InFlightPacket, Queue};
 
 /// The longest inline data that a NIC accepts, in bytes, like that of some hardware: several
 /// packets at the smallest MTU.
@@ -43,6 +43,8 @@ pub(crate) enum Event {
     IdlePoll(usize),
     /// The first item of a NIC's DMA pipeline is due.
     Placement(usize),
+    /// A NIC flushes a queue of a queue pair that was moved to ERR at this time.
+    ErrorFlush(usize, (Qpn, Queue), Time),
     AsyncReport(usize, AsyncEvent),
     /// The host of the second NIC refused a packet of the first NIC. The report of the refusal
     /// reaches the first NIC.
@@ -172,6 +174,8 @@ impl WorldState {
             cqs: BTreeMap::new(),
             late_completions: None,
             completions_held_until: Time::ZERO,
+            unflushed: BTreeMap::new(),
+            flush_rng: Prng::stream(self.seed, &format!("error flushes {number}")),
             cq_events: Default::default(),
             async_events: Default::default(),
             detached: false,
@@ -226,6 +230,11 @@ impl WorldState {
                     self.nics[n].pipeline.advance(self.now);
                     self.wake_apps(self.nics[n].host);
                     self.reschedule(n);
+                }
+            }
+            Event::ErrorFlush(n, queue, since) => {
+                if self.nics[n].unflushed.get(&queue) == Some(&since) {
+                    self.flush_after_error(n, queue);
                 }
             }
             Event::AsyncReport(n, event) => {
@@ -342,6 +351,42 @@ impl WorldState {
         }
         self.ring_doorbell(n);
         self.reschedule(n);
+    }
+
+    /// Moves a queue pair to ERR. Returns whether the NIC flushes its queues later.
+    pub(crate) fn begin_error(&mut self, n: usize, qp: Qpn) -> Result<bool> {
+        let range = self.config.nic.error_flush_delay;
+        let (now, nic) = (self.now, &mut self.nics[n]);
+        let local = nic.local(now);
+        if range.max.is_zero() {
+            nic.nic.modify_qp(local, qp, &QpAttr::to(QpState::Err))?;
+            return Ok(false);
+        }
+        let is_pending = nic.nic.begin_error(local, qp)?;
+        if is_pending && !nic.unflushed.keys().any(|(of, _)| *of == qp) {
+            for queue in [Queue::Send, Queue::Receive] {
+                nic.unflushed.insert((qp, queue), now);
+                let at = now + range.sample(&mut nic.flush_rng);
+                self.queue.push(at, Event::ErrorFlush(n, (qp, queue), now));
+            }
+        }
+        Ok(is_pending)
+    }
+
+    /// Flushes a queue of a queue pair that was moved to ERR, unless it is flushed. Earlier
+    /// placements are complete before the completions of the flushed requests.
+    pub(crate) fn flush_after_error(&mut self, n: usize, (qp, queue): (Qpn, Queue)) {
+        if self.nics[n].unflushed.remove(&(qp, queue)).is_none() || !self.nics[n].is_running() {
+            return;
+        }
+        if self.config.memory.revoke_waits {
+            self.nics[n].pipeline.flush();
+        }
+        match queue {
+            Queue::Send => self.nics[n].nic.flush_sends_of_error(qp),
+            Queue::Receive => self.nics[n].nic.flush_receives_of_error(qp),
+        }
+        self.revoke(n);
     }
 
     /// Resets a NIC. If the NIC is alive, a random number of its pending placements complete first.

@@ -71,6 +71,15 @@ impl Service {
     }
 }
 
+/// The queues of a queue pair in ERR that are to be flushed later.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+struct Unflushed {
+    /// The requester still handles responses.
+    sends: bool,
+    /// The responder still executes requests.
+    receives: bool,
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Qp {
     pub(crate) attrs: QpAttributes,
@@ -79,6 +88,8 @@ pub(crate) struct Qp {
     drain: SqDrain,
     /// Whether a packet has arrived in RTR, which raises the communication established event once.
     established: bool,
+    /// The queues that are not flushed yet, of a queue pair in ERR ([`Qp::begin_error`]).
+    unflushed: Unflushed,
     /// `in_NAME` is true while the queue pair is in the NIC's list `NAME`.
     pub(crate) in_ready: bool,
     pub(crate) in_ack_pending: bool,
@@ -103,6 +114,7 @@ impl Qp {
             service: Service::new(init.qp_type),
             drain: SqDrain::NotInSqd,
             established: false,
+            unflushed: Unflushed::default(),
             in_ready: false,
             in_ack_pending: false,
             in_ack_held: false,
@@ -140,10 +152,15 @@ impl Qp {
     /// the oldest receive of the queue pair's own queue, completes with the status `receive`. All
     /// other work requests complete as flushed. A status of `None` means flushed too.
     pub(crate) fn fail(&mut self, nic: &mut SharedState, send: Option<WcStatus>, receive: Option<WcStatus>) {
-        let previous_state = self.attrs.state;
+        let enters_error = self.attrs.state != QpState::Err || self.unflushed.receives;
         self.attrs.state = QpState::Err;
+        self.unflushed = Unflushed::default();
         self.drain = SqDrain::NotInSqd;
         self.fail_sends(nic, send);
+        self.fail_receives(nic, receive, enters_error);
+    }
+
+    fn fail_receives(&mut self, nic: &mut SharedState, receive: Option<WcStatus>, enters_error: bool) {
         let mut status = receive.unwrap_or(WcStatus::Flushed);
         let unfinished = match &mut self.service {
             Service::Rc { responder, .. } => {
@@ -159,10 +176,41 @@ impl Qp {
         }
         match &mut self.receives {
             RecvSource::Own(_) => self.flush_receives(nic, status),
-            RecvSource::Shared(_) if previous_state != QpState::Err => {
+            RecvSource::Shared(_) if enters_error => {
                 nic.events.raise(AsyncEvent::LastWqeReached(self.attrs.qpn));
             }
             RecvSource::Shared(_) | RecvSource::Xrc(_) => {}
+        }
+    }
+
+    pub(crate) fn executes_packets(&self) -> bool {
+        matches!(self.attrs.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// Moves the queue pair to ERR without flushing its queues. The queue pair sends nothing more.
+    /// It executes requests until [`Qp::flush_receives_of_error`], and handles responses until
+    /// [`Qp::flush_sends_of_error`].
+    pub(crate) fn begin_error(&mut self) {
+        self.attrs.state = QpState::Err;
+        self.drain = SqDrain::NotInSqd;
+        self.unflushed = Unflushed { sends: true, receives: true };
+        self.silence_responder();
+    }
+
+    pub(crate) fn is_flush_pending(&self) -> bool {
+        self.unflushed != Unflushed::default()
+    }
+
+    pub(crate) fn flush_sends_of_error(&mut self, nic: &mut SharedState) {
+        if core::mem::take(&mut self.unflushed.sends) {
+            self.fail_sends(nic, None);
+        }
+    }
+
+    pub(crate) fn flush_receives_of_error(&mut self, nic: &mut SharedState) {
+        if core::mem::take(&mut self.unflushed.receives) {
+            self.fail_receives(nic, None, true);
+            self.silence_responder();
         }
     }
 
@@ -234,10 +282,10 @@ impl Qp {
     /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and
     /// ERR, receives in ERR.
     pub(crate) fn flush_posted(&mut self, nic: &mut SharedState) {
-        if matches!(self.attrs.state, QpState::Err | QpState::Sqe) {
+        if matches!(self.attrs.state, QpState::Err | QpState::Sqe) && !self.unflushed.sends {
             self.fail_sends(nic, None);
         }
-        if self.attrs.state == QpState::Err {
+        if self.attrs.state == QpState::Err && !self.unflushed.receives {
             self.flush_receives(nic, WcStatus::Flushed);
         }
     }
@@ -270,7 +318,11 @@ impl Qp {
         memory: &mut dyn Memory,
     ) {
         let attrs = &self.attrs;
-        if !matches!(attrs.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+        let is_late = match packet.message.is_response() {
+            true => self.unflushed.sends,
+            false => self.unflushed.receives,
+        };
+        if !self.executes_packets() && !is_late {
             nic.counters.drop_qp_state += 1;
             return;
         }
@@ -345,6 +397,9 @@ impl Qp {
     /// Handles the timers that have expired. `is_blocked` says that the destination takes no
     /// packets now.
     pub(crate) fn handle_timeout(&mut self, nic: &mut SharedState, now: Time, is_blocked: bool) {
+        if self.is_flush_pending() {
+            return;
+        }
         if let Service::Rc { requester, responder, .. } = &mut self.service {
             responder.handle_timeout(nic, now);
             if let Err(failed) = requester.handle_timeout(&self.attrs, nic, now, is_blocked) {
@@ -368,6 +423,9 @@ impl Qp {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
+        if self.is_flush_pending() {
+            return None;
+        }
         let Service::Rc { requester, responder, .. } = &self.service else { return None };
         match (requester.deadline(), responder.deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -434,6 +492,9 @@ impl Qp {
     }
 
     pub(crate) fn can_send(&self, nic: &SharedState) -> bool {
+        if self.is_flush_pending() {
+            return false;
+        }
         match &self.service {
             Service::Rc { requester, responder, .. } => {
                 responder.can_send() || requester.can_send(&self.attrs, nic)
@@ -463,7 +524,7 @@ impl Qp {
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
     ) {
-        let mut idle_turns = 0;
+        let mut idle_turns = if self.is_flush_pending() { 2 } else { 0 };
         while idle_turns < 2 {
             let attrs = &self.attrs;
             let sent = match &mut self.service {

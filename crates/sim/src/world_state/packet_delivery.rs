@@ -16,12 +16,20 @@ use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 use crate::{DurationRange, LinkConfig};
 
+/// A queue of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Queue {
+    Send,
+    Receive,
+}
+
 /// A packet between two NICs. `datagram` includes the ICRC.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlightPacket {
     from: usize,
     pub(crate) to: usize,
     datagram: Vec<u8>,
+    sent_at: Time,
     /// The sum of both NICs' `cable_failures` when the packet was sent.
     cable_failures: u64,
     /// Whether a switch keeps the packet if one of the cables fails while the packet is in flight.
@@ -203,6 +211,7 @@ impl WorldState {
             from,
             to,
             datagram,
+            sent_at: self.now,
             cable_failures,
             survives,
             holds: 0,
@@ -317,6 +326,11 @@ impl WorldState {
         self.cover_message(n, &parsed);
         self.analyse_received(n, &parsed);
         self.nics[n].stats.received += 1;
+        let queue = if parsed.message.is_response() { Queue::Send } else { Queue::Receive };
+        let moved_to_error = self.nics[n].unflushed.get(&(parsed.dest_qp, queue)).copied();
+        if moved_to_error.is_some_and(|at| packet.sent_at >= at) {
+            self.flush_after_error(n, (parsed.dest_qp, queue));
+        }
         let before = self.nics[n].expected_psn(parsed.dest_qp);
         let (nic, mut memory, _) = self.nics[n].with_memory(now);
         nic.handle_packet(local, source, &parsed, &mut memory);
@@ -324,6 +338,8 @@ impl WorldState {
         if before != self.nics[n].expected_psn(parsed.dest_qp) {
             injections = self.nics[n].executed(n, &parsed);
         }
+        // The packet was on its way at the change to ERR, and counts as the one that had begun.
+        self.flush_after_error(n, (parsed.dest_qp, queue));
         self.ring_doorbell(n);
         self.schedule_idle_poll(n);
         self.inject_failures(injections);

@@ -1,8 +1,8 @@
 //! The verbs on queue pairs.
 
 use mitra_verbs::{
-    Error, PdId, PostError, QpAttr, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult, SendWr,
-    Time, check_qp_cap, check_recv_state,
+    Error, PdId, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult,
+    SendWr, Time, check_qp_cap, check_recv_state,
 };
 
 use crate::Nic;
@@ -82,6 +82,47 @@ impl Nic {
         let result = self.qps.get_mut(qp)?.modify(attr, &mut self.shared);
         self.reschedule(self.qps.slot(qp));
         result
+    }
+
+    /// Moves a queue pair to ERR like a NIC that executes packets while a verb runs. The queue pair
+    /// sends nothing more. It executes requests until [`Nic::flush_receives_of_error`], and handles
+    /// responses until [`Nic::flush_sends_of_error`]. A queue pair that executes nothing moves as
+    /// by [`Nic::modify_qp`].
+    ///
+    /// Returns whether the two calls are due.
+    ///
+    /// # Errors
+    /// The errors of [`Nic::modify_qp`].
+    pub fn begin_error(&mut self, now: Time, qp: Qpn) -> Result<bool> {
+        let queue_pair = self.qps.get_mut(qp)?;
+        if queue_pair.is_flush_pending() {
+            return Ok(true);
+        }
+        let executes = queue_pair.executes_packets();
+        if executes {
+            queue_pair.begin_error();
+        } else {
+            self.modify_qp(now, qp, &QpAttr::to(QpState::Err))?;
+        }
+        Ok(executes)
+    }
+
+    /// Ends the requester of a queue pair after [`Nic::begin_error`], and flushes its sends. Has no
+    /// effect if they were flushed, or the queue pair was reset or destroyed, meanwhile.
+    pub fn flush_sends_of_error(&mut self, qp: Qpn) {
+        if let Ok(queue_pair) = self.qps.get_mut(qp) {
+            queue_pair.flush_sends_of_error(&mut self.shared);
+        }
+        self.reschedule(self.qps.slot(qp));
+    }
+
+    /// Ends the responder of a queue pair after [`Nic::begin_error`], and flushes its receives. Has
+    /// no effect if they were flushed, or the queue pair was reset or destroyed, meanwhile.
+    pub fn flush_receives_of_error(&mut self, qp: Qpn) {
+        if let Ok(queue_pair) = self.qps.get_mut(qp) {
+            queue_pair.flush_receives_of_error(&mut self.shared);
+        }
+        self.reschedule(self.qps.slot(qp));
     }
 
     /// Returns the state and the attributes of a queue pair.

@@ -37,7 +37,7 @@ impl Qp {
             (_, QpState::Reset) => self.reset(nic),
             (_, QpState::Err) => {
                 self.fail(nic, None, None);
-                // The consumer uses this transition as a fence. After it, the responder sends
+                // The consumer uses this transition in a fence. After it, the responder sends
                 // nothing, not even the responses to requests that it has executed.
                 if !Mutant::ErrorStateAnswers.is_on() {
                     self.silence_responder();
