@@ -252,14 +252,27 @@ pub trait Provider: Send + Sync + fmt::Debug {
     fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn>;
 
     /// Changes the state or the attributes of a queue pair by the rules of [`crate::check_modify`].
-    /// A change to ERR is a fence: when the call returns, all earlier accesses to memory by this
-    /// queue pair are complete, and no later packet accesses memory.
+    ///
+    /// A change to ERR is no fence by its return: the NIC may finish packets that it has begun, and
+    /// then access memory (soft-RoCE does). The NIC then flushes the posted requests. ERR and the
+    /// flushed *markers* are a fence. A marker is a request that was posted behind all others,
+    /// before or after the change:
+    ///
+    /// - When a receive marker has completed, the queue pair executes no request of the peer any
+    ///   more, and earlier ones are complete in memory.
+    /// - When a send marker has completed, no response changes local memory any more.
+    ///
+    /// A queue pair that takes its receives from a shared receive queue of the NIC gets no receive
+    /// marker. There, and where a marker does not complete, [`Provider::destroy_qp`],
+    /// [`Provider::dereg_mr`] and [`Provider::dealloc_mw`] are fences by their return.
     ///
     /// # Errors
     /// `Modify` for a change that the rules forbid, and `Limit`.
     fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()>;
 
-    /// Returns the state and attributes of a queue pair.
+    /// Returns the state and attributes of a queue pair. After a change to ERR, the PSN that the
+    /// responder expects ([`QpStatus::rq_psn`]) is final only when the receive marker has completed
+    /// ([`Provider::modify_qp`]).
     ///
     /// # Errors
     /// See the trait.
@@ -279,8 +292,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Invalid` if the queue pair is not attached.
     fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
 
-    /// Destroys a queue pair. Its outstanding requests get no completion. The NIC does not assign
-    /// the number of the queue pair again until the maximum packet lifetime is over.
+    /// Destroys a queue pair. Its outstanding requests get no completion. After the call returns,
+    /// the queue pair no longer accesses memory, even for packets in flight. The NIC does not
+    /// assign the number of the queue pair again until the maximum packet lifetime is over.
     ///
     /// # Errors
     /// `Busy` while the queue pair is attached to a multicast group.

@@ -164,7 +164,8 @@ pub struct QpStatus {
     pub attr: QpAttr,
     /// The PSN that the responder expects next. The responder has executed all requests in packets
     /// with earlier PSNs; a READ has at least been accepted. The PSN is valid in every state,
-    /// including ERR, if the device reports [`crate::Capabilities::psn_query`].
+    /// including ERR, if the device reports [`crate::Capabilities::psn_query`]. In ERR, it is final
+    /// when the receive marker has completed ([`crate::Provider::modify_qp`]).
     pub rq_psn: Psn,
     /// The PSN of the next new packet that the requester sends.
     pub sq_psn: Psn,
