@@ -142,6 +142,7 @@ mutants! {
         PacketsUnbounded "packets-unbounded" in "ledger" within 300: "The packets of the requests in flight are not bounded, so that their PSNs are ambiguous.";
         LengthOfLostResume "length-of-lost-resume" in "failover-limits" within 1000: "The evidence does not repeat the length that a lost Resume had told.";
         FenceEndsAtEmptyPoll "fence-ends-at-empty-poll" in "failover-limits" within 1000: "The fence ends at the first poll that finds no completion.";
+        ClosedWithoutMarker "closed-without-marker" in "failover-cases" within 4000: "A closed vQP does not destroy a queue pair whose markers have not completed.";
         FenceAwaitsSendQueueOnly "fence-awaits-send-queue-only" in "failover-limits" within 1000: "The fence does not wait until the receive queue is flushed.";
         AnotherReceiveConfirms "another-receive-confirms" in "failover-limits" within 5000: "In mode durable, one received message confirms those behind it too.";
         FirstRailDecidesPlacement "first-rail-decides-placement" in "failover-limits" within 2000: "The NIC of rail 0 decides whether a completion on any rail proves that data is in memory.";
@@ -287,6 +288,7 @@ mutants! {
         PermissionKeptAtReconnect "permission-kept-at-reconnect" in "memory-nodes" within 1000: "A process that reconnects keeps its exclusive permission.";
         PermissionKeptAtRestart "permission-kept-at-restart" in "memory-nodes" within 1000: "A memory node that restarts with its files grants the initial permissions again.";
         ConnectionNotFenced "connection-not-fenced" in "memory-nodes" within 1000: "The earlier connection of a process stays open, with its keys.";
+        RevokedByClose "revoked-by-close" in "memory-nodes" within 4000: "The close of a connection counts as the revocation of its keys.";
         PermissionNotRevoked "permission-not-revoked" in "memory-nodes" within 1000: "A change of permissions does not revoke the keys of other processes.";
         AcceptedBeforeRevocation "accepted-before-revocation" in "memory-nodes" within 3000: "A process is accepted although a revocation is not confirmed.";
         ChangedBeforeRevocation "changed-before-revocation" in "memory-nodes" within 3000: "A change of permissions is confirmed although a revocation is not.";

@@ -15,8 +15,9 @@ pub trait NodeNic {
     /// [`Welcome::info`](crate::Welcome::info), or `None` if the NIC refuses a resource.
     fn connect(&mut self, p: ProcessId, info: &[u8]) -> Option<Vec<u8>>;
 
-    /// Closes the connection of process `p`, if there is one. A NIC that does not confirm the close
-    /// may keep the queue pair, which can access nothing once the keys are revoked.
+    /// Closes the connection of process `p`, if there is one. The close is no fence: the NIC may
+    /// finish a packet that it has begun, and a NIC that does not confirm the close may keep the
+    /// queue pair. Both can access nothing once the keys are revoked.
     fn close(&mut self, p: ProcessId);
 
     /// Registers a buffer for access by process `p`. Returns `None` if the NIC refuses a resource.

@@ -49,6 +49,9 @@ impl<K, F: Files> Node<K, F> {
             return;
         }
         nic.close(p);
+        if Mutant::RevokedByClose.is_on() {
+            return;
+        }
         for RegionKeys { read, write } in keys {
             // Without the connection, the process cannot read by a key that a NIC does not confirm
             // as revoked.

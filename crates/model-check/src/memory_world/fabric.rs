@@ -1,6 +1,7 @@
 //! The simulated NICs and network between processes and a memory node. Bytes of WRITEs and READs
 //! move one piece at a time, in any order. A request of a broken connection may still be executed,
-//! until the memory node closes its end.
+//! until the memory node closes its end, and one piece even afterwards, because the NIC may finish
+//! a packet that it has begun.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub(super) struct NodeSide {
     keys: BTreeMap<u64, Key>,
     /// By open queue pair: the process, and the queue pair at the process's end.
     qps: BTreeMap<QpId, (ProcessId, QpId)>,
+    /// The closed queue pairs that may still move one piece.
+    closing: BTreeMap<QpId, (ProcessId, QpId)>,
     connections: BTreeMap<ProcessId, QpId>,
     /// Whether the NIC confirms nothing.
     pub(super) hung: bool,
@@ -56,6 +59,11 @@ impl NodeSide {
     /// Returns the process whose end is `peer`, if the queue pair is open.
     pub(super) fn process(&self, qp: QpId, peer: QpId) -> Option<ProcessId> {
         self.qps.get(&qp).filter(|(_, other)| *other == peer).map(|&(p, _)| p)
+    }
+
+    /// Records that a piece has moved on a queue pair.
+    pub(super) fn on_moved(&mut self, qp: QpId) {
+        self.closing.remove(&qp);
     }
 
     fn new_id(&mut self) -> u64 {
@@ -78,7 +86,7 @@ impl NodeNic for NodeSide {
         if let Some(qp) = self.connections.remove(&p)
             && !self.hung
         {
-            self.qps.remove(&qp);
+            self.closing.extend(self.qps.remove(&qp).map(|ends| (qp, ends)));
         }
     }
 
@@ -225,6 +233,13 @@ impl ProcessEnd {
     /// and connected to this end.
     pub(super) fn process_at(&self, nic: &NodeSide) -> Option<ProcessId> {
         nic.process(self.peer?, self.id)
+    }
+
+    /// Like [`ProcessEnd::process_at`], even if the memory node's NIC may still finish a packet of
+    /// a closed queue pair.
+    pub(super) fn process_moving_at(&self, nic: &NodeSide) -> Option<ProcessId> {
+        let closing = || nic.closing.get(&self.peer?).filter(|(_, other)| *other == self.id);
+        self.process_at(nic).or_else(|| Some(closing()?.0))
     }
 
     fn post(&mut self, wr_id: u64, key: u64, offset: u64, data: Vec<u8>, op: WorkOp) -> bool {

@@ -153,7 +153,8 @@ impl MemoryWorld {
             steps.push((weights.message, Step::DeliverRequest(qp)));
         }
         let moves = if weights.stalled == Some(qp % 4) { 0 } else { weights.moves };
-        if is_open && !end.is_refused {
+        let may_move = end.process_moving_at(&self.nic).is_some() && self.node.is_some();
+        if may_move && !end.is_refused {
             let step = if weights.moves_whole { Step::MoveWhole } else { Step::Move };
             steps.extend((0..end.works.len()).map(|work| (moves, step(qp, work))));
         }
@@ -264,10 +265,11 @@ impl MemoryWorld {
 
     fn move_piece(&mut self, qp: QpId, at: usize, piece: usize) {
         let Some((life, end)) = self.ends.get_mut(&qp) else { return };
-        let (Some(p), Some(connection)) = (end.process_at(&self.nic), end.peer) else { return };
+        let (Some(p), Some(connection)) = (end.process_moving_at(&self.nic), end.peer) else { return };
         let work = &mut end.works[at];
         let buffer = work.buffer(&self.nic).cloned();
         let moved = work.move_piece(&self.nic, p, piece);
+        self.nic.on_moved(connection);
         let is_update = !matches!(work.op, WorkOp::Read);
         // A compare-and-swap that finds a value other than 0 writes nothing.
         let has_swapped =
