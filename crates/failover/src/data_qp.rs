@@ -1,6 +1,7 @@
 //! The RC or UC queue pair that carries operations, with one completion queue for both directions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
@@ -50,6 +51,8 @@ pub struct DataQp {
     nic: LocalNic,
     cq: DataCq,
     qpn: Qpn,
+    /// Whether the queue pair was destroyed before its completion queue ([`DataQp::end`]).
+    is_ended: AtomicBool,
     /// The PSN of the first packet that the queue pair sends.
     first_psn: Psn,
     service: Service,
@@ -89,7 +92,8 @@ impl DataQp {
                         DataCq::Shared(Arc::clone(shared), shared.join(qpn, cq, entries, member))
                     }
                 };
-                Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn, service: config.service })
+                let is_ended = AtomicBool::new(false);
+                Ok(DataQp { nic: nic.clone(), cq, qpn, is_ended, first_psn, service: config.service })
             }
             Err(error) => {
                 // Best effort: the caller gets the first error.
@@ -116,7 +120,8 @@ impl DataQp {
         match DataQp::create(nic, config, first_psn, group) {
             Err(Error::DeviceFatal) => {
                 let (nic, cq, qpn, service) = (nic.clone(), DataCq::Own(NO_CQ), NO_QP, config.service);
-                Ok(DataQp { nic, cq, qpn, first_psn, service })
+                let is_ended = AtomicBool::new(false);
+                Ok(DataQp { nic, cq, qpn, is_ended, first_psn, service })
             }
             created => created,
         }
@@ -142,8 +147,31 @@ impl DataQp {
         &self.cq
     }
 
+    /// After [`DataQp::end`], a number that no NIC assigns, because the NIC may give the former
+    /// number to another queue pair.
     pub(crate) fn qpn(&self) -> Qpn {
-        self.qpn
+        if self.is_ended() { NO_QP } else { self.qpn }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
+    }
+
+    /// Destroys the queue pair, and keeps its completion queue, which holds what the NIC has
+    /// written. When the call returns, the queue pair executes nothing more.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn end(&self) -> Result<()> {
+        if self.is_ended() {
+            return Ok(());
+        }
+        match &self.cq {
+            DataCq::Own(_) => self.provider().destroy_qp(self.qpn)?,
+            DataCq::Shared(shared, inbox) => shared.destroy_qp(self.qpn, inbox)?,
+        }
+        self.is_ended.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn first_psn(&self) -> Psn {
@@ -168,13 +196,13 @@ impl DataQp {
     }
 
     pub(crate) fn modify_to_rtr(&self, connection: &RcConnection) -> Result<()> {
-        self.provider().modify_qp(self.qpn, &connection.init())?;
-        self.provider().modify_qp(self.qpn, &self.of_service(connection.rtr()))
+        self.provider().modify_qp(self.qpn(), &connection.init())?;
+        self.provider().modify_qp(self.qpn(), &self.of_service(connection.rtr()))
     }
 
     pub(crate) fn modify_to_rts(&self, connection: &RcConnection) -> Result<()> {
         let access = Some(connection.access);
-        self.provider().modify_qp(self.qpn, &QpAttr { access, ..self.of_service(connection.rts()) })
+        self.provider().modify_qp(self.qpn(), &QpAttr { access, ..self.of_service(connection.rts()) })
     }
 
     /// Removes the attributes that UC does not have: they concern acknowledgements, READs and
@@ -197,23 +225,24 @@ impl DataQp {
     /// For states that need no other attributes. In RESET, the queue pair has no completions.
     pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
         match &self.cq {
-            DataCq::Shared(shared, inbox) if state == QpState::Reset => shared.reset(self.qpn, inbox),
-            _ => self.provider().modify_qp(self.qpn, &QpAttr::to(state)),
+            DataCq::Shared(shared, inbox) if state == QpState::Reset => shared.reset(self.qpn(), inbox),
+            _ => self.provider().modify_qp(self.qpn(), &QpAttr::to(state)),
         }
     }
 
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.provider().post_send(self.qpn, wrs)
+        self.provider().post_send(self.qpn(), wrs)
     }
 
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        self.provider().post_recv(self.qpn, wrs)
+        self.provider().post_recv(self.qpn(), wrs)
     }
 
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         match &self.cq {
             DataCq::Own(cq) => self.provider().poll_cq(*cq, max, out),
+            DataCq::Shared(_, inbox) if self.is_ended() => Ok(inbox.take(max, out)),
             DataCq::Shared(shared, inbox) => shared.poll(self.qpn, inbox, max, out),
         }
     }
@@ -231,16 +260,23 @@ impl DataQp {
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
         let capabilities = self.provider().attr().capabilities;
         if nic_alive && capabilities.psn_query && !Mutant::PsnLeftOut.is_on() {
-            evidence.psn = self.provider().query_qp(self.qpn).ok().map(|status| status.rq_psn);
+            evidence.psn = self.provider().query_qp(self.qpn()).ok().map(|status| status.rq_psn);
         }
         if nic_alive && capabilities.saved_results && !Mutant::SavedResultsLeftOut.is_on() {
-            let saved = self.provider().saved_results(self.qpn).unwrap_or_default();
+            let saved = self.provider().saved_results(self.qpn()).unwrap_or_default();
             evidence.saved = saved.into_iter().collect();
         }
     }
 
     pub(crate) fn destroy(&self) -> Result<()> {
-        destroy(self.provider(), (self.qpn, &self.cq))
+        if !self.is_ended() {
+            return destroy(self.provider(), (self.qpn, &self.cq));
+        }
+        let released = match &self.cq {
+            DataCq::Own(cq) => self.provider().destroy_cq(*cq),
+            DataCq::Shared(shared, inbox) => shared.release(inbox.cq(), inbox.entries()),
+        };
+        if released == Err(Error::DeviceFatal) { Ok(()) } else { released }
     }
 }
 

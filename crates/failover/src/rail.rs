@@ -303,7 +303,7 @@ impl Rail {
         self.data.poll_cq(max, out)
     }
 
-    /// In ERR, the data queue pair executes nothing more and flushes its queues.
+    /// In ERR, the data queue pair begins to execute nothing more, and flushes its queues.
     pub(crate) fn modify_to_error(&self) -> Result<()> {
         self.data.modify_to(QpState::Err)
     }

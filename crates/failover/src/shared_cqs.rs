@@ -33,6 +33,11 @@ impl Inbox {
         self.cq
     }
 
+    /// The entries that are reserved for the queue pair.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
     fn clear(&self) {
         let mut wcs = lock(&self.wcs);
         wcs.clear();
@@ -41,7 +46,7 @@ impl Inbox {
 
     /// Wakes the member if completions are left.
     #[inline]
-    fn take(&self, max: usize, out: &mut Vec<Wc>) -> usize {
+    pub(crate) fn take(&self, max: usize, out: &mut Vec<Wc>) -> usize {
         if self.len.load(Ordering::Acquire) == 0 {
             return 0;
         }
@@ -158,16 +163,25 @@ impl SharedCqs {
 
     /// Destroys a queue pair, and ends its reservation. Returns the results of both.
     pub(crate) fn destroy(&self, qpn: Qpn, inbox: &Arc<Inbox>) -> [Result<()>; 2] {
+        let destroyed = self.destroy_qp(qpn, inbox);
+        [destroyed, self.release(inbox.cq, inbox.entries)]
+    }
+
+    /// Destroys a queue pair whose reservation stays. Its inbox keeps the completions that the NIC
+    /// has written.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn destroy_qp(&self, qpn: Qpn, inbox: &Arc<Inbox>) -> Result<()> {
         let mut state = lock(&self.state);
         let destroyed = self.provider().destroy_qp(qpn);
         // The NIC may now give the number to another queue pair, which joins only after this
         // thread unlocks the state. It must not find the completions of this queue pair.
-        let _ = self.dispatch(&mut state, |wc| wc.qpn == qpn); // the next poll fails, too
+        let _ = self.dispatch(&mut state, |_| false); // the next poll fails, too
         if state.inboxes.get(&qpn).is_some_and(|known| Arc::ptr_eq(known, inbox)) {
             state.inboxes.remove(&qpn);
         }
-        drop(state);
-        [destroyed, self.release(inbox.cq, inbox.entries)]
+        destroyed
     }
 
     /// Ends the reservation of a queue pair that does not exist. Destroys the queue if it has no

@@ -199,8 +199,9 @@ impl Domain {
         true
     }
 
-    /// Fences one queue pair, or resets a NIC that does not answer. Returns whether the queue pair
-    /// executes nothing more.
+    /// Moves one queue pair to ERR, or resets a NIC that does not answer. Returns whether the queue
+    /// pair executes nothing more, but for a packet that it has begun: its markers complete at its
+    /// owner, which may be another vQP.
     fn fence_qp(&self, home: &mut HomeRail, member: VqpId, rail: u8, qpn: Qpn) -> bool {
         // The fence may cause no completion, and the fenced vQP must follow the home.
         self.shared.group.wake(rail.into(), qpn);

@@ -2,9 +2,19 @@
 //! be read.
 //!
 //! The fence moves the queue pair to ERR and posts a marker to each of its two queues, behind all
-//! other requests. A NIC flushes each queue in order, so the completions of both markers come after
-//! all earlier completions. A NIC that does not answer, or does not flush the queues in time, is
-//! reset.
+//! other requests. ERR alone is no fence: a NIC may finish a packet that it has begun after the
+//! call has returned. The completion of the receive marker shows that no request of the peer is
+//! executed any more. The completion of the send marker shows that no response changes local memory
+//! any more. A NIC flushes each queue in order, so both come after all earlier completions.
+//!
+//! If a marker does not complete in time, the fence takes the next of these steps:
+//!
+//! 1. It moves the queue pair to ERR again.
+//! 2. It destroys the queue pair. When the call returns, the queue pair executes nothing more. Its
+//!    PSN is lost.
+//! 3. It resets the NIC, which ends all queue pairs of the NIC. A NIC that does not answer is reset
+//!    at once.
+//! 4. If the reset fails, the vQP closes with `Unfenced`.
 
 use core::time::Duration;
 
@@ -16,8 +26,9 @@ use crate::vqp::wr_id_flags;
 
 /// The time that a NIC may take to flush the queues of a queue pair in ERR.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
-/// After [`DRAIN_TIMEOUT`], the NIC is reset at this many polls without a completion. The time
-/// alone does not show that the NIC has stalled, because this process may have been suspended.
+/// After [`DRAIN_TIMEOUT`], the fence takes its next step at this many polls without a completion.
+/// The time alone does not show that the NIC has stalled, because this process may have been
+/// suspended.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,14 +50,17 @@ enum State {
         deadline: Time,
         /// Polls without a completion since the deadline.
         empty_polls: u32,
+        /// Whether the queue pair was moved to ERR a second time.
+        is_repeated: bool,
     },
     /// The vQP does not fence, and waits before it reads the evidence.
     Waiting {
         until: Time,
     },
-    /// The fence has no markers, because the NIC was reset or the vQP does not fence. The fence
-    /// ends at the first poll without a completion.
+    /// The fence has no markers, because the NIC was reset, the queue pair was destroyed, or the
+    /// vQP does not fence. The fence ends at the first poll without a completion.
     Emptying {
+        /// Whether the queue pair exists on a live NIC.
         nic_alive: bool,
     },
     Done {
@@ -61,7 +75,8 @@ pub(super) enum FenceStep {
     Pending,
     /// The queue pair is drained: the caller calls [`Fence::finish`].
     Drained,
-    /// The NIC does not answer or does not flush the queues: the caller calls [`Fence::reset_nic`].
+    /// The NIC does not answer, or can neither flush nor destroy the queue pair: the caller calls
+    /// [`Fence::reset_nic`].
     Reset,
 }
 
@@ -91,10 +106,14 @@ impl Fence {
         self.0 == State::Done { nic_alive: true }
     }
 
-    /// Starts to fence `qp`. `used` says whether the send queue and the receive queue may have
-    /// requests whose completions have not been polled. A queue without such requests needs no
-    /// marker.
+    /// Starts to fence `qp`. `used` says whether the send queue may have requests whose completions
+    /// have not been polled, and whether the peer may have sent requests. Otherwise the queue needs
+    /// no marker.
     pub(super) fn start(&mut self, qp: &DataQp, now: Time, used: [bool; 2]) -> FenceStep {
+        if qp.is_ended() {
+            self.0 = State::Emptying { nic_alive: false };
+            return FenceStep::Pending;
+        }
         if qp.modify_to(QpState::Err).is_err() {
             // The NIC is dead, or it hangs and may still access memory.
             return FenceStep::Reset;
@@ -102,7 +121,7 @@ impl Fence {
         let deadline = now + DRAIN_TIMEOUT;
         let used = if Mutant::FenceAwaitsSendQueueOnly.is_on() { [used[0], false] } else { used };
         let [send, recv] = used.map(|used| if used { Marker::Unposted } else { Marker::Flushed });
-        self.0 = State::Draining { send, recv, deadline, empty_polls: 0 };
+        self.0 = State::Draining { send, recv, deadline, empty_polls: 0, is_repeated: false };
         // The fence does not query the NIC here. The query costs a system call on a software NIC,
         // and the next poll drains most queues.
         self.post_markers(qp);
@@ -125,6 +144,15 @@ impl Fence {
         if let State::Waiting { until } = self.0 { Some(until) } else { None }
     }
 
+    /// Destroys `qp`, whose markers do not complete. Returns false if the NIC refuses.
+    pub(super) fn destroy_qp(&mut self, qp: &DataQp) -> bool {
+        let is_destroyed = qp.end().is_ok();
+        if is_destroyed {
+            self.0 = State::Emptying { nic_alive: false };
+        }
+        is_destroyed
+    }
+
     /// Resets the NIC of `qp`, which destroys all queue pairs of the NIC. Returns false if the NIC
     /// does not confirm the reset.
     pub(super) fn reset_nic(&mut self, qp: &DataQp) -> bool {
@@ -143,19 +171,26 @@ impl Fence {
         if self.poll_timeout().is_some_and(|until| now >= until) {
             self.0 = State::Emptying { nic_alive: qp.provider().query_port().is_ok() };
         }
-        let State::Draining { send, recv, deadline, empty_polls } = &mut self.0 else {
+        let State::Draining { send, recv, deadline, empty_polls, is_repeated } = &mut self.0 else {
             return FenceStep::Pending;
         };
         if now <= *deadline {
             *empty_polls = 0;
         }
         if (*send, *recv) == (Marker::Flushed, Marker::Flushed) {
-            FenceStep::Drained
-        } else if qp.provider().query_port().is_err() || *empty_polls >= MAX_EMPTY_POLLS {
-            FenceStep::Reset
-        } else {
-            FenceStep::Pending
+            return FenceStep::Drained;
         }
+        if qp.provider().query_port().is_err() {
+            return FenceStep::Reset;
+        }
+        if *empty_polls < MAX_EMPTY_POLLS {
+            return FenceStep::Pending;
+        }
+        if core::mem::replace(is_repeated, true) {
+            return if self.destroy_qp(qp) { FenceStep::Pending } else { FenceStep::Reset };
+        }
+        (*deadline, *empty_polls) = (now + DRAIN_TIMEOUT, 0);
+        if qp.modify_to(QpState::Err).is_ok() { FenceStep::Pending } else { FenceStep::Reset }
     }
 
     fn post_markers(&mut self, qp: &DataQp) {
@@ -190,6 +225,12 @@ impl Fence {
             State::Idle | State::Waiting { .. } | State::Done { .. } => {}
         }
         None
+    }
+
+    /// Returns whether a vQP that closes waits for more markers: until [`DRAIN_TIMEOUT`] after
+    /// `began`, and for [`MAX_EMPTY_POLLS`] polls even if the clock stands still.
+    pub(super) fn waits_to_close(polls: u32, began: Time, now: Time) -> bool {
+        polls < MAX_EMPTY_POLLS || began < now && now < began + DRAIN_TIMEOUT
     }
 
     pub(super) fn finish(&mut self, nic_alive: bool) {

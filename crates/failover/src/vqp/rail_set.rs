@@ -229,10 +229,10 @@ impl RailSet {
         self.rails[rail].connect_replacement(qpn, psn, &self.config)
     }
 
-    /// Stops every rail of a vQP that closes for `reason`. Afterwards the peer cannot access memory
-    /// through the rails, and no late response arrives. On the rails in `used`, the peer may have
-    /// posted requests. If the NIC of such a rail can be neither stopped nor reset, returns
-    /// [`CloseReason::Unfenced`] instead of `reason`.
+    /// Moves every rail of a vQP that closes for `reason` to ERR. On the rails in `used`, the peer
+    /// may have posted requests. The caller must fence them, because a packet that has begun may
+    /// still access memory. On the other rails nothing has begun. If the NIC of such a rail can be
+    /// neither stopped nor reset, returns [`CloseReason::Unfenced`] instead of `reason`.
     pub(super) fn stop_all(&self, used: [usize; 2], reason: CloseReason) -> CloseReason {
         let mut fenced = true;
         for (i, rail) in self.rails.iter().enumerate() {

@@ -30,6 +30,11 @@ impl Termination {
         self.flush_pending = true;
     }
 
+    /// Records that a rail of a closed vQP can be neither fenced nor reset.
+    pub(super) fn set_unfenced(&mut self) {
+        self.reason = self.reason.and(Some(CloseReason::Unfenced));
+    }
+
     /// Closes a vQP that was never connected. No rail has requests to flush.
     pub(super) fn close_unconnected(&mut self, reason: CloseReason) {
         self.reason = Some(reason);

@@ -100,10 +100,11 @@ impl<F: Failover> VirtualQp<F> {
     }
 
     /// Changes the operations that the peer may request: [`Config::access`]. Operations of the peer
-    /// that were executed before the change stay executed. If [`Access::REMOTE_WRITE`] is taken
-    /// away after the peer has connected with a completion log, the peer's atomics fail too,
-    /// because the log entries behind the atomics are refused. On a shared backup, added rights
-    /// hold only for memory that the peer imports after the change.
+    /// that were executed before the change stay executed, and a NIC may still execute those that
+    /// it has begun when the call returns. To be sure that memory no longer changes, deregister it.
+    /// If [`Access::REMOTE_WRITE`] is taken away after the peer has connected with a completion
+    /// log, the peer's atomics fail too, because the log entries behind the atomics are refused. On
+    /// a shared backup, added rights hold only for memory that the peer imports after the change.
     ///
     /// Between [`VirtualQp::modify_to_rtr`] and [`VirtualQp::modify_to_rts`], a change takes effect
     /// only with the latter call, because a queue pair in RTR keeps its rights.

@@ -9,15 +9,15 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mitra_sim::{NicId, SimNic, Testbed};
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Error, GRH_LEN,
-    Gid, Mr, MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, QpType, Qpn,
-    RecvWr, Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus, WindowType,
-    XrcdId,
+    Gid, Mr, MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus,
+    QpType, Qpn, RecvWr, Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus,
+    WindowType, XrcdId,
 };
 
 enum Interrupt {
@@ -129,6 +129,22 @@ pub enum Binds {
     FailNext,
 }
 
+/// When a hooked NIC flushes a request that is posted to a queue pair in ERR.
+#[derive(Debug, Default)]
+pub enum ErrorPosts {
+    #[default]
+    Flush,
+    /// At the next change to ERR.
+    Hold(Vec<(Qpn, HeldPost)>),
+    Never,
+}
+
+#[derive(Debug)]
+pub enum HeldPost {
+    Send(SendWr),
+    Recv(RecvWr),
+}
+
 /// The completion channel of all completion queues of a hooked NIC.
 #[derive(Debug)]
 pub struct SimChannel {
@@ -174,6 +190,8 @@ pub struct HookedNic {
     pub channel: Arc<SimChannel>,
     datagrams: Mutex<Datagrams>,
     binds: Mutex<Binds>,
+    error_posts: Mutex<ErrorPosts>,
+    pub refuses_to_destroy: AtomicBool,
 }
 
 /// The state that is needed to read arriving datagrams.
@@ -210,7 +228,42 @@ impl HookedNic {
             channel,
             datagrams: Mutex::default(),
             binds: Mutex::default(),
+            error_posts: Mutex::default(),
+            refuses_to_destroy: AtomicBool::new(false),
         })
+    }
+
+    pub fn set_error_posts(&self, error_posts: ErrorPosts) {
+        *self.error_posts.lock().expect("no test panics with this lock") = error_posts;
+    }
+
+    /// Returns whether the NIC keeps the posts, because the queue pair is in ERR.
+    fn keeps(&self, qp: Qpn, posts: impl Iterator<Item = HeldPost>) -> bool {
+        let mut error_posts = self.error_posts.lock().expect("no test panics with this lock");
+        if self.nic.query_qp(qp).is_ok_and(|status| status.state != QpState::Err) {
+            return false;
+        }
+        match &mut *error_posts {
+            ErrorPosts::Flush => return false,
+            ErrorPosts::Hold(held) => held.extend(posts.map(|post| (qp, post))),
+            ErrorPosts::Never => {}
+        }
+        true
+    }
+
+    /// Posts what the NIC has held of a queue pair that is moved to ERR again.
+    fn release(&self, qp: Qpn) {
+        let mut error_posts = self.error_posts.lock().expect("no test panics with this lock");
+        let ErrorPosts::Hold(held) = &mut *error_posts else { return };
+        let (released, kept) = held.drain(..).partition(|(of, _)| *of == qp);
+        *held = kept;
+        let released: Vec<(Qpn, HeldPost)> = released;
+        for (_, post) in released {
+            match post {
+                HeldPost::Send(wr) => self.nic.post_send(qp, &[wr]).expect("the queue is empty"),
+                HeldPost::Recv(wr) => self.nic.post_recv(qp, &[wr]).expect("the queue is empty"),
+            }
+        }
     }
 
     pub fn set_binds(&self, binds: Binds) {
@@ -305,12 +358,35 @@ impl Provider for HookedNic {
         if datagrams.qps.contains(&qp) {
             datagrams.recvs.extend(wrs.iter().map(|wr| ((qp, wr.wr_id), wr.clone())));
         }
+        if self.keeps(qp, wrs.iter().cloned().map(HeldPost::Recv)) {
+            return Ok(());
+        }
         self.nic.post_recv(qp, wrs)
+    }
+
+    fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
+        before_call();
+        self.nic.modify_qp(qp, attr)?;
+        if attr.state == Some(QpState::Err) {
+            self.release(qp);
+        }
+        Ok(())
+    }
+
+    fn destroy_qp(&self, qp: Qpn) -> Result<()> {
+        before_call();
+        if self.refuses_to_destroy.load(Ordering::Relaxed) {
+            return Err(Error::Invalid("the test refuses to destroy queue pairs"));
+        }
+        self.nic.destroy_qp(qp)
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         before_call();
         if !self.show_send(Moment::BeforeSend, wrs) {
+            return Ok(());
+        }
+        if self.keeps(qp, wrs.iter().cloned().map(HeldPost::Send)) {
             return Ok(());
         }
         let posted = self.nic.post_send(qp, &self.apply_binds(qp, wrs)?);
@@ -364,11 +440,9 @@ impl Provider for HookedNic {
         fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()>;
         fn destroy_srq(&self, srq: SrqId) -> Result<()>;
         fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError>;
-        fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()>;
         fn query_qp(&self, qp: Qpn) -> Result<QpStatus>;
         fn attach_mcast(&self, qp: Qpn, group: Gid, loopback: bool) -> Result<()>;
         fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
-        fn destroy_qp(&self, qp: Qpn) -> Result<()>;
         fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
         fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>>;
         fn reset(&self) -> Result<()>;

@@ -65,11 +65,21 @@ impl VqpPair {
     }
 
     /// Makes a pair whose NICs at these ends and rails fail before the vQPs are made.
-    pub fn after_failures(mut testbed: Testbed, config: Config, failed: &[(usize, usize)]) -> VqpPair {
-        let domains = [0, 1].map(|h| {
-            let nics: Vec<_> = testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
-            Domain::new(nics).expect("the NICs have the resources of a domain")
+    pub fn after_failures(testbed: Testbed, config: Config, failed: &[(usize, usize)]) -> VqpPair {
+        let nics = [0, 1].map(|h| {
+            testbed.nics[h].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect::<Vec<_>>()
         });
+        VqpPair::over(testbed, nics, config, failed)
+    }
+
+    /// Like [`VqpPair::after_failures`], over these NICs, which use those of `testbed`.
+    pub fn over(
+        mut testbed: Testbed,
+        nics: [Vec<Arc<dyn Provider>>; 2],
+        config: Config,
+        failed: &[(usize, usize)],
+    ) -> VqpPair {
+        let domains = nics.map(|nics| Domain::new(nics).expect("the NICs have the resources of a domain"));
         for &(end, rail) in failed {
             let nic = testbed.nics[end][rail].id();
             testbed.world.fail(nic, Failure::NicDead);

@@ -1,3 +1,5 @@
+use mitra_mutants::Mutant;
+
 use super::Recovery;
 use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
@@ -9,9 +11,6 @@ use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::wr_id_flags;
 
 const DRAIN_BATCH: usize = 64;
-/// The number of empty polls after which the vQP stops draining a queue pair that closes. This
-/// process cannot wait longer, because the process may be about to exit.
-const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
     pub(in crate::vqp) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
@@ -49,7 +48,6 @@ impl Recovery {
         // The rail of the receives counts as used: during a move, the peer may have posted requests
         // there after receiving this end's evidence.
         let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
-        dp.home.leave(&dp.domain, &dp.rails);
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
         dp.termination.close(reason);
         dp.termination.peer_evidence = peer_evidence;
@@ -83,6 +81,9 @@ impl Recovery {
                 evidence = self.final_evidence(dp, recv_rail, drained, reason);
             }
         }
+        // Another vQP may move the home as soon as this one has left, so the rails are fenced
+        // first.
+        dp.home.leave(&dp.domain, &dp.rails);
         if let Some(negotiation) = self.negotiation_mut() {
             negotiation.closed(evidence);
         }
@@ -120,13 +121,17 @@ impl Recovery {
             .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))
     }
 
-    /// Handles all completions of a rail whose queue pair is in ERR. Returns whether the NIC is
-    /// alive. `None` if the NIC has not flushed the queues within `MAX_EMPTY_POLLS` polls, so that
-    /// more completions may follow.
+    /// Fences the queue pair of a rail and handles all its completions. A queue pair that the NIC
+    /// does not flush at once is destroyed, because this process cannot wait longer: it may be
+    /// about to exit. Returns whether the NIC is alive. `None` if the queue pair was not flushed,
+    /// so that completions may be missing.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
         let mut fence = Fence::default();
-        let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
-        for _ in 0..MAX_EMPTY_POLLS {
+        let began = dp.now();
+        let mut step = fence.start(dp.rails.get(rail).data(), began, [true; 2]);
+        let mut polls = 0;
+        while Fence::waits_to_close(polls, began, dp.now()) {
+            polls += 1;
             if step == FenceStep::Reset && !fence.reset_nic(dp.rails.get(rail).data()) {
                 break;
             }
@@ -139,8 +144,27 @@ impl Recovery {
                 return Some(true);
             }
         }
+        if !Mutant::ClosedWithoutMarker.is_on() {
+            let data = dp.rails.get(rail).data();
+            if !fence.destroy_qp(data) && !fence.reset_nic(data) {
+                dp.termination.set_unfenced();
+            }
+        }
         self.poll_all(dp, rail, None);
         None
+    }
+
+    /// Ends all access of the active rail to memory, also by responses that have begun to arrive.
+    /// If the rail can be neither fenced nor reset, the next move fails.
+    pub(in crate::vqp) fn stop_active_rail(&mut self, dp: &mut Datapath) {
+        let rail = self.active_rail();
+        if self.fence.is_idle() {
+            self.drain_rail(dp, rail);
+        } else if !self.fence.is_done() {
+            // The markers of the fence in progress cannot be awaited here.
+            let data = dp.rails.get(rail).data();
+            let _ = self.fence.destroy_qp(data) || self.fence.reset_nic(data);
+        }
     }
 
     /// Handles the completions in the completion queue of a rail. `fence` gets the completions of

@@ -125,14 +125,20 @@ impl OwnQp {
         self.qp.provider().query_qp(self.qp.qpn()).is_ok_and(|status| status.state == state)
     }
 
-    /// Stops the queue pair, because its member closes. Returns false if the NIC can be neither
-    /// stopped nor reset.
+    /// Begins to stop the queue pair, because its member closes. The queue pair executes nothing
+    /// more when the fence is done. Returns false if the NIC can be neither stopped nor reset.
     pub(super) fn stop(&self) -> bool {
         match self.qp.modify_to(QpState::Err) {
             // The NIC is dead, or it hangs and may still access memory.
             Err(Error::DeviceFatal) => self.qp.provider().reset().is_ok(),
             _ => true,
         }
+    }
+
+    /// Destroys the queue pair, whose markers have not completed. Its completions can still be
+    /// polled. Returns false if the NIC neither destroys the queue pair nor can be reset.
+    pub(super) fn end(&self) -> bool {
+        self.qp.end().is_ok() || self.qp.provider().reset().is_ok()
     }
 
     /// The event by which the NIC reports that the queue pair refused a request of the peer.

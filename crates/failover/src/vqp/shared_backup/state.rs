@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mitra_verbs::{Access, Error, Gid, Key, Mtu, QpState, SendFlags, SendWr, Time, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendWr, Time, WcOpcode, WcStatus};
 
 use super::member::Member;
 use super::message::{Body, Grant, MemberId, Message};
@@ -348,12 +348,8 @@ impl State {
             return;
         }
         datapath.send.ledger.cancel(user(member));
-        let rail = recovery.active_rail();
-        if datapath.rails.get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
-            // The NIC is dead, or it hangs and may still access memory, so it is reset. If the
-            // reset fails, the backup soon closes with `Unfenced`.
-            let _ = datapath.rails.get(rail).provider().reset();
-        }
+        // If the rail can be neither fenced nor reset, the backup soon closes with `Unfenced`.
+        recovery.stop_active_rail(datapath);
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
 

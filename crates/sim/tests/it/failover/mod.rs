@@ -12,6 +12,7 @@ mod dropped_vqp;
 mod durable;
 mod end_reasons;
 mod failback;
+mod fence_ladder;
 mod final_evidence;
 mod forged_messages;
 mod hazards;

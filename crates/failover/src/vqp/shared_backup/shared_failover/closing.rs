@@ -4,11 +4,8 @@ use super::{MemberPath, SharedFailover};
 use crate::close_reason::CloseReason;
 use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
+use crate::vqp::fence::Fence;
 use crate::vqp::shared_backup::own_qp::OwnQp;
-
-/// The number of polls after which a member stops draining a queue pair that closes. This process
-/// cannot wait longer, because the process may be about to exit.
-const MAX_CLOSING_POLLS: u32 = 100;
 
 impl SharedFailover {
     pub(super) fn close_locked(&mut self, dp: &mut MemberPath, state: &mut State, reason: CloseReason) {
@@ -19,11 +16,16 @@ impl SharedFailover {
         let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id).is_ok();
         dp.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
-        if let Some(own) = own.filter(|_| is_stopped) {
-            dp.domain.unbind_at_home(dp.home.id, own.rail as u8); // a queue pair that still runs keeps the home on its rail
-        }
         self.uses_own = false;
         let evidence = self.final_evidence(dp);
+        if let Some(own) = dp.rails.own.as_ref().filter(|_| is_stopped) {
+            // A queue pair that may still execute requests keeps the home on its rail.
+            if self.fence.is_done() || own.end() {
+                dp.domain.unbind_at_home(dp.home.id, own.rail as u8);
+            } else {
+                dp.termination.close(CloseReason::Unfenced);
+            }
+        }
         state.with_core(self.id, |core| core.closed(evidence));
     }
 
@@ -34,7 +36,9 @@ impl SharedFailover {
         if dp.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
             return None;
         }
-        for _ in 0..MAX_CLOSING_POLLS {
+        let (mut polls, began) = (0, dp.now());
+        while Fence::waits_to_close(polls, began, dp.now()) {
+            polls += 1;
             if let Fenced::Done { nic_alive } = self.drive_fence(dp) {
                 self.fence.finish(nic_alive);
                 return Some((epoch, dp.collect_evidence(rail, epoch, nic_alive)));

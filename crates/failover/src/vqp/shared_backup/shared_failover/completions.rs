@@ -82,7 +82,8 @@ impl SharedFailover {
         }
         let step = match self.fence.is_idle() {
             true => {
-                let used = [dp.send.ledger.has_in_flight(), dp.recv.is_posted()];
+                // A member without receives may still execute a WRITE of its peer.
+                let used = [dp.send.ledger.has_in_flight(), true];
                 self.fence.start(own.qp(), dp.now(), used)
             }
             false => self.fence.drive(own.qp(), dp.now()),
