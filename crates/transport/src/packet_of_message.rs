@@ -30,6 +30,15 @@ pub(crate) fn immediate(message: &Message) -> Option<u32> {
     }
 }
 
+/// Returns whether a request takes a receive from the queue.
+pub(crate) fn takes_receive(message: &Message) -> bool {
+    use Message::*;
+    matches!(
+        message,
+        SendFirst | SendOnly | SendOnlyImm(_) | SendOnlyInv(_) | WriteLastImm(_) | WriteOnlyImm(..)
+    )
+}
+
 pub(crate) fn invalidated_key(message: &Message) -> Option<Key> {
     match *message {
         Message::SendLastInv(key) | Message::SendOnlyInv(key) => Some(Key(key)),

@@ -23,6 +23,7 @@ use mitra_wire::{Packet, Psn, Transport};
 use crate::batch_writer::BatchWriter;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::{Route, SharedState};
+use crate::packet_of_message::takes_receive;
 use crate::{IpPath, Memory};
 use attributes::QpAttributes;
 use requester::{Requester, SendFailed};
@@ -78,6 +79,8 @@ struct Unflushed {
     sends: bool,
     /// The responder still executes requests.
     receives: bool,
+    /// The queue pair's own receive queue was empty at the change to ERR.
+    without_receive: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -193,12 +196,13 @@ impl Qp {
     pub(crate) fn begin_error(&mut self) {
         self.attrs.state = QpState::Err;
         self.drain = SqDrain::NotInSqd;
-        self.unflushed = Unflushed { sends: true, receives: true };
+        let without_receive = matches!(&self.receives, RecvSource::Own(queue) if queue.first().is_none());
+        self.unflushed = Unflushed { sends: true, receives: true, without_receive };
         self.silence_responder();
     }
 
     pub(crate) fn is_flush_pending(&self) -> bool {
-        self.unflushed != Unflushed::default()
+        self.unflushed.sends || self.unflushed.receives
     }
 
     pub(crate) fn flush_sends_of_error(&mut self, nic: &mut SharedState) {
@@ -320,7 +324,11 @@ impl Qp {
         let attrs = &self.attrs;
         let is_late = match packet.message.is_response() {
             true => self.unflushed.sends,
-            false => self.unflushed.receives,
+            // A message that had begun took its receive before the change to ERR, and none that was
+            // posted since.
+            false => {
+                self.unflushed.receives && !(self.unflushed.without_receive && takes_receive(&packet.message))
+            }
         };
         if !self.executes_packets() && !is_late {
             nic.counters.drop_qp_state += 1;

@@ -57,6 +57,35 @@ fn error_state_stops_all_responses() {
     assert_eq!(p.status(1).rq_psn, status.rq_psn, "the expected PSN is readable in ERR");
 }
 
+/// A SEND arrives after the change to ERR, before the flush. It takes a receive only if one was
+/// posted before the change.
+#[test]
+fn packet_that_had_begun_takes_no_receive_posted_in_error_state() {
+    let marker = RecvWr { wr_id: 2, sges: SgeList::new() };
+    for (posted, sent_bytes, expected) in [
+        (false, 8, vec![(2, WcStatus::Flushed)]),
+        (true, 8, vec![(1, WcStatus::Success), (2, WcStatus::Flushed)]),
+        (true, 9, vec![(1, WcStatus::LocalLength), (2, WcStatus::Flushed)]),
+    ] {
+        let mut p = pair();
+        if posted {
+            let node = &mut p.nodes[1];
+            node.nic.post_recv(node.qp, &[RecvWr::new(1, node.mr.sge(0, 8))]).unwrap();
+        }
+        p.post(SendWr::new(3, SendOp::Send, Data::sge(p.sge(0, 0, sent_bytes))));
+        p.transmit_all();
+        let node = &mut p.nodes[1];
+        assert!(node.nic.begin_error(p.now, node.qp).unwrap());
+        node.nic.post_recv(node.qp, core::slice::from_ref(&marker)).unwrap();
+        for seen in p.sent.clone() {
+            p.inject(1, &Packet::parse(&seen.bytes).unwrap());
+        }
+        let node = &mut p.nodes[1];
+        node.nic.flush_receives_of_error(node.qp);
+        assert_eq!(statuses(&p.recv_completions(1)), expected, "{posted} {sent_bytes}");
+    }
+}
+
 #[test]
 fn saved_results_and_expected_psn_are_readable_in_error_state() {
     let mut p = pair();

@@ -275,7 +275,8 @@ fn lost_acknowledged_data_is_reported() {
             c.requires_early_ack() && matches!(c.target, FailureTarget::Responder | FailureTarget::Both)
         })
         .collect();
-    for seed in seeds_of_cases(cases.len(), 20) {
+    // In 298856619, a SEND that had begun before ERR took the marker as its receive.
+    for seed in [298856619].into_iter().chain(seeds_of_cases(cases.len(), 20)) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
         // On NICs that acknowledge early, every WRITE has a log entry, whatever the interval of the
