@@ -14,6 +14,7 @@ use devices::Devices;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
+    central_schedule::run_peer();
     let args = Arguments::from_args();
     let devices = Devices::named().map(Arc::new);
     let mut trials = conformance::trials(devices.as_ref());

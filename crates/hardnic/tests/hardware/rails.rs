@@ -1,7 +1,8 @@
 //! Two rails between two ends of this machine, and their failures. The failures are those of the
 //! links of the emulated machine.
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use mitra_failover::Domain;
@@ -29,22 +30,25 @@ impl Fault {
     pub const ALL: [Fault; 5] =
         [Fault::AnswersLost, Fault::AnswersRare, Fault::RequestsLost, Fault::LinkDown, Fault::AddressRemoved];
 
-    /// Lets link `k` fail.
-    pub fn inject(self, k: usize) {
-        match self {
-            Fault::AnswersLost => tc(&format!("replace dev r{k}b root netem loss 100%")),
-            Fault::AnswersRare => tc(&format!("replace dev r{k}b root netem loss 60%")),
-            Fault::RequestsLost => tc(&format!("replace dev r{k}a root netem loss 100%")),
-            Fault::LinkDown => ip(&[format!("link set r{k}a down")]),
-            Fault::AddressRemoved => ip(&[format!("addr del 10.77.{k}.1/24 dev r{k}a")]),
-        }
+    /// Starts the program that lets link `k` fail, and waits for [`Injection::inject`].
+    pub fn prepare(self, k: usize) -> Injection {
+        let (program, command) = match self {
+            Fault::AnswersLost => ("tc", format!("qdisc replace dev r{k}b root netem loss 100%\n")),
+            Fault::AnswersRare => ("tc", format!("qdisc replace dev r{k}b root netem loss 60%\n")),
+            Fault::RequestsLost => ("tc", format!("qdisc replace dev r{k}a root netem loss 100%\n")),
+            Fault::LinkDown => ("ip", format!("link set r{k}a down\n")),
+            Fault::AddressRemoved => ("ip", format!("addr del 10.77.{k}.1/24 dev r{k}a\n")),
+        };
+        Injection { process: start(program), command }
     }
 
     /// Repairs link `k`. An interface that goes down loses its routes and neighbours.
     pub fn heal(self, k: usize) {
         match self {
-            Fault::AnswersLost | Fault::AnswersRare => tc(&format!("del dev r{k}b root")),
-            Fault::RequestsLost => tc(&format!("del dev r{k}a root")),
+            Fault::AnswersLost | Fault::AnswersRare => {
+                finish(start("tc"), &format!("qdisc del dev r{k}b root\n"));
+            }
+            Fault::RequestsLost => finish(start("tc"), &format!("qdisc del dev r{k}a root\n")),
             Fault::LinkDown | Fault::AddressRemoved => ip(&[
                 format!("addr replace 10.77.{k}.1/24 dev r{k}a"),
                 format!("link set r{k}a up"),
@@ -58,20 +62,34 @@ impl Fault {
     }
 }
 
-fn tc(arguments: &str) {
-    run("tc", &format!("qdisc {arguments}"));
+/// A program that makes a link fail at once when it is told to. The start of one takes tens of
+/// milliseconds in the emulated machine.
+pub struct Injection {
+    process: Child,
+    command: String,
 }
 
-fn ip(commands: &[String]) {
-    for command in commands {
-        run("ip", command);
+impl Injection {
+    pub fn inject(self) {
+        finish(self.process, &self.command);
     }
 }
 
-fn run(program: &str, arguments: &str) {
-    let output = Command::new(program).args(arguments.split(' ')).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+/// Starts a program that takes commands, one a line.
+fn start(program: &str) -> Child {
+    let mut process = Command::new(program);
+    process.args(["-batch", "-"]).stdin(Stdio::piped());
+    process.spawn().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+fn finish(mut process: Child, commands: &str) {
+    let input = process.stdin.take().map(|mut input| input.write_all(commands.as_bytes()));
+    assert!(input.is_some_and(|written| written.is_ok()), "nobody takes {commands}");
+    assert!(process.wait().is_ok_and(|status| status.success()), "{commands} failed");
+}
+
+fn ip(commands: &[String]) {
+    finish(start("ip"), &(commands.join("\n") + "\n"));
 }
 
 /// The domains of two ends. Rail k leads from device 2k to device 2k + 1.
@@ -88,13 +106,28 @@ impl Ends {
         store: &QualificationStore,
         wrap: impl Fn(Arc<HardNic>) -> Arc<dyn Provider>,
     ) -> Ends {
-        let open =
-            |name: &String| HardNic::open_qualified(name, store).unwrap_or_else(|error| panic!("{error}"));
-        let nics: Vec<_> = names.iter().map(open).collect();
-        let end = |first: usize| {
-            let providers = nics.iter().skip(first).step_by(2).map(|nic| wrap(Arc::clone(nic)));
-            Domain::new(providers.collect()).expect("the NICs have the resources of a domain")
-        };
+        let nics: Vec<_> = names.iter().map(|name| open(name, store)).collect();
+        let end = |first: usize| domain(nics.iter().skip(first).step_by(2).cloned(), &wrap);
         Ends { client: end(0), server: end(1), nics }
     }
+
+    /// Opens the devices of the responder's end alone.
+    pub fn open_servers(
+        names: &[String],
+        store: &QualificationStore,
+        wrap: impl Fn(Arc<HardNic>) -> Arc<dyn Provider>,
+    ) -> Arc<Domain> {
+        domain(names.iter().skip(1).step_by(2).map(|name| open(name, store)), wrap)
+    }
+}
+
+fn open(name: &str, store: &QualificationStore) -> Arc<HardNic> {
+    HardNic::open_qualified(name, store).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn domain(
+    nics: impl Iterator<Item = Arc<HardNic>>,
+    wrap: impl Fn(Arc<HardNic>) -> Arc<dyn Provider>,
+) -> Arc<Domain> {
+    Domain::new(nics.map(wrap).collect()).expect("the NICs have the resources of a domain")
 }
