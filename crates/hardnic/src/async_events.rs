@@ -1,7 +1,9 @@
-//! The thread that watches a device: its asynchronous events, and the state of its port.
+//! The thread that watches a device: its asynchronous events, the events of its network interfaces,
+//! and the state of its port.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -11,16 +13,23 @@ use mitra_verbs_abi::*;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use smallvec::SmallVec;
 
 use crate::context::Context;
-use crate::port;
+use crate::interface_events::{Change, InterfaceEvents};
+use crate::port::{self, Port};
 
 /// The largest number of events that wait to be taken.
 const MAX_EVENTS: usize = 1 << 16;
 
 /// How often the state of the port is read without an event, in milliseconds. Not every driver
-/// reports each change (spec of soft-RoCE 6.1: the removal of a device).
+/// reports each change (soft-RoCE of Linux 6.1: the removal of a device).
 const PORT_CHECK_MS: u16 = 1000;
+
+/// When the port is read again after an event of its network interface, in milliseconds. The kernel
+/// announces the event before the device's table of addresses has changed, so the time doubles
+/// until it is [`PORT_CHECK_MS`].
+const FIRST_CHECK_MS: u16 = 1;
 
 /// What the watch thread has found.
 #[derive(Debug)]
@@ -28,13 +37,8 @@ pub(crate) struct Watched {
     context: Arc<Context>,
     pub(crate) events: EventQueue<AsyncEvent>,
     port: Mutex<Port>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Port {
-    attr: PortAttr,
-    /// The index of the NIC's address in the device's table.
-    gid_index: Option<u8>,
+    /// The number of events and of changes of the port.
+    generation: AtomicU64,
 }
 
 /// The watch thread of a device. The drop ends it.
@@ -45,12 +49,21 @@ pub(crate) struct Watch {
 }
 
 impl Watched {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        (attr, gid_index): (PortAttr, Option<u8>),
-    ) -> io::Result<Watched> {
-        let port = Mutex::new(Port { attr, gid_index });
-        Ok(Watched { context, events: EventQueue::new(MAX_EVENTS)?, port })
+    pub(crate) fn new(context: Arc<Context>, port: Port) -> io::Result<Watched> {
+        let (events, port) = (EventQueue::new(MAX_EVENTS)?, Mutex::new(port));
+        Ok(Watched { context, events, port, generation: AtomicU64::new(0) })
+    }
+
+    /// See [`Provider::generation`](mitra_verbs::Provider::generation). The first bit is that of a
+    /// dead device, which any call may find.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire) | u64::from(self.context.is_dead()) << 63
+    }
+
+    /// Adds an event. Whoever finds the new generation finds the event, too.
+    fn push(&self, event: AsyncEvent) {
+        self.events.push(event);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the port's attributes as they were read last.
@@ -62,9 +75,9 @@ impl Watched {
     pub(crate) fn die(&self) {
         self.context.set_dead();
         if std::mem::replace(&mut self.lock().attr.state, PortState::Down) == PortState::Active {
-            self.events.push(AsyncEvent::PortError);
+            self.push(AsyncEvent::PortError);
         }
-        self.events.push(AsyncEvent::DeviceFatal);
+        self.push(AsyncEvent::DeviceFatal);
     }
 
     fn lock(&self) -> MutexGuard<'_, Port> {
@@ -73,18 +86,29 @@ impl Watched {
 
     /// Reads the state of the port, and reports what has changed and no event has reported.
     fn check_port(&self) {
-        let Ok((attr, gid_index)) = port::read(&self.context, self.port().gid) else { return };
-        let old = std::mem::replace(&mut *self.lock(), Port { attr, gid_index });
+        let Ok(mut new) = port::read(&self.context, self.port().gid) else { return };
+        let old = {
+            let mut port = self.lock();
+            if new.interfaces.is_empty() {
+                // The interface that has lost its addresses may get them back.
+                new.interfaces.clone_from(&port.interfaces);
+            }
+            std::mem::replace(&mut *port, new.clone())
+        };
+        let Port { attr, gid_index, .. } = new;
         // An address that was removed and added again has another index. The queue pairs that are
         // connected use the old one, and are dead.
         let has_moved = gid_index.is_some() && old.gid_index.is_some() && old.gid_index != gid_index;
+        if attr != old.attr {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
         let was_active = old.attr.state == PortState::Active;
         let is_active = attr.state == PortState::Active;
         if was_active && (!is_active || has_moved) {
-            self.events.push(AsyncEvent::PortError);
+            self.push(AsyncEvent::PortError);
         }
         if is_active && (!was_active || has_moved) {
-            self.events.push(AsyncEvent::PortActive);
+            self.push(AsyncEvent::PortActive);
         }
     }
 
@@ -104,14 +128,14 @@ impl Watched {
                 Some(AsyncEvent::PortError) => {
                     // The port may be up again by now. Its users still have to hear of this.
                     self.lock().attr.state = PortState::Down;
-                    self.events.push(AsyncEvent::PortError);
+                    self.push(AsyncEvent::PortError);
                     self.check_port();
                 }
                 Some(AsyncEvent::PortActive | AsyncEvent::GidChange) => self.check_port(),
                 Some(AsyncEvent::DeviceFatal) => {
                     self.context.set_dead();
                 }
-                Some(event) => self.events.push(event),
+                Some(event) => self.push(event),
                 None => {}
             }
         }
@@ -120,15 +144,26 @@ impl Watched {
     fn run(&self, end: &EventFd) {
         // SAFETY: the context, and so its descriptor, is open as long as `self`.
         let device = unsafe { BorrowedFd::borrow_raw((*self.context.raw).async_fd) };
+        let interface_events = InterfaceEvents::open();
         let mut is_reported = false;
+        let mut check_ms = PORT_CHECK_MS;
         loop {
-            use std::os::fd::AsFd;
-            let mut fds =
-                [PollFd::new(device, PollFlags::POLLIN), PollFd::new(end.as_fd(), PollFlags::POLLIN)];
+            let mut fds: SmallVec<[PollFd<'_>; 3]> = [end.as_fd(), device]
+                .into_iter()
+                .chain(interface_events.as_ref().map(AsFd::as_fd))
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+                .collect();
             // After an error such as EINTR the state is read early, which is harmless.
-            let _ = poll(&mut fds, PollTimeout::from(PORT_CHECK_MS));
-            if fds[1].any().unwrap_or(true) {
+            let _ = poll(&mut fds, PollTimeout::from(check_ms));
+            if fds[0].any().unwrap_or(true) {
                 return;
+            }
+            check_ms = check_ms.saturating_mul(2).min(PORT_CHECK_MS);
+            if let Some(events) = &interface_events {
+                let interfaces = self.lock().interfaces.clone();
+                if events.take(&interfaces) == Change::Possible {
+                    check_ms = FIRST_CHECK_MS;
+                }
             }
             if !self.context.is_dead() {
                 self.take_events();

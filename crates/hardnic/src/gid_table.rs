@@ -11,9 +11,17 @@ use crate::context::{Context, PORT};
 /// The largest number of GIDs that are read.
 const MAX_GIDS: usize = 1024;
 
-/// The RoCEv2 GIDs of the port, with their indices.
+/// The RoCEv2 GIDs of the port.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct GidTable(Vec<(u32, Gid)>);
+pub(crate) struct GidTable(Vec<Entry>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    index: u32,
+    gid: Gid,
+    /// The index of the network interface that has the address.
+    interface: u32,
+}
 
 impl GidTable {
     /// Reads the table. The indices of GIDs change when addresses are removed and added, so each
@@ -37,8 +45,13 @@ impl GidTable {
         };
         let entries = entries.iter().take(count);
         let of_port = entries.filter(|e| e.port_num == u32::from(PORT) && e.gid_type == IBV_GID_TYPE_ROCE_V2);
-        // SAFETY: every bit pattern is a valid GID, and the entry was written or is zero.
-        Ok(GidTable(of_port.map(|e| (e.gid_index, Gid(unsafe { e.gid.raw }))).collect()))
+        let entry = |e: &ibv_gid_entry| Entry {
+            index: e.gid_index,
+            // SAFETY: every bit pattern is a valid GID, and the entry was written or is zero.
+            gid: Gid(unsafe { e.gid.raw }),
+            interface: e.ndev_ifindex,
+        };
+        Ok(GidTable(of_port.map(entry).collect()))
     }
 
     /// Returns the index of a GID.
@@ -46,20 +59,29 @@ impl GidTable {
     /// # Errors
     /// `Invalid` if the port does not have the address any more.
     pub(crate) fn index_of(&self, gid: Gid) -> Result<u8> {
-        let found = self.0.iter().find(|(_, known)| *known == gid);
-        found.and_then(|(index, _)| u8::try_from(*index).ok()).ok_or(Error::Invalid(
+        let found = self.0.iter().find(|entry| entry.gid == gid);
+        found.and_then(|entry| u8::try_from(entry.index).ok()).ok_or(Error::Invalid(
             "the port has lost the address of the NIC; give its interface the address again",
         ))
     }
 
     pub(crate) fn contains(&self, gid: Gid) -> bool {
-        self.0.iter().any(|(_, known)| *known == gid)
+        self.0.iter().any(|entry| entry.gid == gid)
+    }
+
+    /// Returns the indices of the network interfaces that have the addresses.
+    pub(crate) fn interfaces(&self) -> Vec<u32> {
+        let mut interfaces: Vec<u32> = self.0.iter().map(|entry| entry.interface).collect();
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        interfaces.retain(|&interface| interface != 0);
+        interfaces
     }
 
     /// Returns the GID that a NIC without a choice of address has: an IPv4 address before an IPv6
     /// address, and a link-local address last, because no router forwards it.
     pub(crate) fn preferred(&self) -> Option<Gid> {
-        self.0.iter().map(|(_, gid)| *gid).min_by_key(|gid| rank(*gid))
+        self.0.iter().map(|entry| entry.gid).min_by_key(|gid| rank(*gid))
     }
 }
 
@@ -84,11 +106,14 @@ mod tests {
 
     #[test]
     fn routable_ipv4_address_is_preferred() {
-        let table = GidTable(vec![(0, gid("fe80::1")), (1, gid("2001:db8::1")), (3, gid("10.0.0.1"))]);
+        let entry = |(index, address, interface)| Entry { index, gid: gid(address), interface };
+        let entries = [(0, "fe80::1", 7), (1, "2001:db8::1", 7), (3, "10.0.0.1", 9)].map(entry);
+        let table = GidTable(entries.to_vec());
         assert_eq!(table.preferred(), Some(gid("10.0.0.1")));
         assert_eq!(table.index_of(gid("10.0.0.1")), Ok(3));
         assert!(table.index_of(gid("10.0.0.2")).is_err());
         assert_eq!(GidTable(table.0[..2].to_vec()).preferred(), Some(gid("2001:db8::1")));
         assert_eq!(GidTable(Vec::new()).preferred(), None);
+        assert_eq!(table.interfaces(), [7, 9]);
     }
 }

@@ -8,6 +8,7 @@ mod context;
 mod device_list;
 mod gid_table;
 mod hard_nic;
+mod interface_events;
 mod library;
 mod objects;
 mod open;

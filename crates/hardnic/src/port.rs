@@ -15,15 +15,26 @@ pub(crate) fn query(context: &Context) -> Result<ibv_port_attr> {
     Ok(attr)
 }
 
-/// Returns the present state of the port of a NIC with the address `gid`, and the index of the
-/// address. A port that has lost the address is down, since no packet leaves from it.
-pub(crate) fn read(context: &Context, gid: Gid) -> Result<(PortAttr, Option<u8>)> {
+/// A port as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) attr: PortAttr,
+    /// The index of the NIC's address in the device's table.
+    pub(crate) gid_index: Option<u8>,
+    /// The network interfaces with addresses of the port.
+    pub(crate) interfaces: Vec<u32>,
+}
+
+/// Returns the present state of the port of a NIC with the address `gid`. A port that has lost the
+/// address is down, since no packet leaves from it.
+pub(crate) fn read(context: &Context, gid: Gid) -> Result<Port> {
     let attr = query(context)?;
-    let index = GidTable::read(context)?.index_of(gid).ok();
-    let is_active = attr.state == IBV_PORT_ACTIVE && index.is_some();
+    let table = GidTable::read(context)?;
+    let gid_index = table.index_of(gid).ok();
+    let is_active = attr.state == IBV_PORT_ACTIVE && gid_index.is_some();
     let state = if is_active { PortState::Active } else { PortState::Down };
     let max_mtu = mtu_from(attr.active_mtu).ok_or(Error::Unsupported("the port's MTU"))?;
-    Ok((PortAttr { state, max_mtu, gid }, index))
+    Ok(Port { attr: PortAttr { state, max_mtu, gid }, gid_index, interfaces: table.interfaces() })
 }
 
 fn mtu_from(mtu: ibv_mtu) -> Option<Mtu> {

@@ -110,6 +110,10 @@ impl Provider for HardNic {
         self.watched.events.pop()
     }
 
+    fn generation(&self) -> Option<u64> {
+        Some(self.watched.generation())
+    }
+
     fn async_event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watched.events.as_fd())
     }

@@ -60,6 +60,14 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Removes and returns the oldest asynchronous event. Returns `None` if there is no event.
     fn poll_async_event(&self) -> Option<AsyncEvent>;
 
+    /// Returns a number that changes when [`Provider::poll_async_event`] has another event, and
+    /// when [`Provider::query_port`] answers otherwise. While a caller finds the same number as
+    /// before its last calls of both, it need not call them again. `None` if the NIC does not
+    /// count.
+    fn generation(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns a descriptor that is readable while [`Provider::poll_async_event`] would return an
     /// event. `None` if the NIC has none, as in the simulator. The descriptor is valid as long as
     /// the NIC.

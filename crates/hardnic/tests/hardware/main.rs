@@ -6,6 +6,7 @@ mod central_schedule;
 mod conformance;
 mod devices;
 mod rails;
+mod watch;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let devices = Devices::named().map(Arc::new);
     let mut trials = conformance::trials(devices.as_ref());
     trials.extend(central_schedule::trials(devices.as_ref()));
+    trials.extend(watch::trials(devices.as_ref()));
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
     let trials: Vec<Trial> = trials.into_iter().map(|trial| trial.with_ignored_flag(is_ignored)).collect();

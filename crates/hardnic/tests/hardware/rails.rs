@@ -62,6 +62,11 @@ impl Fault {
     }
 }
 
+/// Changes the MTU of the requester's interface of link `k`.
+pub fn set_mtu(k: usize, bytes: u32) {
+    ip(&[format!("link set r{k}a mtu {bytes}")]);
+}
+
 /// A program that makes a link fail at once when it is told to. The start of one takes tens of
 /// milliseconds in the emulated machine.
 pub struct Injection {
