@@ -28,7 +28,7 @@ pub(crate) use control_endpoint::ControlEndpoint;
 pub(crate) use shared_home::{HomeMove, HomeView};
 pub(crate) use windows::WindowOwner;
 
-use self::events::Events;
+use self::events::{Events, LastHeard};
 use self::poll_group::PollGroup;
 
 /// The protection domain on a NIC that was dead when the domain was made. A NIC assigns no such
@@ -58,6 +58,7 @@ pub struct Domain {
 #[derive(Debug)]
 struct Shared {
     events: Mutex<Events>,
+    heard: [LastHeard; MAX_RAILS],
     group: PollGroup,
     counters: Arc<Counters>,
     home: shared_home::SharedHome,
@@ -111,6 +112,7 @@ impl Domain {
         let ports = nics.iter().map(|nic| nic.provider.query_port()).collect::<Result<_>>()?;
         let shared = Shared {
             events: Mutex::default(),
+            heard: Default::default(),
             group: PollGroup::new(&nics),
             counters: Arc::default(),
             home: shared_home::SharedHome::default(),

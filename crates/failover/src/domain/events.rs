@@ -1,6 +1,8 @@
 //! The asynchronous events that a domain consumes.
 
-use mitra_verbs::{AsyncEvent, Qpn};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mitra_verbs::{AsyncEvent, Provider, Qpn};
 
 use super::{Domain, lock};
 use crate::config::MAX_RAILS;
@@ -24,6 +26,33 @@ pub(super) struct Events {
     established: Vec<(usize, Qpn)>,
 }
 
+/// What a NIC said last, if it counts its changes ([`Provider::generation`]).
+///
+/// [`Provider::generation`]: mitra_verbs::Provider::generation
+#[derive(Debug)]
+pub(super) struct LastHeard {
+    /// The NIC's number before the calls. [`LastHeard::NOTHING`] if there were none.
+    generation: AtomicU64,
+    is_down: AtomicBool,
+    answers: AtomicBool,
+}
+
+impl LastHeard {
+    const NOTHING: u64 = u64::MAX;
+
+    /// Whether no call can have another result now.
+    fn is_current(&self, provider: &dyn Provider) -> bool {
+        provider.generation().is_some_and(|now| now == self.generation.load(Ordering::Acquire))
+    }
+}
+
+impl Default for LastHeard {
+    fn default() -> LastHeard {
+        let generation = AtomicU64::new(LastHeard::NOTHING);
+        LastHeard { generation, is_down: AtomicBool::default(), answers: AtomicBool::default() }
+    }
+}
+
 fn push<T>(events: &mut Vec<T>, event: T) {
     if events.len() == MAX_QP_ERRORS {
         events.remove(0);
@@ -41,9 +70,15 @@ impl Domain {
 
     /// Consumes the events of one NIC. Returns whether its port is down or the NIC has failed.
     pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
+        let (provider, heard) = (&self.nics[rail].provider, &self.shared.heard[rail]);
+        if heard.is_current(&**provider) {
+            return heard.is_down.load(Ordering::Relaxed);
+        }
         let group = &self.shared.group;
         let mut events = lock(&self.shared.events);
-        while let Some(event) = self.nics[rail].provider.poll_async_event() {
+        // Read before the events, so that one that comes meanwhile is not passed over.
+        let generation = provider.generation();
+        while let Some(event) = provider.poll_async_event() {
             match event {
                 AsyncEvent::PortError
                 | AsyncEvent::PortActive
@@ -70,7 +105,22 @@ impl Domain {
                 _ => {}
             }
         }
-        (events.ports_down | events.nics_failed) & (1 << rail) != 0
+        let is_down = (events.ports_down | events.nics_failed) & (1 << rail) != 0;
+        if let Some(generation) = generation {
+            heard.is_down.store(is_down, Ordering::Relaxed);
+            heard.answers.store(provider.query_port().is_ok(), Ordering::Relaxed);
+            heard.generation.store(generation, Ordering::Release);
+        }
+        is_down
+    }
+
+    /// Whether a NIC is alive. A NIC may die without an event.
+    pub(crate) fn nic_answers(&self, rail: usize) -> bool {
+        let (provider, heard) = (&self.nics[rail].provider, &self.shared.heard[rail]);
+        if heard.is_current(&**provider) {
+            return heard.answers.load(Ordering::Relaxed);
+        }
+        provider.query_port().is_ok()
     }
 
     /// The number of address changes among the consumed events.

@@ -232,7 +232,7 @@ impl Recovery {
         if !event_says_down && !query {
             return None;
         }
-        let is_dead = query && !dp.rails.nic_answers(rail);
+        let is_dead = query && !dp.domain.nic_answers(rail);
         let (is_down, was_down) = (event_says_down || is_dead, dp.rails.is_down(rail));
         if is_down && !was_down {
             dp.rails.set_down(rail, true);

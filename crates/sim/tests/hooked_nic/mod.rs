@@ -192,6 +192,10 @@ pub struct HookedNic {
     binds: Mutex<Binds>,
     error_posts: Mutex<ErrorPosts>,
     pub refuses_to_destroy: AtomicBool,
+    /// The number of [`Provider::generation`], if the NIC counts its changes.
+    pub generation: Mutex<Option<u64>>,
+    /// The number of calls that ask for events or for the port.
+    pub questions: AtomicU32,
 }
 
 /// The state that is needed to read arriving datagrams.
@@ -230,6 +234,8 @@ impl HookedNic {
             binds: Mutex::default(),
             error_posts: Mutex::default(),
             refuses_to_destroy: AtomicBool::new(false),
+            generation: Mutex::default(),
+            questions: AtomicU32::new(0),
         })
     }
 
@@ -412,13 +418,27 @@ impl Provider for HookedNic {
         Ok(out.len() - first)
     }
 
+    fn query_port(&self) -> Result<PortAttr> {
+        before_call();
+        self.questions.fetch_add(1, Ordering::Relaxed);
+        self.nic.query_port()
+    }
+
+    fn poll_async_event(&self) -> Option<AsyncEvent> {
+        before_call();
+        self.questions.fetch_add(1, Ordering::Relaxed);
+        self.nic.poll_async_event()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        *self.generation.lock().expect("no test panics with this lock")
+    }
+
     forward! {
         fn attr(&self) -> &DeviceAttr;
         fn now(&self) -> Time;
         fn random_u64(&self) -> Result<u64>;
-        fn query_port(&self) -> Result<PortAttr>;
         fn counters(&self) -> Vec<Counter>;
-        fn poll_async_event(&self) -> Option<AsyncEvent>;
         fn alloc_pd(&self) -> Result<PdId>;
         fn dealloc_pd(&self, pd: PdId) -> Result<()>;
         fn dereg_mr(&self, mr: MrId) -> Result<()>;

@@ -15,6 +15,7 @@ mod failback;
 mod fence_ladder;
 mod final_evidence;
 mod forged_messages;
+mod generation;
 mod hazards;
 mod idle_heartbeats;
 mod peer_exit;
