@@ -1,26 +1,41 @@
-//! Measures the time that a virtual queue pair adds to a post with its completion and to an empty
-//! poll.
-//!
-//! The vQP runs over a NIC that only completes what is posted. The same calls are also timed on
-//! this NIC without a vQP, so the difference is the vQP's own time. Run with `cargo run --release
-//! -p mitra-failover --example overhead`.
+//! A NIC that completes at once what is posted.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use mitra_failover::{Completion, CompletionLogConfig, Config, DetectorConfig, Domain, VirtualQp};
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, AtomicScope, Buffer, Capabilities, CompletionChannel, Counter, CqId, Data,
+    Access, AhId, AsyncEvent, AtomicScope, Buffer, Capabilities, CompletionChannel, Counter, CqId,
     DeviceAttr, Error, Gid, Key, Limits, Mr, MrId, Mtu, Mw, MwId, PdId, PortAttr, PortState, PostError,
     Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult,
-    SendFlags, SendOp, SendWr, SqDrain, SrqId, Time, Wc, WcOpcode, WcStatus, WindowType,
+    SendFlags, SendWr, SqDrain, SrqId, Time, Wc, WcOpcode, WcStatus, WindowType,
 };
+
+thread_local! {
+    static START: Instant = Instant::now();
+    /// How long the clock has stood still, in nanoseconds.
+    static PAUSED: Cell<u64> = const { Cell::new(0) };
+    /// What the clock says if it does not run by itself.
+    static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Lets the NIC's clock stand still during a call, so that no timer of the vQP is due behind it.
+pub fn pause(call: impl FnOnce()) {
+    let begin = Instant::now();
+    call();
+    PAUSED.set(PAUSED.get() + begin.elapsed().as_nanos() as u64);
+}
+
+/// Stops the NIC's clock for good, and advances it.
+pub fn advance(nanos: u64) {
+    COUNTED.set(Some(COUNTED.get().unwrap_or(1) + nanos));
+}
 
 /// A NIC that completes every signalled send at once and does nothing else.
 #[derive(Debug)]
-struct Null {
+pub struct Null {
     attr: DeviceAttr,
     state: Mutex<State>,
 }
@@ -32,7 +47,7 @@ struct State {
 }
 
 impl Null {
-    fn open() -> Arc<dyn Provider> {
+    pub fn open() -> Arc<dyn Provider> {
         let most = 1 << 20;
         let limits = Limits {
             pds: most,
@@ -78,8 +93,8 @@ impl Provider for Null {
         &self.attr
     }
     fn now(&self) -> Time {
-        thread_local!(static START: Instant = Instant::now());
-        Time::from_nanos(START.with(|start| start.elapsed().as_nanos() as u64))
+        let running = || START.with(|start| start.elapsed().as_nanos() as u64) - PAUSED.get();
+        Time::from_nanos(COUNTED.get().unwrap_or_else(running))
     }
     fn random_u64(&self) -> Result<u64> {
         Ok(self.number().into())
@@ -219,67 +234,4 @@ impl Provider for Null {
     fn reset(&self) -> Result<()> {
         Ok(())
     }
-}
-
-/// Returns the time of one call in nanoseconds: the minimum of seven runs.
-fn min_nanos(times: u32, mut run: impl FnMut()) -> f64 {
-    let mut best = f64::INFINITY;
-    for _ in 0..7 {
-        let begin = Instant::now();
-        for _ in 0..times {
-            run();
-        }
-        best = best.min(begin.elapsed().as_nanos() as f64 / f64::from(times));
-    }
-    best
-}
-
-fn main() -> Result<()> {
-    const TIMES: u32 = 20_000;
-    let nics = [Null::open(), Null::open()];
-    let domain = Domain::new(nics.to_vec())?;
-    println!("ns, minimum of 7 runs of {TIMES}       NIC   vQP  vQP - NIC");
-    for completion_log in [None, Some(CompletionLogConfig::default())] {
-        // No peer answers heartbeats here.
-        let detector = DetectorConfig { max_missed_heartbeats: 1 << 20, ..DetectorConfig::default() };
-        let config = Config { completion_log, detector, ..Config::default() };
-        let mut a = VirtualQp::builder(&domain).config(config).build()?;
-        let mut b = VirtualQp::builder(&domain).config(config).build()?;
-        let memory = Arc::new(Buffer::new(1 << 16));
-        let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?;
-        let (info_a, info_b) = (a.local_info(), b.local_info());
-        a.connect(&info_b)?;
-        b.connect(&info_a)?;
-        let region = mr.remote();
-        a.import(&region)?;
-        let (mut wcs, mut completions) = (Vec::<Wc>::new(), Vec::<Completion>::new());
-        let (cq, qpn) = (CqId(0), Qpn::new(1));
-        let small = Data::inline(&[7; 8]);
-        let large = Data::sge(mr.sge(0, 4096));
-        let name = |call: &str| format!("{call}{}", if completion_log.is_some() { " with log" } else { "" });
-        for (call, data) in [("post and complete 8 B", &small), ("post and complete 4 KiB", &large)] {
-            let wr = SendWr::new(0, SendOp::Write(region.at(0)), data.clone());
-            let bare = min_nanos(TIMES, || {
-                nics[0].post_send(qpn, &[black_box(&wr).clone()]).expect("the NIC accepts everything");
-                wcs.clear();
-                nics[0].poll_cq(cq, 32, &mut wcs).expect("the NIC accepts everything");
-            });
-            let virt = min_nanos(TIMES, || {
-                a.post_send(black_box(&wr).clone()).expect("the queue has room");
-                completions.clear();
-                a.poll(&mut completions);
-            });
-            println!("{:<32} {bare:>6.1} {virt:>6.1} {:>6.1}", name(call), virt - bare);
-        }
-        let bare = min_nanos(TIMES, || {
-            wcs.clear();
-            nics[0].poll_cq(cq, 32, &mut wcs).expect("the NIC accepts everything");
-        });
-        let virt = min_nanos(TIMES, || {
-            completions.clear();
-            a.poll(&mut completions);
-        });
-        println!("{:<32} {bare:>6.1} {virt:>6.1} {:>6.1}", name("empty poll"), virt - bare);
-    }
-    Ok(())
 }
