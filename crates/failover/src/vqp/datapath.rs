@@ -252,6 +252,11 @@ impl<Q: DataQps> Datapath<Q> {
         let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
         if wc.wr_id & wr_id_flags::MARKER != 0 {
             fence.on_marker(is_recv);
+            // A message that had begun at the change to ERR has taken the marker as its receive,
+            // and completes no receive of the program.
+            if is_recv && wc.status != WcStatus::Flushed {
+                return Some(Failure::Close(CloseReason::RequestError));
+            }
         } else if is_recv {
             match wc.status {
                 // Under a policy without a fence, the old rail can still receive a message after

@@ -136,6 +136,8 @@ pub enum ErrorPosts {
     Flush,
     /// At the next change to ERR.
     Hold(Vec<(Qpn, HeldPost)>),
+    /// Receives do not flush. Each is taken by a message of no bytes.
+    Take(Vec<(Qpn, u64)>),
     Never,
 }
 
@@ -252,6 +254,13 @@ impl HookedNic {
         match &mut *error_posts {
             ErrorPosts::Flush => return false,
             ErrorPosts::Hold(held) => held.extend(posts.map(|post| (qp, post))),
+            ErrorPosts::Take(taken) => {
+                taken.extend(posts.filter_map(|post| match post {
+                    HeldPost::Recv(wr) => Some((qp, wr.wr_id)),
+                    HeldPost::Send(_) => None,
+                }));
+                return false;
+            }
             ErrorPosts::Never => {}
         }
         true
@@ -404,6 +413,10 @@ impl Provider for HookedNic {
         before_call();
         let first = out.len();
         self.nic.poll_cq(cq, max, out)?;
+        if let ErrorPosts::Take(taken) = &*self.error_posts.lock().expect("no test panics with this lock") {
+            let is_taken = |wc: &&mut Wc| taken.contains(&(wc.qpn, wc.wr_id));
+            out[first..].iter_mut().filter(is_taken).for_each(|wc| wc.status = WcStatus::Success);
+        }
         let received = |wc: &Wc| self.datagrams().received(wc);
         let mut at = first;
         while let Some(wc) = out.get(at).copied() {

@@ -62,6 +62,16 @@ fn marker_that_is_flushed_at_the_second_change_to_err_ends_the_fence() {
     ladder.assert_moved();
 }
 
+/// The message of no bytes that takes the marker counts as executed, and no receive of the program
+/// completes by it.
+#[test]
+fn vqp_whose_marker_is_taken_by_a_message_closes() {
+    let mut ladder = Ladder::fail_over(true, |nic| nic.set_error_posts(ErrorPosts::Take(Vec::new())));
+    ladder.pair.is_attacked = true; // the world does not know of the message
+    assert_eq!(ladder.pair.vqps[1].close_reason(), Some(CloseReason::RequestError));
+    assert!(ladder.pair.received_ids().is_empty());
+}
+
 #[test]
 fn queue_pair_that_never_flushes_is_destroyed_and_its_nic_stays() {
     let ladder = Ladder::fail_over(true, |nic| nic.set_error_posts(ErrorPosts::Never));
