@@ -2,18 +2,21 @@
 #![forbid(unsafe_code)]
 
 mod minimal;
+mod nic_name;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNics;
-use mitra_verbs::{Nic, NicAddress, NicOpenError, NicRequest, NicSource};
+use mitra_verbs::{Links, Nic, NicAddress, NicOpenError, NicRequest, NicSource, OpenedNic};
+use serde::{Deserialize, Serialize};
 
 pub use minimal::{MinimalNic, MinimalNics};
+pub use nic_name::{NicName, RailNics, TwoEnds};
 
 /// A kind of NIC.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum NicKind {
     /// Software NICs (`soft`).
     #[default]
@@ -33,13 +36,21 @@ impl NicKind {
         }
     }
 
+    /// Opens a NIC with the limits of its kind.
+    ///
+    /// # Errors
+    /// The error of [`NicSource::open`].
+    pub fn open(self, address: NicAddress, links: Links) -> Result<OpenedNic, NicOpenError> {
+        let source = self.source();
+        source.open(&NicRequest { links, ..NicRequest::new(source, address) })
+    }
+
     /// Opens a NIC at a free address, which only this machine reaches.
     ///
     /// # Errors
     /// The error of [`NicSource::open`].
     pub fn open_free(self) -> Result<Arc<dyn Nic>, NicOpenError> {
-        let source = self.source();
-        Ok(source.open(&NicRequest::new(source, NicAddress::Free))?.nic)
+        Ok(self.open(NicAddress::Free, Links::default())?.nic)
     }
 }
 

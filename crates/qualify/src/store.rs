@@ -27,8 +27,8 @@ pub struct Hardware {
     pub firmware: String,
 }
 
-/// The results of qualifications, in a JSON file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The results of qualifications, in a JSON file. The default store is empty and has no file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QualificationStore {
     path: PathBuf,
     results: BTreeMap<Hardware, Qualification>,
