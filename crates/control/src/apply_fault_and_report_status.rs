@@ -12,7 +12,12 @@ use crate::{FaultAction, NewAddress, RailState, RailStatus};
 /// If the NIC does not fail on demand, or cannot have the address of [`FaultAction::Address`]: the
 /// reason, in one line.
 pub fn apply_fault(nic: &dyn Nic, action: FaultAction) -> Result<(), String> {
-    let faults = nic.fault_switch().ok_or_else(|| format!("{} does not fail on demand", nic.attr().name))?;
+    let faults = nic.fault_switch().ok_or_else(|| {
+        format!(
+            "{} does not fail on demand; take its link down (ip link set INTERFACE down)",
+            nic.attr().name
+        )
+    })?;
     match action {
         FaultAction::Fail(failure) => faults.fail(failure),
         FaultAction::Heal => faults.heal(),

@@ -10,7 +10,7 @@ pub(crate) mod propose;
 mod protocol;
 mod secret_file;
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,9 +20,10 @@ use mitra_control::{ControlServer, ControlledDevice, ControlledNics, MetricsAddr
 use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::Domain;
 use mitra_metrics::MetricsServer;
-use mitra_nics::NicKind;
+use mitra_nics::{NicKind, NicName, RailNics};
 use mitra_os_util::interfaces::interface_of;
-use mitra_verbs::{Nic, NicAddress, NicRequest, Provider};
+use mitra_verbs::{Nic, NicAddress, Provider};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::complain;
@@ -37,7 +38,11 @@ pub(crate) struct ClusterArgs {
     /// separated by commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
-    /// Kind of NIC: soft, or minimal, for tests of what needs less of a NIC
+    /// NIC of each rail, instead of --rails: an RDMA device of the kernel by its name, or a software
+    /// NIC by its address, separated by commas
+    #[arg(long, value_name = "NAME|ADDRESS,...", conflicts_with = "rails")]
+    device: Option<RailNics>,
+    /// Kind of software NIC: soft, or minimal, for tests of what needs less of a NIC
     /// [default: MITRA_NICS, or soft]
     #[arg(long, value_name = "KIND")]
     nics: Option<NicKind>,
@@ -58,6 +63,28 @@ pub(crate) struct ClusterArgs {
     latency: bool,
 }
 
+/// The rails of a process that another one starts on the same machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PeerRails {
+    rails: usize,
+    device: Option<RailNics>,
+    nics: Option<NicKind>,
+}
+
+impl PeerRails {
+    pub(crate) fn args(self) -> ClusterArgs {
+        ClusterArgs {
+            rails: RailsConfig::Count(self.rails),
+            device: self.device,
+            nics: self.nics,
+            secret: None,
+            fault: Vec::new(),
+            metrics: None,
+            latency: false,
+        }
+    }
+}
+
 /// The control socket of a process, and its metrics endpoint if it has one, while the value lives.
 pub(crate) struct Visibility {
     _control: ControlServer,
@@ -65,48 +92,59 @@ pub(crate) struct Visibility {
 }
 
 impl ClusterArgs {
-    /// The options of a process with this number of rails that only processes of this machine
-    /// reach.
-    pub(crate) fn on_loopback(rails: usize, nics: Option<NicKind>) -> ClusterArgs {
-        ClusterArgs {
-            rails: RailsConfig::Count(rails),
-            nics,
-            secret: None,
-            fault: Vec::new(),
-            metrics: None,
-            latency: false,
+    /// The rails of a process that this one starts on this machine: as many, on free loopback
+    /// addresses or on the same devices.
+    pub(crate) fn for_own_peer(&self) -> PeerRails {
+        let rails = match (&self.device, &self.rails) {
+            (Some(device), _) => device.names().len(),
+            (None, RailsConfig::Count(count)) => *count,
+            (None, RailsConfig::Addresses(addresses)) => addresses.len(),
+        };
+        PeerRails { rails, device: self.device.clone(), nics: self.nics }
+    }
+
+    /// The NIC of each rail, where the user names it.
+    fn nic_names(&self) -> Vec<Option<NicName>> {
+        match (&self.device, &self.rails) {
+            (Some(device), _) => device.names().iter().cloned().map(Some).collect(),
+            (None, RailsConfig::Count(count)) => vec![None; *count],
+            (None, RailsConfig::Addresses(addresses)) => {
+                addresses.iter().map(|&address| Some(NicName::Address(address))).collect()
+            }
         }
-    }
-
-    pub(crate) fn rails(&self) -> &RailsConfig {
-        &self.rails
-    }
-
-    pub(crate) fn nics(&self) -> Option<NicKind> {
-        self.nics
     }
 
     /// Opens the rails. While the returned [`Visibility`] lives, `mitra fault` controls the rails,
     /// and `mitra watch` shows them.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
         let environment = Settings::from_env()?;
-        let source = self.nics.map_or_else(|| environment.nic_kind(), Ok)?.source();
-        let addresses = match &self.rails {
-            RailsConfig::Count(count) => vec![NicAddress::Free; *count],
-            RailsConfig::Addresses(addresses) => addresses.iter().copied().map(NicAddress::At).collect(),
-        };
-        let open = |(rail, address)| {
-            let request = NicRequest { links: environment.links, ..NicRequest::new(source, address) };
-            let opened = source.open(&request).map_err(anyhow::Error::from_boxed);
+        let (kind, links) = (self.nics.map_or_else(|| environment.nic_kind(), Ok)?, environment.links);
+        let open = |(rail, name): (usize, Option<NicName>)| {
+            let opened = match name {
+                Some(name) => name.open(kind, links),
+                None => kind.open(NicAddress::Free, links),
+            };
+            let opened = opened.map_err(anyhow::Error::from_boxed);
             opened.map(|opened| opened.nic).with_context(|| format!("cannot open the NIC of rail {rail}"))
         };
         let nics: Vec<Arc<dyn Nic>> =
-            addresses.into_iter().enumerate().map(open).collect::<anyhow::Result<_>>()?;
+            self.nic_names().into_iter().enumerate().map(open).collect::<anyhow::Result<_>>()?;
         let faults = FaultScript(self.fault.iter().flat_map(|script| script.0.clone()).collect());
         faults.check_rails(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
+        for fault in &faults.0 {
+            let nic = &nics[fault.rail];
+            ensure!(
+                nic.fault_switch().is_some(),
+                "--fault: {} does not fail on demand; take its link down (ip link set INTERFACE down), or kill a process",
+                nic.attr().name
+            );
+        }
         let run_dir = environment.run_dir.unwrap_or_else(run_dir::default_path);
-        let settings =
-            Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
+        let rails = match self.device {
+            Some(_) => RailsConfig::Addresses(nics.iter().map(|nic| nic.address()).collect()),
+            None => self.rails.clone(),
+        };
+        let settings = Settings { rails, faults, run_dir: Some(run_dir), ..Settings::default() };
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::with_completion_channels(providers)?;
         domain.telemetry().sample_latency(self.latency);
@@ -133,10 +171,11 @@ impl ClusterArgs {
 
     /// Whether only processes of this machine reach the rails.
     fn is_on_loopback(&self) -> bool {
-        match &self.rails {
-            RailsConfig::Count(_) => true,
-            RailsConfig::Addresses(addresses) => addresses.iter().all(IpAddr::is_loopback),
-        }
+        self.nic_names().iter().all(|name| match name {
+            None => true,
+            Some(NicName::Address(address)) => address.is_loopback(),
+            Some(NicName::Device(_)) => false,
+        })
     }
 
     /// Warns if other machines can reach the memory node's TCP address, but not its rails.

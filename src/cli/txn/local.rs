@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use mitra_control::RailsConfig;
 use mitra_prng::Prng;
 use mitra_txn::{
     Abort, Access, Client, Layout, NotCommitted, RecordKey, StoreError, StoreState, Transaction as _,
@@ -82,13 +81,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = EndSignals::handle()?;
     let store = &args.store;
     let layout = store.layout()?;
-    let rails = match args.cluster.rails() {
-        RailsConfig::Count(count) => *count,
-        RailsConfig::Addresses(addresses) => addresses.len(),
-    };
     // The processes end when they are dropped.
     let (_memories, nodes) = match args.nodes.as_slice() {
-        [] => memory::start_all(store, rails, args.cluster.nics())?,
+        [] => memory::start_all(store, &args.cluster.for_own_peer())?,
         nodes => (Vec::new(), nodes.to_vec()),
     };
     let config = store.links(COORDINATOR, &nodes, &args.cluster)?;

@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mitra_nics::NicKind;
 use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_txn_rdma::MemoryNode;
 use serde::{Deserialize, Serialize};
 
 use super::signals::unblock_sigterm;
 use super::store::StoreArgs;
-use crate::cli::cluster::ClusterArgs;
+use crate::cli::cluster::{ClusterArgs, PeerRails};
 use crate::cli::write_json;
 
 /// The role of the memory nodes that `mitra txn local` starts.
@@ -58,9 +57,7 @@ struct Listening {
 struct Start {
     store: StoreArgs,
     id: u16,
-    rails: usize,
-    /// As [`NicKind`] displays it.
-    nics: Option<String>,
+    rails: PeerRails,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -92,17 +89,11 @@ fn serve(mut memory: MemoryNode) -> ! {
 /// processes and the addresses of the memory nodes.
 pub(super) fn start_all(
     store: &StoreArgs,
-    rails: usize,
-    nics: Option<NicKind>,
+    rails: &PeerRails,
 ) -> anyhow::Result<(Vec<PeerProcess>, Vec<SocketAddr>)> {
     let start = |id| {
         let mut process = PeerProcess::start(PEER_ROLE)?;
-        process.connection.send(&Start {
-            store: store.clone(),
-            id,
-            rails,
-            nics: nics.map(|kind| kind.to_string()),
-        })?;
+        process.connection.send(&Start { store: store.clone(), id, rails: rails.clone() })?;
         let address: SocketAddr = process.connection.receive()?;
         Ok((process, address))
     };
@@ -113,9 +104,8 @@ pub(super) fn start_all(
 /// Runs a memory node that `mitra txn local` has started.
 pub(crate) fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     unblock_sigterm()?;
-    let Start { store, id, rails, nics } = connection.receive()?;
-    let nics = nics.map(|kind| kind.parse()).transpose().map_err(anyhow::Error::msg)?;
-    let cluster = ClusterArgs::on_loopback(rails, nics);
+    let Start { store, id, rails } = connection.receive()?;
+    let cluster = rails.args();
     let listener = cluster.listen(([127, 0, 0, 1], 0).into())?;
     let (domain, _faults) = cluster.open()?;
     let memory = MemoryNode::new(domain, listener, store.node(id, &cluster)?)?;
