@@ -468,8 +468,14 @@ fn bad_input_is_refused_with_a_remedy() {
         (&["latency", "--op", "push"], "'push'", "use write, read, send or faa"),
         (&["latency", "--mtu", "1500"], "'1500'", "256, 512, 1024, 2048 and 4096"),
         (&["latency", "--iters", "1"], "'1'", "10..="),
-        (&["latency", "--addresses", "127.0.0.300,a,b,c"], "'127.0.0.300'", "not an IP address"),
-        (&["latency", "--addresses", "127.0.0.9"], "--addresses", "give four addresses"),
+        (&["latency", "--addresses", "127.0.0.300,a,b,c"], "\"127.0.0.300\"", "nor an IP address"),
+        (&["latency", "--device", "mlx5_0"], "--device", "give two devices for both ends, or four NICs"),
+        (&["latency", "--device", "127.0.0.8,127.0.0.9"], "--device", "give four NICs"),
+        (
+            &["idle", "--device", "mlx5_0,mlx5_1"],
+            "needs software NICs",
+            "latency, bandwidth, failover and varuna",
+        ),
         (
             &["latency", "--addresses", "203.0.113.9,127.1.2.3,127.1.2.4,127.1.2.5"],
             "203.0.113.9",

@@ -121,6 +121,7 @@ impl Drop for BusyLoops {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.common.check_software_nics("this benchmark")?;
     let machine = Machine::detect();
     let bar = progress(args.seconds);
     let mut ends = [0, 1].map(|_| PeerProcess::start(PEER_ROLE));

@@ -47,9 +47,9 @@ pub(crate) struct Args {
     /// Blocks per variant
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
-    /// Variants to interleave, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
-    only: Vec<Variant>,
+    /// Variants to interleave, separated by commas [default: udp_floor,qp,vqp,aa,vqp+log]
+    #[arg(long, value_delimiter = ',')]
+    only: Option<Vec<Variant>>,
     #[command(flatten)]
     common: Common,
 }
@@ -117,17 +117,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mtu = endpoint.mtu()?;
     let cases: Vec<(Op, usize)> =
         args.op.0.iter().flat_map(|&op| args.size.iter().map(move |&len| (op, len))).collect();
-    let bar = progress((cases.len() * args.only.len()) as u64 * u64::from(args.blocks));
+    let only = args.common.variants(&args.only);
+    let bar = progress((cases.len() * only.len()) as u64 * u64::from(args.blocks));
     let (mut rows, mut blocks) = (Vec::new(), Measurement::new(args.window, mtu));
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
-        let results = interleave_blocks(&args.only, args.blocks, |variant| {
+        let results = interleave_blocks(&only, args.blocks, |variant| {
             let rate = blocks.measure(&mut endpoint, &mut peer, variant, op, len, args.iters)?;
             bar.inc(1);
             Ok((rate, rate))
         })?;
-        for (row, blocks) in interleave::rows(op, len, "GB/s", &args.only, &results).into_iter().zip(&results)
-        {
+        for (row, blocks) in interleave::rows(op, len, "GB/s", &only, &results).into_iter().zip(&results) {
             // The p99 of a rate is the value that 99 % of the blocks reach.
             rows.push(Row { p99: quantile(&blocks.medians, 0.01), ..row });
         }

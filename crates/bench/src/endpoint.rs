@@ -1,13 +1,15 @@
 //! The endpoint of a comparison in one process: two NICs, a UDP socket, two RC and two virtual
 //! queue pairs, all connected to one peer.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_failover::{CompletionLogConfig, DetectorConfig, Domain, Policy};
+use mitra_nics::{NicKind, NicName};
 use mitra_softnic::{Links, SoftNic};
-use mitra_verbs::{Mtu, Provider, RecvWr};
+use mitra_verbs::fault::FaultSwitch;
+use mitra_verbs::{Mtu, Nic, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{
@@ -22,11 +24,11 @@ const RECVS: u32 = 32;
 /// The length of the control words after the two halves of a queue pair's memory, in bytes.
 const WORDS: usize = 64;
 
-/// The addresses and the MTU limit of a process's NICs.
+/// The NICs of a process, and the MTU limit of software NICs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct NicPlacement {
-    /// The address of each rail's NIC. `None` takes free loopback addresses.
-    pub(crate) addresses: Option<[IpAddr; 2]>,
+    /// The NIC of each rail. `None` takes software NICs at free loopback addresses.
+    pub(crate) nics: Option<[NicName; 2]>,
     /// The largest MTU, in bytes. `None` takes the MTU of the interface.
     pub(crate) mtu: Option<usize>,
     /// How datagrams reach the peer: `auto`, `shm` or `udp`.
@@ -48,18 +50,33 @@ mod links_as_text {
 }
 
 impl NicPlacement {
-    pub(crate) fn open(&self) -> anyhow::Result<[Arc<SoftNic>; 2]> {
-        let open = |rail: usize| -> anyhow::Result<Arc<SoftNic>> {
-            let mut config = match self.addresses {
-                Some(addresses) => mitra_softnic::Config::at(addresses[rail]),
-                None => mitra_softnic::Config::loopback(),
-            };
-            config.links = self.links;
-            config.max_mtu = self.mtu.and_then(Mtu::from_bytes);
-            SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
-        };
+    pub(crate) fn open(&self) -> anyhow::Result<[Arc<dyn Nic>; 2]> {
+        let open = |rail| self.open_rail(rail).with_context(|| format!("cannot open the NIC of rail {rail}"));
         Ok([open(0)?, open(1)?])
     }
+
+    fn open_rail(&self, rail: usize) -> anyhow::Result<Arc<dyn Nic>> {
+        let mut config = mitra_softnic::Config::loopback();
+        match self.nics.as_ref().map(|nics| &nics[rail]) {
+            None => {}
+            Some(NicName::Address(address)) => config.address = Some(*address),
+            Some(name) => {
+                ensure!(
+                    self.mtu.is_none() && self.links == Links::Auto,
+                    "--mtu and --links are of software NICs, and {name} is a device of the kernel"
+                );
+                return Ok(name.open(NicKind::Soft, self.links).map_err(anyhow::Error::from_boxed)?.nic);
+            }
+        }
+        config.links = self.links;
+        config.max_mtu = self.mtu.and_then(Mtu::from_bytes);
+        Ok(SoftNic::open(config)?)
+    }
+}
+
+/// Returns the switch of a software NIC, which fails on demand.
+pub(crate) fn faults(nic: &dyn Nic) -> anyhow::Result<&dyn FaultSwitch> {
+    nic.fault_switch().with_context(|| format!("{} does not fail on demand", nic.attr().name))
 }
 
 /// The layout of a queue pair's memory: a half that the peer writes, a half that the local process
@@ -108,7 +125,7 @@ impl Layout {
 /// The queue pairs and the UDP socket of all variants in one process.
 pub(crate) struct Endpoint {
     /// The NIC of each rail. The NIC of rail 0 also carries the RC queue pairs.
-    pub(crate) nics: [Arc<SoftNic>; 2],
+    pub(crate) nics: [Arc<dyn Nic>; 2],
     pub(crate) layout: Layout,
     pub(crate) udp: UdpBaseline,
     pub(crate) qp: RcBenchQp,
@@ -245,7 +262,7 @@ impl Endpoint {
 
     /// Returns the nonzero counters of this process's NICs.
     pub(crate) fn counters(&self) -> serde_json::Value {
-        let of = |nic: &Arc<SoftNic>| -> serde_json::Value {
+        let of = |nic: &Arc<dyn Nic>| -> serde_json::Value {
             nic.counters().into_iter().filter(|c| c.value > 0).map(|c| (c.name, c.value)).collect()
         };
         self.nics.iter().map(of).collect()

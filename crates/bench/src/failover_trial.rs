@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use mitra_failover::{Cause, Completion, Domain, FailoverReport, Outcome, RecoveryStats, Resolution};
-use mitra_softnic::SoftNic;
-use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
-use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
+use mitra_verbs::fault::{Failure, Noise, Stage, Trigger};
+use mitra_verbs::{Mtu, Nic, PortState, Provider, Psn, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, VirtualBenchQp, VqpInfo, request};
-use super::endpoint::{Layout, NicPlacement, post_recv};
+use super::endpoint::{Layout, NicPlacement, faults, post_recv};
 use super::resend_baseline;
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
@@ -39,18 +38,22 @@ pub(crate) struct TrialResult {
     pub(crate) before_fault: Duration,
     /// The number of operations that the requester sent again although the responder had executed
     /// them before the move. READs are not counted, because a READ is recovered by another READ.
-    pub(crate) resent: u64,
+    /// `None` if the responder's NIC does not tell what it executed.
+    pub(crate) resent: Option<u64>,
     /// The number of executions of FAAs and SENDs beyond the posted FAAs and SENDs.
     pub(crate) doubled: u64,
     /// The number of operations that did not complete with success.
     pub(crate) failed: u64,
+    /// Whether the fault was a reset of the requester's NIC.
+    pub(crate) was_reset: bool,
 }
 
 /// The responder's report at the end of a trial.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ResponderReport {
     /// The number of request packets that the responder's queue pair on the old rail executed.
-    pub(crate) executed: u32,
+    /// `None` if the NIC's PSN does not say it.
+    pub(crate) executed: Option<u32>,
     /// The time at which the fault triggered at the responder, in ns. `None` if it did not trigger
     /// there.
     pub(crate) fault_at: Option<u64>,
@@ -75,7 +78,7 @@ pub(crate) struct Observed {
 /// The objects of a process that takes part in a trial. Its queue pair is connected to the peer
 /// process.
 pub(crate) struct TrialEndpoint {
-    pub(crate) nics: [Arc<SoftNic>; 2],
+    pub(crate) nics: [Arc<dyn Nic>; 2],
     pub(crate) qp: VirtualBenchQp,
     pub(crate) layout: Layout,
     /// Whether this end sleeps until an event, instead of polling.
@@ -122,7 +125,7 @@ impl TrialEndpoint {
 
     /// Records the time when the link of rail 0 goes down.
     fn detect_link_down(&mut self) {
-        if self.fault_at.is_none() && is_link_down(&self.nics[0]) {
+        if self.fault_at.is_none() && is_link_down(&*self.nics[0]) {
             let now = self.nics[0].now();
             // The vQP may have detected the failure within the same poll.
             let detected = self.qp.vqp.last_failover().map_or(now, |report| report.detected_at);
@@ -131,8 +134,8 @@ impl TrialEndpoint {
     }
 }
 
-/// Arms a link failure at the NIC of rail 0. A silent loss is not armed: the requester causes it.
-pub(crate) fn arm(nic: &SoftNic, fault: Fault) -> anyhow::Result<()> {
+/// Arms a link failure at the NIC of rail 0. Other faults are not armed: the requester causes them.
+pub(crate) fn arm(nic: &dyn Nic, fault: Fault) -> anyhow::Result<()> {
     let Fault::Link { stage, nth } = fault else { return Ok(()) };
     let stage = match stage {
         1 => Stage::Posted,
@@ -144,11 +147,11 @@ pub(crate) fn arm(nic: &SoftNic, fault: Fault) -> anyhow::Result<()> {
         7 => Stage::Acknowledged,
         _ => bail!("the fault has no such stage"),
     };
-    nic.faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
+    faults(nic)?.arm(Trigger { stage, nth, failure: Failure::LinkDown });
     Ok(())
 }
 
-pub(crate) fn is_link_down(nic: &SoftNic) -> bool {
+pub(crate) fn is_link_down(nic: &dyn Nic) -> bool {
     nic.query_port().is_ok_and(|port| port.state == PortState::Down)
 }
 
@@ -165,7 +168,7 @@ pub(crate) fn run_requester(
     let end = TrialEndpoint::open_end(plan, placement, connection, plan.sleepers.requester)?;
     connection.receive::<()>()?;
     if fault.at_requester() {
-        arm(&end.nics[0], fault)?;
+        arm(&*end.nics[0], fault)?;
     }
     let started = end.nics[0].now();
     let mut run = RequesterRun {
@@ -274,8 +277,13 @@ impl RequesterRun<'_> {
         match self.fault {
             Fault::Silent(after) if self.end.fault_at.is_none() && self.completions.len() as u64 >= after => {
                 let all = Noise { drop_ppm: 1_000_000, ..Noise::default() };
-                self.end.nics[0].faults().set_noise(all, all);
+                faults(&*self.end.nics[0])?.set_noise(all, all);
                 self.end.fault_at = Some(self.end.nics[0].now());
+            }
+            Fault::Reset(after) if self.end.fault_at.is_none() && self.completions.len() as u64 >= after => {
+                let at = self.end.nics[0].now();
+                self.end.nics[0].reset().context("cannot reset the NIC of rail 0")?;
+                self.end.fault_at = Some(at);
             }
             Fault::Link { .. } if self.fault.at_requester() => self.end.detect_link_down(),
             _ => {}
@@ -316,14 +324,14 @@ impl RequesterRun<'_> {
 }
 
 /// Compares what the requester observed with what the responder executed. Returns `None` if the
-/// fault did not trigger, or if the vQP had left the rail before a silent loss.
+/// fault did not trigger, or if the vQP had left the rail before the requester caused it.
 pub(crate) fn evaluate(
     plan: &TrialPlan,
     observed: &Observed,
     responder: &ResponderReport,
 ) -> anyhow::Result<Option<TrialResult>> {
     let Some(report) = observed.report else { return Ok(None) };
-    if matches!(plan.fault, Ok(Fault::Silent(_)))
+    if matches!(plan.fault, Ok(Fault::Silent(_) | Fault::Reset(_)))
         && observed.fault_at.is_none_or(|fault_at| report.detected_at < fault_at)
     {
         return Ok(None);
@@ -335,7 +343,7 @@ pub(crate) fn evaluate(
     };
     // Determines which operations the responder's queue pair on the old rail executed, from its PSN
     // and not from the evidence that the vQP read.
-    let mut packets_left = u64::from(responder.executed);
+    let mut packets_left = responder.executed.map_or(0, u64::from);
     let executed_before = |completion: &&Completion| {
         let packets = match plan.mix.op(completion.seq) {
             Op::Faa => 1,
@@ -363,7 +371,9 @@ pub(crate) fn evaluate(
         );
     }
     let before_fault = fault_at - observed.started;
-    Ok(Some(TrialResult { report, fault_at, before_fault, resent: resent.count() as u64, doubled, failed }))
+    let resent = responder.executed.map(|_| resent.count() as u64);
+    let was_reset = matches!(plan.fault, Ok(Fault::Reset(_)));
+    Ok(Some(TrialResult { report, fault_at, before_fault, resent, doubled, failed, was_reset }))
 }
 
 pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
@@ -377,7 +387,7 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         end.nics[0].query_qp(old).context("cannot query the first PSN of the rail's queue pair")?.rq_psn;
     let fault = plan.fault.ok().filter(|fault| !fault.at_requester());
     if let Some(fault) = fault {
-        arm(&end.nics[0], fault)?;
+        arm(&*end.nics[0], fault)?;
     }
     connection.send(&())?;
     let (mut polls, mut received) = (0_u32, 0);
@@ -414,7 +424,7 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         .or_else(|| still().map(|status| status.rq_psn))
         .context("cannot query what the old rail's queue pair executed")?;
     connection.send(&ResponderReport {
-        executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
+        executed: executed_packets(&*end.nics[0], first, now),
         fault_at: end.fault_at.map(Time::as_nanos),
         detected: end.qp.vqp.last_failover().map(|report| report.detected_at.as_nanos()),
         counter: end.qp.memory().load(end.layout.counter()),
@@ -422,6 +432,11 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
     })?;
     end.qp.vqp.close()?;
     Ok(())
+}
+
+/// Returns the number of packets between two responder PSNs, if the NIC counts them.
+pub(crate) fn executed_packets(nic: &dyn Nic, first: Psn, now: Psn) -> Option<u32> {
+    nic.attr().capabilities.psn_query.then(|| now.value().wrapping_sub(first.value()) & 0xff_ffff)
 }
 
 /// Measures the round-trip time of rail 0 in nanoseconds: the median of 8-byte READs through a vQP.

@@ -124,6 +124,7 @@ fn measure(args: &Args, groups: &[(String, Vec<u32>)]) -> anyhow::Result<Vec<Row
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.common.check_software_nics("this benchmark")?;
     let machine = Machine::detect();
     let bar = progress(args.only.len() as u64);
     let mut rows = Vec::new();

@@ -51,9 +51,9 @@ pub(crate) struct Args {
     /// Request a completion for every Nth WRITE and SEND
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=u64::from(QUEUE_DEPTH / 4)))]
     signal_every: u64,
-    /// Variants to interleave, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
-    only: Vec<Variant>,
+    /// Variants to interleave, separated by commas [default: udp_floor,qp,vqp,aa,vqp+log]
+    #[arg(long, value_delimiter = ',')]
+    only: Option<Vec<Variant>>,
     #[command(flatten)]
     common: Common,
 }
@@ -93,9 +93,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let sizes: &[usize] = if op == Op::Faa { &[8] } else { &args.size };
         cases.extend(sizes.iter().map(|&len| (op, len)));
     }
+    let chosen = args.common.variants(&args.only);
     // The UDP baseline sends one datagram, so it is comparable only with messages of one packet.
     let variants = |len: usize| -> Vec<Variant> {
-        args.only.iter().copied().filter(|&variant| variant != Variant::UdpBaseline || len <= mtu).collect()
+        chosen.iter().copied().filter(|&variant| variant != Variant::UdpBaseline || len <= mtu).collect()
     };
     let total: u64 = cases.iter().map(|&(_, len)| variants(len).len() as u64 * u64::from(args.blocks)).sum();
     let bar = progress(total);

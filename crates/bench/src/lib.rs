@@ -32,19 +32,19 @@ mod varuna;
 
 use std::fmt;
 use std::io::IsTerminal;
-use std::net::IpAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{bail, ensure};
 use clap::{Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use mitra_nics::TwoEnds;
 use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_softnic::Links;
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
 use bench_qp::Op;
-use endpoint::NicPlacement;
+use endpoint::{NicPlacement, Variant};
 pub use output_file::OutputFile;
 
 /// The role of the second process on the command line of `mitra peer`.
@@ -87,10 +87,11 @@ pub(crate) struct Common {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Addresses of the four NICs: this process on rails 0 and 1, the peer on rails 0 and 1
-    /// [default: free loopback addresses]
-    #[arg(long, value_name = "A,B,C,D", value_parser = parse_addresses)]
-    addresses: Option<[[IpAddr; 2]; 2]>,
+    /// The four NICs: this process on rails 0 and 1, the peer on rails 0 and 1. A name is an RDMA
+    /// device of the kernel, an address a software NIC; two devices serve both processes
+    /// [default: software NICs at free loopback addresses]
+    #[arg(long, alias = "addresses", value_name = "A,B,C,D")]
+    device: Option<TwoEnds>,
     /// Largest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096
     /// [default: the MTU of the interfaces]
     #[arg(long, value_parser = parse_mtu)]
@@ -105,10 +106,37 @@ impl Common {
     /// Returns the placements of this process's NICs and of the peer's NICs.
     fn placements(&self) -> [NicPlacement; 2] {
         [0, 1].map(|end| NicPlacement {
-            addresses: self.addresses.map(|ends| ends[end]),
+            nics: self.device.as_ref().map(|TwoEnds(ends)| ends[end].clone()),
             mtu: self.mtu,
             links: self.links,
         })
+    }
+
+    /// Whether a NIC is a device of the kernel, which does not fail on demand.
+    fn has_devices(&self) -> bool {
+        self.device.as_ref().is_some_and(TwoEnds::have_devices)
+    }
+
+    /// Describes the NICs in the settings of a report.
+    fn nics(&self) -> String {
+        self.device.as_ref().map_or_else(|| "software NICs".to_owned(), ToString::to_string)
+    }
+
+    /// Returns the variants to measure. Without a choice of the user, the UDP baseline is left out
+    /// over devices of the kernel, because its packets do not pass them.
+    fn variants(&self, chosen: &Option<Vec<Variant>>) -> Vec<Variant> {
+        let of_nics = [Variant::Qp, Variant::Vqp, Variant::Aa, Variant::VqpLog];
+        let baseline = (!self.has_devices()).then_some(Variant::UdpBaseline);
+        chosen.clone().unwrap_or_else(|| baseline.into_iter().chain(of_nics).collect())
+    }
+
+    /// Refuses devices of the kernel where a benchmark measures or fails software NICs.
+    fn check_software_nics(&self, what: &str) -> anyhow::Result<()> {
+        ensure!(
+            !self.has_devices(),
+            "{what} needs software NICs; --device takes devices of the kernel in latency, bandwidth, failover and varuna"
+        );
+        Ok(())
     }
 }
 
@@ -231,14 +259,6 @@ fn parse_mtu(text: &str) -> anyhow::Result<usize> {
     match text.parse().ok().and_then(Mtu::from_bytes) {
         Some(mtu) => Ok(mtu.bytes()),
         None => bail!("the MTUs of RoCEv2 are 256, 512, 1024, 2048 and 4096"),
-    }
-}
-
-fn parse_addresses(text: &str) -> anyhow::Result<[[IpAddr; 2]; 2]> {
-    let part = |part: &str| part.parse().with_context(|| format!("'{part}' is not an IP address"));
-    match text.split(',').map(part).collect::<anyhow::Result<Vec<IpAddr>>>()?[..] {
-        [a, b, c, d] => Ok([[a, b], [c, d]]),
-        _ => bail!("give four addresses, separated by commas"),
     }
 }
 

@@ -8,11 +8,11 @@ use anyhow::{bail, ensure};
 use mitra_failover::Cause;
 use mitra_peer_process::PeerProcess;
 use mitra_softnic::Links;
-use mitra_softnic::fault::Failure;
-use mitra_verbs::{Provider, Time};
+use mitra_verbs::Time;
+use mitra_verbs::fault::Failure;
 
 use super::bench_qp::{BenchQp, Op, request};
-use super::endpoint::NicPlacement;
+use super::endpoint::{NicPlacement, faults};
 use super::failover_trial::{Mix, Place, ResponderReport, Sleepers, TrialEndpoint, TrialPlan, TrialPolicy};
 use super::report::{Machine, Report, Row, median, quantile, row};
 use super::{PEER_ROLE, Task, progress, run_error};
@@ -179,18 +179,18 @@ impl Run {
         let aa = self.windows(before_aa, self.now);
         let flap = Duration::from_millis(args.flap);
         for _ in 0..args.flaps {
-            self.end.nics[0].faults().fail(Failure::LinkDown);
+            faults(&*self.end.nics[0])?.fail(Failure::LinkDown);
             self.write_for(flap)?;
-            self.end.nics[0].faults().heal();
+            faults(&*self.end.nics[0])?.heal();
             self.write_for(flap)?;
         }
-        self.end.nics[0].faults().fail(Failure::LinkDown);
+        faults(&*self.end.nics[0])?.fail(Failure::LinkDown);
         let down_at = self.now;
         self.write_until("away from rail 0", |run| run.is_on(1))?;
         let away_at = self.now;
         self.write_for(args.down)?;
         let away = self.windows(away_at, self.now);
-        self.end.nics[0].faults().heal();
+        faults(&*self.end.nics[0])?.heal();
         let up_at = self.now;
         self.write_until("back to rail 0", |run| run.is_on(0))?;
         let report = self.end.qp.vqp.last_failover();

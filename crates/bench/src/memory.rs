@@ -62,6 +62,7 @@ struct BytesPerQp {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.common.check_software_nics("this benchmark")?;
     let machine = Machine::detect();
     let kinds = [(QpKind::Qp, "qp"), (QpKind::Vqp, "vqp"), (QpKind::VqpLog, "vqp+log")];
     let bar = progress(u64::from(SAMPLES) * kinds.len() as u64);

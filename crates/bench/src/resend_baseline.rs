@@ -9,14 +9,13 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use mitra_failover::{Cause, Completion, FailoverReport, Outcome, RecoveryStats, Resolution};
 use mitra_peer_process::PeerConnection;
-use mitra_softnic::SoftNic;
-use mitra_verbs::{Buffer, Mtu, Provider, Time, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{Buffer, Mtu, Nic, Provider, Time, Wc, WcOpcode, WcStatus};
 
 use super::bench_qp::{BenchQp, Op, RcBenchQp, RcQpInfo, request};
 use super::endpoint::{Layout, NicPlacement, post_recv, random};
 use super::failover_trial::{
     Fault, MAX_OPS, Observed, POLLS_PER_CHECK, POSTED_RECVS, Place, ResponderReport, TrialPlan, TrialResult,
-    arm, evaluate, is_link_down,
+    arm, evaluate, executed_packets, is_link_down,
 };
 use super::stopwatch::Deadline;
 
@@ -25,7 +24,7 @@ const LINK_DOWN: u64 = 1;
 
 /// An end of a trial: a queue pair on each rail, all with the same memory.
 struct CachedEndpoint {
-    nics: [Arc<SoftNic>; 2],
+    nics: [Arc<dyn Nic>; 2],
     qps: [RcBenchQp; 2],
     layout: Layout,
     fault_at: Option<Time>,
@@ -60,7 +59,7 @@ impl CachedEndpoint {
 
     /// Records the time when the link of rail 0 goes down, and returns whether it is down.
     fn detect_link_down(&mut self) -> bool {
-        if self.fault_at.is_none() && is_link_down(&self.nics[0]) {
+        if self.fault_at.is_none() && is_link_down(&*self.nics[0]) {
             self.fault_at = Some(self.nics[0].now());
         }
         self.fault_at.is_some()
@@ -77,7 +76,7 @@ pub(crate) fn run_requester(
     let end = CachedEndpoint::open(plan, placement, connection)?;
     connection.receive::<()>()?;
     if fault.at_requester() {
-        arm(&end.nics[0], fault)?;
+        arm(&*end.nics[0], fault)?;
     }
     let mtu = end.nics[0].query_port().map_or(Mtu::M4096, |port| port.max_mtu);
     let started = end.nics[0].now();
@@ -166,6 +165,14 @@ impl CachedRun<'_> {
     }
 
     fn poll(&mut self) -> anyhow::Result<()> {
+        if let Ok(Fault::Reset(after)) = self.plan.fault
+            && self.end.fault_at.is_none()
+            && self.completions.len() as u64 >= after
+        {
+            self.end.fault_at = Some(self.end.nics[0].now());
+            self.end.nics[0].reset().context("cannot reset the NIC of rail 0")?;
+            return Ok(());
+        }
         let rail = usize::from(self.report.is_some());
         let wcs: Vec<Wc> = self.end.qps[rail].poll_raw()?.to_vec();
         for wc in wcs.iter().filter(|wc| wc.status == WcStatus::Success) {
@@ -248,13 +255,13 @@ impl CachedRun<'_> {
 pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let mut end = CachedEndpoint::open(plan, &plan.placement, connection)?;
     let (old, _, _) = end.qps[0].ids();
-    let expected_psn = |nic: &SoftNic| {
+    let expected_psn = |nic: &dyn Nic| {
         nic.query_qp(old).map(|status| status.rq_psn).context("cannot query the old rail's queue pair")
     };
-    let first = expected_psn(&end.nics[0])?;
+    let first = expected_psn(&*end.nics[0])?;
     let fault = plan.fault.ok().filter(|fault| !fault.at_requester());
     if let Some(fault) = fault {
-        arm(&end.nics[0], fault)?;
+        arm(&*end.nics[0], fault)?;
     }
     connection.send(&())?;
     let (mut polls, mut received, mut told, mut over) = (0_u32, 0, false, false);
@@ -284,9 +291,9 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         over = over || polls.is_multiple_of(POLLS_PER_CHECK) && connection.is_readable()?;
     }
     connection.receive::<()>()?;
-    let now = expected_psn(&end.nics[0])?;
+    let now = expected_psn(&*end.nics[0])?;
     connection.send(&ResponderReport {
-        executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
+        executed: executed_packets(&*end.nics[0], first, now),
         fault_at: end.fault_at.map(Time::as_nanos),
         detected: None,
         counter: end.qps[0].memory().load(end.layout.counter()),

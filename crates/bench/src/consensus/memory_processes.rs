@@ -10,8 +10,7 @@ use anyhow::Context;
 use mitra_consensus::Region;
 use mitra_consensus_rdma::{MemoryConfig, MemoryNode};
 use mitra_failover::Domain;
-use mitra_softnic::SoftNic;
-use mitra_verbs::Provider;
+use mitra_verbs::{Nic, Provider};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use serde::{Deserialize, Serialize};
@@ -60,7 +59,7 @@ pub(super) fn start(
     count: u8,
     processes: u8,
     placement: &NicPlacement,
-    nic: &Arc<SoftNic>,
+    nic: &Arc<dyn Nic>,
 ) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut peer = PeerProcess::start(PEER_ROLE)?;

@@ -105,12 +105,16 @@ pub(crate) enum Fault {
     /// After this many completions the requester's NIC of rail 0 loses every packet in both
     /// directions. No port event reports the loss.
     Silent(u64),
+    /// After this many completions the requester resets its NIC of rail 0, which ends the queue
+    /// pairs there.
+    Reset(u64),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Link { stage, nth } => write!(f, "link-down@{stage}:{nth}"),
+            Fault::Reset(after) => write!(f, "reset after {after} completions"),
             Fault::Silent(after) => write!(f, "silent loss after {after} completions"),
         }
     }
@@ -120,7 +124,7 @@ impl Fault {
     pub(crate) fn at_requester(self) -> bool {
         match self {
             Fault::Link { stage, .. } => matches!(stage, 1 | 2 | 7),
-            Fault::Silent(_) => true,
+            Fault::Silent(_) | Fault::Reset(_) => true,
         }
     }
 }

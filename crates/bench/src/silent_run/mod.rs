@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use anyhow::Context;
+use mitra_nics::{NicName, TwoEnds};
 
 use super::c_program::{CProgram, figure};
 use super::programs::program_pair::{free_port, pair_output};
@@ -84,10 +85,10 @@ impl SilentProgram {
     /// Returns the command of an end of the program: 0 is the client.
     fn command(&self, end: usize, fault: Option<&str>, words: &[&str]) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()));
-        let rails = self
-            .common
-            .addresses
-            .map_or("2".to_owned(), |ends| ends[end].map(|address| address.to_string()).join(","));
+        let rails =
+            self.common.device.as_ref().map_or("2".to_owned(), |TwoEnds(ends)| {
+                ends[end].each_ref().map(NicName::to_string).join(",")
+            });
         // Otherwise MITRA_QUIET could hide that the rail was left.
         command.args(["run", "--verbose", "--policy", "exact", "--rails", &rails]);
         command.args(["--links", &self.common.links.to_string()]);

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use mitra_failover::{DetectorConfig, Domain, Policy};
-use mitra_softnic::SoftNic;
-use mitra_softnic::fault::Failure;
 use mitra_txn::{Layout, Schema, Timing};
 use mitra_txn_rdma::{LinksConfig, QpKind, Token};
 use mitra_txn_workloads::tpcc::{self, Scale};
-use mitra_verbs::Provider;
+use mitra_verbs::fault::Failure;
+use mitra_verbs::{Nic, Provider};
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::NicPlacement;
@@ -132,7 +131,7 @@ impl Setup {
 }
 
 /// Opens the two NICs of a process.
-pub(crate) fn open() -> anyhow::Result<(Arc<Domain>, [Arc<SoftNic>; 2])> {
+pub(crate) fn open() -> anyhow::Result<(Arc<Domain>, [Arc<dyn Nic>; 2])> {
     let nics = NicPlacement::default().open()?;
     let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
     let domain = Domain::with_completion_channels(providers).context("the NICs refuse a domain")?;
@@ -161,8 +160,9 @@ pub(crate) struct SetLink {
 }
 
 impl SetLink {
-    pub(crate) fn apply(self, nics: &[Arc<SoftNic>; 2]) {
-        let faults = nics[self.rail].faults();
+    pub(crate) fn apply(self, nics: &[Arc<dyn Nic>; 2]) {
+        // The NICs are software NICs, which fail on demand.
+        let Some(faults) = nics[self.rail].fault_switch() else { return };
         if self.is_up { faults.heal() } else { faults.fail(Failure::LinkDown) }
     }
 }

@@ -9,14 +9,13 @@ use mitra_failover::{
     SharedBackup, VirtualQp,
 };
 use mitra_peer_process::{PeerConnection, PeerProcess};
-use mitra_softnic::SoftNic;
-use mitra_softnic::fault::{Failure, Noise};
-use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
+use mitra_verbs::fault::{Failure, Noise};
+use mitra_verbs::{Access, Buffer, Data, Nic, Provider, SendOp, SendWr};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
-use crate::endpoint::NicPlacement;
+use crate::endpoint::{NicPlacement, faults};
 use crate::memory::resident;
 use crate::report::Row;
 use crate::report::row;
@@ -63,7 +62,7 @@ enum Qps {
 
 /// The queue pairs of a process, its NICs, and the region that all of the queue pairs use.
 struct Group {
-    nics: Vec<Arc<SoftNic>>,
+    nics: Vec<Arc<dyn Nic>>,
     qps: Qps,
     region: mitra_failover::VirtualMr,
     remote: Option<RemoteRegion>,
@@ -96,7 +95,7 @@ fn config() -> Config {
     }
 }
 
-fn domain(nics: &[Arc<SoftNic>]) -> anyhow::Result<Arc<Domain>> {
+fn domain(nics: &[Arc<dyn Nic>]) -> anyhow::Result<Arc<Domain>> {
     Ok(Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?)
 }
 
@@ -339,10 +338,10 @@ fn fail_over(group: &mut Group) -> anyhow::Result<(f64, Vec<f64>)> {
     // The packets of the next WRITEs are lost, so every vQP has a WRITE in flight when the ports
     // report the failure.
     let lost = Noise { drop_ppm: 1_000_000, ..Noise::default() };
-    group.nics[0].faults().set_noise(lost, lost);
+    faults(&*group.nics[0])?.set_noise(lost, lost);
     group.post_writes(2)?;
     let failed_at = Instant::now();
-    group.nics[0].faults().fail(Failure::LinkDown);
+    faults(&*group.nics[0])?.fail(Failure::LinkDown);
     let times = complete_writes(group, failed_at)?;
     Ok((direct.into_iter().fold(0.0, f64::max), times))
 }

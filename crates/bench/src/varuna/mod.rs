@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use super::failover::RESET_NOTE;
 use super::report::{Machine, Report, Row};
 use super::{Common, OutputFile};
 
@@ -96,6 +97,10 @@ const MESSAGE_BYTES: usize = 4096;
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The path is checked before the measurement, so that the command fails early.
     let page_file = args.report.clone().map(OutputFile::new).transpose()?;
+    let on_demand = [Section::Vqps, Section::Timeline];
+    if args.only.iter().any(|section| on_demand.contains(section)) {
+        args.common.check_software_nics("a link that fails and returns, in vqps and timeline of --only,")?;
+    }
     let machine = Machine::detect();
     let (mut rows, mut notes, mut violations): (Vec<Row>, _, u64) = (Vec::new(), machine.warnings(), 0);
     for section in &args.only {
@@ -115,6 +120,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Section::Timeline => rows.extend(timeline::run(args, &mut notes)?),
         }
     }
+    if args.common.has_devices() {
+        notes.push(RESET_NOTE.to_owned());
+    }
     if violations > 0 {
         notes.push(format!("exact VIOLATED exactly-once for {violations} operations"));
     }
@@ -122,7 +130,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = serde_json::json!({
         "size": args.size, "blocks": args.blocks, "iters": args.iters, "trials": args.trials,
         "in_flight": args.in_flight, "seed": args.seed, "vqps": args.vqps, "message_bytes": MESSAGE_BYTES,
-        "nics": "software NICs of two processes, loopback", "rails": 2,
+        "nics": args.common.nics(), "rails": 2,
     });
     let report = Report { name: "varuna", unit: "us", machine, settings, rows, claims, notes };
     // The figures are printed even if the page cannot be written.

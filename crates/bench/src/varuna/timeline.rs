@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use mitra_peer_process::PeerProcess;
-use mitra_softnic::fault::Failure;
+use mitra_verbs::fault::Failure;
 
 use super::{Args, MESSAGE_BYTES};
 use crate::bench_qp::{BenchQp, Op, request};
+use crate::endpoint::faults;
 use crate::failover_trial::{Mix, Place, ResponderReport, Sleepers, TrialEndpoint, TrialPlan, TrialPolicy};
 use crate::report::{Row, median, quantile};
 use crate::{PEER_ROLE, Task, progress, run_error};
@@ -101,7 +102,7 @@ fn record(end: &mut TrialEndpoint) -> anyhow::Result<Timeline> {
         // The failed link heals in the middle of the phase, so that its rail is ready when the
         // other rail fails.
         if phase > 0 && !is_healed && in_phase > PHASE / 2 {
-            end.nics[phase - 1].faults().heal();
+            faults(&*end.nics[phase - 1])?.heal();
             is_healed = true;
         }
         if in_phase < PHASE {
@@ -115,7 +116,7 @@ fn record(end: &mut TrialEndpoint) -> anyhow::Result<Timeline> {
         if phase + 1 == PHASES {
             break;
         }
-        end.nics[on_rail].faults().fail(Failure::LinkDown);
+        faults(&*end.nics[on_rail])?.fail(Failure::LinkDown);
         failures[phase] = ms;
         (phase, phase_begin, is_healed, last_completion) = (phase + 1, now, false, now);
     }

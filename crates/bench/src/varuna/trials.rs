@@ -59,7 +59,7 @@ pub(super) fn run_mixes(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<
         let mut random = Prng::new(args.seed);
         for _ in 0..args.trials {
             // Every policy gets the same failure, one after the other.
-            let fault = draw_fault(&mut random, args.in_flight, 1);
+            let fault = draw_fault(&mut random, args.in_flight, 1, args.common.has_devices());
             for of_policy in &mut trials.policies {
                 bar.set_message(format!("{} under {}", mix.name(), of_policy.policy.name()));
                 let plan = TrialPlan { policy: of_policy.policy, mix, fault: Ok(fault), ..plan.clone() };
@@ -136,7 +136,10 @@ fn resent_rows(mix: &MixTrials) -> Vec<Row> {
             &values(&|trial| trial.report.stats.bytes_in_flight as f64),
         ));
         rows.push(row(&name("/ops"), "ops", &values(&|trial| trial.report.stats.replayed.into())));
-        rows.push(row(&name("/post_failure"), "ops", &values(&|trial| trial.resent as f64)));
+        let resent: Vec<_> = trials.resent().collect();
+        if !resent.is_empty() {
+            rows.push(row(&name("/post_failure"), "ops", &resent));
+        }
         rows.push(row(&name("/doubled"), "ops", &values(&|trial| trial.doubled as f64)));
         rows.push(row(&name("/failed"), "ops", &values(&|trial| trial.failed as f64)));
         // A vQP without failover recovers nothing.
@@ -181,7 +184,7 @@ fn phases_of(args: &Args, size: usize, prefix: &str) -> anyhow::Result<(Vec<Row>
     let mut exact = PolicyTrials::new("exact", TrialPolicy::Exact);
     let mut random = Prng::new(args.seed);
     for _ in 0..args.trials {
-        let fault = Ok(draw_fault(&mut random, args.in_flight, 1));
+        let fault = Ok(draw_fault(&mut random, args.in_flight, 1, args.common.has_devices()));
         exact.run_trial(&TrialPlan { fault, ..plan.clone() }, &local, &mut peer)?;
         bar.inc(1);
     }
