@@ -148,6 +148,7 @@ impl Client {
             let request = self.request(n);
             self.collected.ops.push(OpRecord { posted: self.rails.now(), completion: None });
             self.rails.vqp.post_send(request).with_context(|| format!("the vQP refused operation {n}"))?;
+            self.rails.after_post(n + 1)?;
         }
         Ok(())
     }

@@ -19,10 +19,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use mitra_bench::OutputFile;
+use mitra_nics::TwoEnds;
 use mitra_peer_process::PeerConnection;
-use mitra_transport::fault::{Failure, ScriptError, Trigger};
+use mitra_transport::fault::{Failure, ScriptError, Stage, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
 use json::Summary;
@@ -35,8 +36,8 @@ pub(crate) const SERVER_ROLE: &str = "demo-server";
 
 /// Fail a rail with operations in flight, and check that each operation was executed exactly once
 ///
-/// Two processes, connected by two rails (two software NICs each, on free loopback addresses), keep
-/// many writes, reads, sends, compare-and-swaps and fetch-and-adds in flight. Rail 0 fails in
+/// Two processes, connected by two rails (each a pair of NICs), keep many writes, reads, sends,
+/// compare-and-swaps and fetch-and-adds in flight. Rail 0 fails in
 /// mid-stream. A checker that sees only memory contents, received messages and returned values
 /// counts lost, doubled and wrong operations: none under `exact`. For comparison, the same run
 /// under `blanket` sends everything again.
@@ -46,12 +47,15 @@ Examples:
   mitra demo
   mitra demo --policy exact --rounds 100 --seed 7
   mitra demo --fault nic-dead@5:40 --report demo.html
+  mitra demo --device mlx5_0,mlx5_1 --log      (devices of the kernel)
 In the table, `executed before` are operations in flight that the failed rail had executed, `recovered` those that completed
 from the evidence, and `replayed` those that were executed again. Under transparent and none nothing is required.
 `mitra run --help` explains the policies. docs/demo.md describes the fields of --json.
 --fault: FAILURE is link-down, nic-dead or nic-hung; it comes when the NTH packet reaches the STAGE: 1 posted, 2 request on
 the wire, 3 arrived, 4 partly executed, 5 executed, 6 acknowledgement on the wire, 7 acknowledged, 8 not placed. At 3 to 6
 and 8 it strikes the server, at the others the client.
+--device: a device of the kernel does not fail on demand, so the client resets its own NIC of rail 0 in mid-stream (nic-dead@1).
+Such devices save no results of atomics, so operations under exact may end in the errors that docs/promises.md names.
 Exit codes: 0 no operation lost, doubled or wrong under exact, and all succeeded; and violations under blanket. If
 --fault makes the server's NIC dead or hung, as in the last example, operations under exact may also end in the errors that
 docs/promises.md names. 1 otherwise, with the reason; 2 bad arguments, or an address, port or file that cannot be used;
@@ -72,6 +76,11 @@ pub(crate) struct Args {
     /// Seed of the operations and of the failure points [default: random; the output shows it]
     #[arg(long)]
     seed: Option<u64>,
+    /// NICs: of the client on rails 0 and 1, of the server on rails 0 and 1. A name is an RDMA device
+    /// of the kernel, an address a software NIC; two devices serve both ends
+    /// [default: software NICs on free loopback addresses]
+    #[arg(long, value_name = "A,B,C,D")]
+    device: Option<TwoEnds>,
     /// Fault in every round, for example nic-dead@5:40
     /// [default: a sequence of ten different faults]
     #[arg(long, value_name = "FAILURE@STAGE:NTH", value_parser = failure)]
@@ -145,6 +154,17 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
             true
         }
     });
+    if args.device.as_ref().is_some_and(TwoEnds::have_devices) {
+        ensure!(
+            args.pcap.is_none(),
+            "--pcap is of software NICs; for devices of the kernel use tcpdump or ibdump"
+        );
+        let is_reset = |fault: &Trigger| (fault.failure, fault.stage) == (Failure::NicDead, Stage::Posted);
+        ensure!(
+            args.fault.as_ref().is_none_or(is_reset),
+            "--fault: a device of the kernel does not fail on demand; give nic-dead@1:NTH, which resets the client's"
+        );
+    }
     Ok(Settings {
         policies,
         rounds: args.rounds as usize,
@@ -155,6 +175,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
         log: args.log,
         fault: args.fault,
         pcap: args.pcap.clone(),
+        device: args.device.clone(),
     })
 }
 

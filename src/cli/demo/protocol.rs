@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use mitra_failover::{Outcome, Resolution, UnresolvedError};
+use mitra_nics::TwoEnds;
 use mitra_verbs::WcStatus;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,8 @@ pub(super) struct RoundSetup {
     pub(super) ack_before_placement: bool,
     /// The prefix of the capture files' names.
     pub(super) pcap: Option<PathBuf>,
+    /// The NICs of both sides, the client first. `None` takes software NICs.
+    pub(super) device: Option<TwoEnds>,
 }
 
 /// The information about a side that its peer needs to connect.

@@ -1,5 +1,4 @@
-//! One side of the connection: two software NICs on free loopback addresses, the vQP over them, and
-//! the fault.
+//! One side of the connection: the NICs of two rails, the vQP over them, and the fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +6,10 @@ use std::time::Duration;
 use anyhow::Context;
 use mitra_control::{ControlServer, ControlledNics, RailsConfig, Settings, run_dir};
 use mitra_failover::{CompletionLogConfig, Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
+use mitra_nics::{NicKind, NicName, TwoEnds};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{LocalAckTimeout, Nic, PortState, Provider};
+use mitra_verbs::fault::Trigger;
+use mitra_verbs::{Links, LocalAckTimeout, Nic, PortState, Provider};
 
 use super::fault_plan::Side;
 use super::protocol::{ConnectionInfo, Failover, RoundSetup};
@@ -21,32 +22,23 @@ const RD_ATOMIC: u8 = 16;
 
 pub(super) struct RailEndpoint {
     side: Side,
-    nics: Vec<Arc<SoftNic>>,
+    nics: Vec<Arc<dyn Nic>>,
     pub(super) domain: Arc<Domain>,
     pub(super) vqp: VirtualQp,
     /// The time at which this side observed the fault, in ns of the machine's monotonic clock.
     pub(super) fault_at: Option<u64>,
     armed: bool,
+    /// The number of posted operations after which the NIC of rail 0 is reset.
+    reset_after: Option<usize>,
     /// The control socket, while the endpoint lives.
     _control: Option<ControlServer>,
 }
 
 impl RailEndpoint {
     pub(super) fn open(side: Side, round: &RoundSetup) -> anyhow::Result<RailEndpoint> {
-        let nics = (0..RAILS)
-            .map(|rail| {
-                let mut config = mitra_softnic::Config::loopback();
-                config.max_mtu = Some(MTU);
-                config.ack_after_placement = !round.ack_before_placement;
-                config.capture = round.pcap.as_ref().map(|begin| {
-                    let mut name = begin.clone().into_os_string();
-                    name.push(format!("-{}-rail{rail}.pcap", side.name()));
-                    name.into()
-                });
-                SoftNic::open(config)
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .context("cannot open a software NIC")?;
+        let open =
+            |rail| open_nic(side, round, rail).with_context(|| format!("cannot open the NIC of rail {rail}"));
+        let nics = (0..RAILS).map(open).collect::<anyhow::Result<Vec<_>>>()?;
         let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
         let config = Config {
             policy: round.policy.parse()?,
@@ -66,7 +58,16 @@ impl RailEndpoint {
         };
         let vqp = VirtualQp::builder(&domain).config(config).build()?;
         let control = visible(&nics, &domain);
-        Ok(RailEndpoint { side, nics, domain, vqp, fault_at: None, armed: false, _control: control })
+        Ok(RailEndpoint {
+            side,
+            nics,
+            domain,
+            vqp,
+            fault_at: None,
+            armed: false,
+            reset_after: None,
+            _control: control,
+        })
     }
 
     pub(super) fn connection_info(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<ConnectionInfo> {
@@ -80,11 +81,25 @@ impl RailEndpoint {
         self.vqp.connect(&ConnectInfo::decode(&peer.connect)?).context("cannot connect")
     }
 
-    /// Arms the fault on rail 0, if the fault is at this side.
+    /// Arms the fault on rail 0, if the fault is at this side. A device of the kernel does not fail
+    /// on demand: it is reset when the program has posted its operation of that number.
     pub(super) fn arm(&mut self, round: &RoundSetup) -> anyhow::Result<()> {
         if round.fault_at == self.side {
-            self.nics[0].faults().arm(round.fault.parse()?);
+            let trigger: Trigger = round.fault.parse()?;
+            match self.nics[0].fault_switch() {
+                Some(switch) => switch.arm(trigger),
+                None => self.reset_after = Some(trigger.nth as usize),
+            }
             self.armed = true;
+        }
+        Ok(())
+    }
+
+    /// Resets the NIC of rail 0 if the armed fault says so. `posted` operations have been posted.
+    pub(super) fn after_post(&mut self, posted: usize) -> anyhow::Result<()> {
+        if self.reset_after.take_if(|nth| *nth == posted).is_some() {
+            self.fault_at = Some(self.now());
+            self.nics[0].reset().context("cannot reset the NIC of rail 0")?;
         }
         Ok(())
     }
@@ -99,7 +114,7 @@ impl RailEndpoint {
         }
     }
 
-    /// Returns the machine's monotonic clock in ns, which the software NICs use too.
+    /// Returns the machine's monotonic clock in ns, which the NICs use too.
     pub(super) fn now(&self) -> u64 {
         self.nics[0].now().as_nanos()
     }
@@ -127,13 +142,33 @@ impl RailEndpoint {
     }
 }
 
+/// Opens the NIC of a rail: the one that the user names, or a software NIC on a free loopback address.
+fn open_nic(side: Side, round: &RoundSetup, rail: usize) -> anyhow::Result<Arc<dyn Nic>> {
+    let mut config = mitra_softnic::Config::loopback();
+    match round.device.as_ref().map(|TwoEnds(ends)| &ends[side as usize][rail]) {
+        None => {}
+        Some(NicName::Address(address)) => config.address = Some(*address),
+        Some(name) => {
+            let opened = name.open(NicKind::Soft, Links::Auto).map_err(anyhow::Error::from_boxed)?;
+            return Ok(opened.nic);
+        }
+    }
+    config.max_mtu = Some(MTU);
+    config.ack_after_placement = !round.ack_before_placement;
+    config.capture = round.pcap.as_ref().map(|begin| {
+        let mut name = begin.clone().into_os_string();
+        name.push(format!("-{}-rail{rail}.pcap", side.name()));
+        name.into()
+    });
+    Ok(SoftNic::open(config)?)
+}
+
 /// Makes the process visible to `mitra watch`. Returns `None` without a usable run directory.
-fn visible(nics: &[Arc<SoftNic>], domain: &Arc<Domain>) -> Option<ControlServer> {
+fn visible(nics: &[Arc<dyn Nic>], domain: &Arc<Domain>) -> Option<ControlServer> {
     let run_dir = Settings::from_env().ok()?.run_dir.unwrap_or_else(run_dir::default_path);
     let settings =
         Settings { rails: RailsConfig::Count(RAILS), run_dir: Some(run_dir), ..Settings::default() };
-    let nics = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Nic>);
-    ControlServer::start(&settings, ControlledNics::new(nics, Arc::clone(domain))).ok()
+    ControlServer::start(&settings, ControlledNics::new(nics.to_vec(), Arc::clone(domain))).ok()
 }
 
 /// Returns how many receives the server keeps posted: twice the operations in flight.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, anyhow};
+use mitra_nics::TwoEnds;
 use mitra_peer_process::{Error, PeerConnection, PeerProcess};
 use mitra_prng::{Prng, mix};
 use mitra_transport::fault::{Stage, Trigger};
@@ -11,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::checker::{CheckResult, RoundFacts, check_round};
 use super::client;
-use super::fault_plan::{Fault, Side, fault};
+use super::fault_plan::{Fault, Side, fault, reset};
 use super::progress::Progress;
 use super::protocol::{ClientReport, RoundSetup, ServerReport};
 use super::workload::{Workload, verb_name};
@@ -30,6 +31,14 @@ pub(super) struct Settings {
     /// The fault of every round, if the user chose one.
     pub(super) fault: Option<Trigger>,
     pub(super) pcap: Option<PathBuf>,
+    pub(super) device: Option<TwoEnds>,
+}
+
+impl Settings {
+    /// Whether the client's NIC of rail 0 is a device of the kernel, which can only be reset.
+    pub(super) fn are_resets(&self) -> bool {
+        self.device.as_ref().is_some_and(TwoEnds::have_devices)
+    }
 }
 
 pub(super) struct RoundResult {
@@ -103,6 +112,7 @@ fn round(
     let workload = Workload::new(seed, settings.ops);
     let fault = match settings.fault {
         Some(trigger) => Fault::chosen(trigger),
+        None if settings.are_resets() => reset(settings.ops, &mut Prng::stream(seed, "fault")),
         None => fault(&workload, number, &mut Prng::stream(seed, "fault"), settings.log),
     };
     let setup = RoundSetup {
@@ -116,6 +126,7 @@ fn round(
         fault_at: fault.at,
         ack_before_placement: fault.trigger.stage == Stage::NotPlaced,
         pcap: settings.pcap.as_ref().map(|dir| dir.join(format!("{policy}-{number:02}"))),
+        device: settings.device.clone(),
     };
     let (client, server, addresses) = client::round(server, &setup, progress)?;
     let fault_at = if fault.at == Side::Client { client.fault_at } else { server.fault_at };
