@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::{text_table, write_json};
 
 use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
+use qualification::Device;
 
 /// Show what this machine offers for RDMA: software NICs, interfaces, offloads, socket buffers and
 /// RDMA devices
@@ -22,14 +23,16 @@ use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 Examples:
   mitra devices
   mitra devices --json
-  mitra devices --qualify --device soft
---json: `soft` (the software NIC: `address`, `mtu`, `send_window`, `limits`, `capabilities`), `addresses` (of the
-interfaces), `offload`, `buffers` (of sockets), `port_4791` (who uses RoCE's port), `hardware` (RDMA devices of the kernel)
-and `hints` (what limits this machine, and the remedies).
+  mitra devices --qualify --device mlx5_0,mlx5_1
+--json: `soft` (the software NIC, or null if none can be opened: `address`, `mtu`, `send_window`, `limits`, `capabilities`), `addresses` (of the
+interfaces), `offload`, `buffers` (of sockets), `port_4791` (who uses RoCE's port), `hardware` (RDMA devices of the kernel, with
+`address`, and `refused` if Mitra does not use the device) and `hints` (what limits this machine, and the remedies).
 The command briefly opens a software NIC on a free loopback address to query it. It opens and changes nothing else.
 --qualify: fences each NIC in the middle of messages and compares the responder PSN with memory, which takes seconds.
 `psn-exact`: failover may decide by the PSN. `records-only`, `inconclusive`: by the completion log and the received
-messages only. `no-fence`: memory changed behind the fence, so failover cannot use the NIC. With --json: `nics`, each
+messages only. `no-fence`: memory changed behind the fence, so failover cannot use the NIC. The result of a device of the kernel is saved for
+its driver, part and firmware (docs/hardware.md), and holds for all programs of this user. Each device is connected to itself,
+and is loaded meanwhile. With --json: `file` (where it is saved), `nics`, each
 with `name`, `verdict`, `psn_is_evidence`, `probe` (`passed`, `states_are_true`, `findings`), `writes` and `atomics` (the
 numbers of `fences`, of those that `cut_off` a message, and of those after which the PSN was `equal`, `ahead`, `behind`).
 Exit codes: 0 success, 1 a NIC has no fence, 2 bad arguments, or a NIC cannot be opened or tested (with the reason).")]
@@ -40,18 +43,20 @@ pub(crate) struct Args {
     /// Test what failover may trust on each NIC, instead of listing this machine
     #[arg(long)]
     qualify: bool,
-    /// Test only this NIC
-    #[arg(long, value_name = "NAME", requires = "qualify")]
-    device: Option<String>,
+    /// NICs to test, separated by commas: RDMA devices of the kernel by name, soft or minimal
+    /// [default: soft,minimal]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "qualify")]
+    device: Vec<Device>,
 }
 
 /// The object that `--json` prints.
 #[derive(Serialize)]
 struct Report {
-    soft: SoftNicInfo,
+    /// `None` if software NICs cannot be used, as where soft-RoCE has RoCE's port.
+    soft: Option<SoftNicInfo>,
     addresses: Vec<Address>,
     offload: Offload,
-    buffers: Buffers,
+    buffers: Option<Buffers>,
     /// The processes that use UDP port 4791, by address.
     port_4791: Vec<PortUse>,
     /// The RDMA devices that the kernel knows.
@@ -71,6 +76,19 @@ struct SoftNicInfo {
     capabilities: Vec<Item<String>>,
 }
 
+impl SoftNicInfo {
+    fn of(nic: &SoftNic) -> anyhow::Result<SoftNicInfo> {
+        let (port, attr) = (nic.query_port()?, nic.attr());
+        Ok(SoftNicInfo {
+            address: std::net::IpAddr::from(port.gid).to_string(),
+            mtu: port.max_mtu.bytes(),
+            send_window: nic.send_window(),
+            limits: limits(&attr.limits),
+            capabilities: capabilities(&attr.capabilities),
+        })
+    }
+}
+
 /// A limit or a capability.
 #[derive(Serialize)]
 struct Item<T> {
@@ -88,30 +106,28 @@ fn item<T>(name: &'static str, description: &'static str, value: T) -> Item<T> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.qualify {
-        return qualification::run(args.device.as_deref(), args.json);
+        return qualification::run(&args.device, args.json);
     }
-    let nic = SoftNic::open(mitra_softnic::Config::loopback()).context("cannot open a software NIC")?;
-    let port = nic.query_port()?;
-    let attr = nic.attr();
-    let soft = SoftNicInfo {
-        address: std::net::IpAddr::from(port.gid).to_string(),
-        mtu: port.max_mtu.bytes(),
-        send_window: nic.send_window(),
-        limits: limits(&attr.limits),
-        capabilities: capabilities(&attr.capabilities),
+    let hardware = machine::hardware();
+    let (soft, buffers, failure) = match SoftNic::open(mitra_softnic::Config::loopback()) {
+        Ok(nic) => {
+            let buffers = Buffers::query(nic.receive_buffer_size());
+            (Some(SoftNicInfo::of(&nic)?), Some(buffers), None)
+        }
+        // The devices of the kernel can be used nevertheless.
+        Err(error) if !hardware.is_empty() => (None, None, Some(format!("software NICs: {error}"))),
+        Err(error) => return Err(error).context("cannot open a software NIC"),
     };
-    let buffers = Buffers::query(nic.receive_buffer_size());
-    drop(nic);
     let mut report = Report {
         soft,
         addresses: machine::addresses().context("cannot list the interfaces")?,
         offload: Offload::query(),
         buffers,
         port_4791: machine::port_users(),
-        hardware: machine::hardware(),
+        hardware,
         hints: Vec::new(),
     };
-    report.hints = hints(&report);
+    report.hints = failure.into_iter().chain(hints(&report)).collect();
     let mut out = io::stdout().lock();
     if args.json {
         write_json(&mut out, &report)?;
@@ -191,8 +207,10 @@ fn capabilities(capabilities: &Capabilities) -> Vec<Item<String>> {
 /// Returns one hint for each limitation of this machine, with a remedy if there is one.
 fn hints(report: &Report) -> Vec<String> {
     let mut hints = Vec::new();
-    let Buffers { asked, rmem_max, wmem_max, .. } = report.buffers;
-    for (name, max) in [("rmem_max", rmem_max), ("wmem_max", wmem_max)] {
+    let limits = report.buffers.iter().flat_map(|Buffers { asked, rmem_max, wmem_max, .. }| {
+        [("rmem_max", *rmem_max, *asked), ("wmem_max", *wmem_max, *asked)]
+    });
+    for (name, max, asked) in limits {
         if let Some(max) = max.filter(|&max| max < asked) {
             hints.push(format!(
                 "net.core.{name} is {max}: bursts from many queue pairs overrun a socket buffer and must be retransmitted; as root: sysctl -w net.core.{name}={asked}"
@@ -219,24 +237,34 @@ fn hints(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
-    hints.push(if report.hardware.is_empty() {
-        "the kernel knows no RDMA device (/sys/class/infiniband); this version uses software NICs only, which need none"
-            .to_owned()
-    } else {
-        "this version does not use real RDMA devices; software NICs work on the same addresses, beside them"
-            .to_owned()
-    });
+    let usable = report.hardware.iter().find(|device| device.refused.is_none());
+    match (report.hardware.is_empty(), usable) {
+        (true, _) => hints.push(
+            "the kernel knows no RDMA device (/sys/class/infiniband), so programs use software NICs, which need none"
+                .to_owned(),
+        ),
+        (false, Some(device)) => hints.push(format!(
+            "programs use software NICs unless --device names RDMA devices; test one first: mitra devices --qualify --device {}",
+            device.name
+        )),
+        // Each device says why it is not used.
+        (false, None) => {}
+    }
     hints
 }
 
 fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let soft = &report.soft;
-    writeln!(out, "Software NICs: yes, without root or kernel module")?;
-    writeln!(
-        out,
-        "  default: a free address in 127.0.0.0/8 (now {}), MTU {}, send window {} bytes",
-        soft.address, soft.mtu, soft.send_window
-    )?;
+    match &report.soft {
+        Some(soft) => {
+            writeln!(out, "Software NICs: yes, without root or kernel module")?;
+            writeln!(
+                out,
+                "  default: a free address in 127.0.0.0/8 (now {}), MTU {}, send window {} bytes",
+                soft.address, soft.mtu, soft.send_window
+            )?;
+        }
+        None => writeln!(out, "Software NICs: no (see the limitations)")?,
+    }
     writeln!(out, "\nAddresses that a software NIC can use")?;
     let addresses = report.addresses.iter().map(|address| {
         let description = match (&address.refused, address.roce_mtu) {
@@ -255,19 +283,22 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let users = report.port_4791.iter();
     section(out, users.map(|user| [user.address.clone(), format!("used by {}", user.holder)]))?;
     let yes = |has: bool| if has { "yes" } else { "no" };
-    let Buffers { rmem_max, wmem_max, receive_buffer, .. } = &report.buffers;
     let format_size = |max: &Option<u64>| max.map_or("unknown".to_owned(), |max| max.to_string());
     writeln!(out, "\nSockets")?;
-    let sockets = [
+    let mut sockets = vec![
         ["segmentation offload (GSO)", yes(report.offload.gso)].map(str::to_owned),
         ["receive offload (GRO)", yes(report.offload.gro)].map(str::to_owned),
-        ["net.core.rmem_max".to_owned(), format_size(rmem_max)],
-        ["net.core.wmem_max".to_owned(), format_size(wmem_max)],
-        [
-            "granted receive buffer".to_owned(),
-            format!("{receive_buffer}; each sender's window is a quarter of it, at most 1 MiB"),
-        ],
     ];
+    if let Some(Buffers { rmem_max, wmem_max, receive_buffer, .. }) = &report.buffers {
+        sockets.extend([
+            ["net.core.rmem_max".to_owned(), format_size(rmem_max)],
+            ["net.core.wmem_max".to_owned(), format_size(wmem_max)],
+            [
+                "granted receive buffer".to_owned(),
+                format!("{receive_buffer}; each sender's window is a quarter of it, at most 1 MiB"),
+            ],
+        ]);
+    }
     section(out, sockets)?;
     writeln!(out, "\nRDMA devices")?;
     if report.hardware.is_empty() {
@@ -276,20 +307,26 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let devices = report.hardware.iter();
     section(
         out,
-        devices.map(|device| [device.name.clone(), format!("{}, port 1 {}", device.kind, device.state)]),
+        devices.map(|device| {
+            let address = device.address.clone().unwrap_or_default();
+            let refused = device.refused.as_ref().map(|why| format!("; not used: {why}")).unwrap_or_default();
+            [device.name.clone(), address, format!("{}, port 1 {}{refused}", device.kind, device.state)]
+        }),
     )?;
-    writeln!(out, "\nLimits of a software NIC")?;
-    let limits = soft.limits.iter();
-    section(
-        out,
-        limits.map(|Item { description, value, .. }| [(*description).to_owned(), value.to_string()]),
-    )?;
-    writeln!(out, "\nCapabilities of a software NIC")?;
-    let capabilities = soft.capabilities.iter();
-    section(
-        out,
-        capabilities.map(|Item { description, value, .. }| [(*description).to_owned(), value.clone()]),
-    )?;
+    if let Some(soft) = &report.soft {
+        writeln!(out, "\nLimits of a software NIC")?;
+        let limits = soft.limits.iter();
+        section(
+            out,
+            limits.map(|Item { description, value, .. }| [(*description).to_owned(), value.to_string()]),
+        )?;
+        writeln!(out, "\nCapabilities of a software NIC")?;
+        let capabilities = soft.capabilities.iter();
+        section(
+            out,
+            capabilities.map(|Item { description, value, .. }| [(*description).to_owned(), value.clone()]),
+        )?;
+    }
     writeln!(out, "\nLimitations")?;
     for hint in &report.hints {
         writeln!(out, "  {hint}")?;

@@ -110,9 +110,14 @@ pub(super) fn port_users() -> Vec<PortUse> {
     mitra_softnic::roce_port_users().into_iter().map(to_port_use).collect()
 }
 
+/// An RDMA device of the kernel.
 #[derive(Serialize)]
 pub(super) struct RdmaDevice {
     pub(super) name: String,
+    /// The address that a NIC on the device has. `None` if it has none or is not used.
+    pub(super) address: Option<String>,
+    /// The reason why Mitra does not use the device. `None` if it does.
+    pub(super) refused: Option<String>,
     /// The node type and the link layer of port 1, such as "CA over Ethernet".
     pub(super) kind: String,
     /// The state of port 1.
@@ -120,6 +125,18 @@ pub(super) struct RdmaDevice {
 }
 
 pub(super) fn hardware() -> Vec<RdmaDevice> {
+    let known = mitra_hardnic::devices();
+    let usable = |name: &str| match &known {
+        Ok(devices) => match devices.iter().find(|device| device.name == name) {
+            Some(device) => match (&device.refusal, device.address) {
+                (Some(refusal), _) => (None, Some(refusal.to_string())),
+                (None, Some(address)) => (Some(address.to_string()), None),
+                (None, None) => (None, Some("its interface has no IP address (ip addr add)".to_owned())),
+            },
+            None => (None, Some("libibverbs does not list it; install ibverbs-providers".to_owned())),
+        },
+        Err(error) => (None, Some(error.to_string())),
+    };
     let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let to_device = |device: fs::DirEntry| {
         let read = |file: &str| {
@@ -127,8 +144,12 @@ pub(super) fn hardware() -> Vec<RdmaDevice> {
             // The files contain a number and a name: "1: CA", "4: ACTIVE".
             text.trim().rsplit(": ").next().unwrap_or_default().to_owned()
         };
+        let name = device.file_name().to_string_lossy().into_owned();
+        let (address, refused) = usable(&name);
         RdmaDevice {
-            name: device.file_name().to_string_lossy().into_owned(),
+            name,
+            address,
+            refused,
             kind: format!("{} over {}", read("node_type"), read("ports/1/link_layer")),
             state: read("ports/1/state").to_lowercase(),
         }

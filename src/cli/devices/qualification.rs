@@ -1,15 +1,22 @@
 //! `mitra devices --qualify`: tests what failover may trust on each NIC.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use mitra_nics::NicKind;
-use mitra_qualify::{FenceCounts, ProbeReport, Qualification, QualifyConfig, Verdict, probe, qualify};
+use mitra_hardnic::{HardNic, qualifications_file};
+use mitra_nics::{NicKind, NicName};
+use mitra_qualify::{
+    FenceCounts, Hardware, ProbeReport, Qualification, QualificationStore, QualifyConfig, Verdict, probe,
+    qualify,
+};
+use mitra_verbs::Nic;
 use mitra_verbs::fault::Noise;
-use mitra_verbs::{Nic, NicOpenError};
 use serde::Serialize;
 
 use crate::cli::{text_table, write_json};
@@ -24,22 +31,54 @@ const LOSS: Noise = Noise {
     max_delay: std::time::Duration::ZERO,
 };
 
-/// A NIC that can be tested, by the name of `--device`.
-struct Device {
-    name: String,
-    open: Box<dyn Fn() -> Result<Arc<dyn Nic>, NicOpenError>>,
+/// A NIC that can be tested, as `--device` names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Device {
+    /// `soft` or `minimal`: a software NIC of this kind.
+    Software(NicKind),
+    /// An RDMA device of the kernel.
+    Kernel(String),
 }
 
-fn devices() -> Vec<Device> {
-    let software =
-        |kind: NicKind| Device { name: kind.to_string(), open: Box::new(move || kind.open_free()) };
-    [NicKind::Soft, NicKind::Minimal].map(software).into()
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Device, String> {
+        match (name.parse(), name.parse()) {
+            (Ok(kind), _) => Ok(Device::Software(kind)),
+            (_, Ok(NicName::Device(name))) => Ok(Device::Kernel(name)),
+            _ => Err("expected soft, minimal or the name of an RDMA device".to_owned()),
+        }
+    }
+}
+
+impl Device {
+    fn name(&self) -> String {
+        match self {
+            Device::Software(kind) => kind.to_string(),
+            Device::Kernel(name) => name.clone(),
+        }
+    }
+
+    /// Opens the NIC, and says to what hardware its result belongs. An earlier result has no effect.
+    fn open(&self) -> anyhow::Result<(Arc<dyn Nic>, Option<Hardware>)> {
+        match self {
+            Device::Software(kind) => Ok((kind.open_free().map_err(anyhow::Error::from_boxed)?, None)),
+            Device::Kernel(name) => {
+                let nic = HardNic::open_qualified(name, &QualificationStore::default())?;
+                let hardware = nic.hardware().clone();
+                Ok((nic, Some(hardware)))
+            }
+        }
+    }
 }
 
 /// The object that `--json` prints.
 #[derive(Serialize)]
 struct Report {
     nics: Vec<NicReport>,
+    /// Where the results of devices of the kernel were saved.
+    file: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -81,15 +120,28 @@ impl NicReport {
     }
 }
 
-/// Tests the NIC `only`, or all of them.
-pub(super) fn run(only: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
-    let known = devices();
-    let chosen: Vec<_> = known.iter().filter(|device| only.is_none_or(|name| device.name == name)).collect();
-    if let (true, Some(name)) = (chosen.is_empty(), only) {
-        let names: Vec<_> = known.iter().map(|device| device.name.as_str()).collect();
-        bail!("there is no NIC {name:?} to test; --device takes {}", names.join(" or "));
+/// Tests these NICs, or software NICs of each kind. Saves the results of devices of the kernel.
+pub(super) fn run(devices: &[Device], json: bool) -> anyhow::Result<ExitCode> {
+    let software = [NicKind::Soft, NicKind::Minimal].map(Device::Software);
+    let (mut nics, mut results) = (Vec::new(), BTreeMap::new());
+    for device in if devices.is_empty() { &software } else { devices } {
+        let (report, qualification, hardware) = test(device)?;
+        nics.push(report);
+        if let Some(hardware) = hardware {
+            // Of two devices of one kind, the worse result holds.
+            let worst: &mut Qualification = results.entry(hardware).or_insert(qualification);
+            if qualification.verdict() < worst.verdict() {
+                *worst = qualification;
+            }
+        }
     }
-    let report = Report { nics: chosen.into_iter().map(test).collect::<anyhow::Result<_>>()? };
+    let file = (!results.is_empty()).then(qualifications_file);
+    if let Some(file) = &file {
+        let mut store = QualificationStore::load(file)?;
+        results.into_iter().for_each(|(hardware, result)| store.insert(hardware, result));
+        store.save()?;
+    }
+    let report = Report { nics, file };
     let mut out = io::stdout().lock();
     if json {
         write_json(&mut out, &report)?;
@@ -101,10 +153,9 @@ pub(super) fn run(only: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(has_no_fence)))
 }
 
-fn test(device: &Device) -> anyhow::Result<NicReport> {
-    let name = &device.name;
-    let open = || (device.open)().map_err(anyhow::Error::from_boxed);
-    let nic = open().with_context(|| format!("cannot open the NIC {name}"))?;
+fn test(device: &Device) -> anyhow::Result<(NicReport, Qualification, Option<Hardware>)> {
+    let name = &device.name();
+    let (nic, hardware) = device.open().with_context(|| format!("cannot open the NIC {name}"))?;
     let report = probe(&*nic).with_context(|| format!("cannot probe the NIC {name}"))?;
     if let Some(faults) = nic.fault_switch() {
         faults.set_noise(LOSS, Noise::default());
@@ -119,7 +170,7 @@ fn test(device: &Device) -> anyhow::Result<NicReport> {
     let qualification = qualify(&*nic, &*nic, QualifyConfig::default(), &mut progress);
     bar.finish_and_clear();
     let qualification = qualification.with_context(|| format!("cannot qualify the NIC {name}"))?;
-    Ok(NicReport::new(name, &report, &qualification))
+    Ok((NicReport::new(name, &report, &qualification), qualification, hardware))
 }
 
 fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
@@ -150,6 +201,9 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
         for finding in &nic.probe.findings {
             writeln!(out, "  probe: {finding}")?;
         }
+    }
+    if let Some(file) = &report.file {
+        writeln!(out, "saved in {}, which every program reads when it opens such a device", file.display())?;
     }
     Ok(())
 }
