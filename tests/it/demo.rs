@@ -221,6 +221,9 @@ fn bad_flags_are_refused_in_one_line_with_a_remedy() {
         (&["--opps", "5"], &["--opps", "--ops"]),
         (&["--report", "/nonexistent/out.html"], &["/nonexistent/out.html"]),
         (&["--pcap", "/dev/null/x"], &["/dev/null/x"]),
+        (&["--device", "mlx5_0"], &["--device", "give two devices for both ends"]),
+        (&["--device", "a,b", "--fault", "link-down@5:40"], &["--fault", "nic-dead@1:NTH"]),
+        (&["--device", "a,b", "--pcap", "captured"], &["--pcap", "tcpdump"]),
     ] {
         let output = demo(flags);
         let text = String::from_utf8(output.stderr).unwrap();
