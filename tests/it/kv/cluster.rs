@@ -41,6 +41,9 @@ enum Place {
     Loopback(#[allow(dead_code, reason = "it is a reservation")] OwnNetwork),
     /// Each program has its own host: first the processes, then the memories.
     Hosts(NetworkHosts),
+    /// On this host, over devices of the kernel: those of the processes, and those of the memories.
+    #[allow(dead_code, reason = "of the tests of devices only")]
+    Devices([String; 2], OwnNetwork),
 }
 
 fn comma_separated(addresses: &[SocketAddr]) -> String {
@@ -59,13 +62,30 @@ impl Cluster {
         Cluster::on_loopback(processes, memories, if sync { &["--data", "--sync"] } else { &["--data"] })
     }
 
+    /// Starts a cluster over devices of the kernel, those of the processes and those of the
+    /// memories, and waits for a leader.
+    #[allow(dead_code, reason = "of the tests of devices only")]
+    pub fn on_devices(processes: usize, memories: usize, devices: [String; 2]) -> Cluster {
+        let place = |network| Place::Devices(devices, network);
+        Cluster::on_this_host(processes, memories, place, &[])
+    }
+
     fn on_loopback(processes: usize, memories: usize, options: &'static [&'static str]) -> Cluster {
+        Cluster::on_this_host(processes, memories, Place::Loopback, options)
+    }
+
+    fn on_this_host(
+        processes: usize,
+        memories: usize,
+        place: impl FnOnce(OwnNetwork) -> Place,
+        options: &'static [&'static str],
+    ) -> Cluster {
         let network = OwnNetwork::new();
         let at = |first: u16, count: usize| {
             (first..).take(count).map(|port| (network.address(1), port).into()).collect()
         };
         let (memories, clients) = (at(7001, memories), at(6401, processes));
-        Cluster::with_addresses(memories, at(7101, processes), clients, Place::Loopback(network), options)
+        Cluster::with_addresses(memories, at(7101, processes), clients, place(network), options)
     }
 
     /// Starts a cluster with a host for each program, and waits for a leader.
@@ -130,6 +150,12 @@ impl Cluster {
     fn mitra_on(&self, host: usize, arguments: &[&str]) -> Command {
         match &self.place {
             Place::Loopback(_) => self.mitra(arguments),
+            Place::Devices(devices, _) => {
+                let is_memory = host >= self.process_addresses.len();
+                let mut command = self.mitra(arguments);
+                command.args(["--device", &devices[usize::from(is_memory)]]);
+                command
+            }
             Place::Hosts(hosts) => {
                 let mut command = self.prepare(hosts.command(host, MITRA), arguments);
                 command.args(["--rails", &network_hosts::address(host).to_string()]);
@@ -197,7 +223,7 @@ impl Cluster {
     pub fn hosts(&mut self) -> &mut NetworkHosts {
         match &mut self.place {
             Place::Hosts(hosts) => hosts,
-            Place::Loopback(_) => panic!("the cluster was not started on hosts"),
+            Place::Loopback(_) | Place::Devices(..) => panic!("the cluster was not started on hosts"),
         }
     }
 
