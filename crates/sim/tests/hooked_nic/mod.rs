@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use mitra_sim::{NicId, SimNic, Testbed};
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Error, GRH_LEN,
-    Gid, Mr, MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus,
-    QpType, Qpn, RecvWr, Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus,
-    WindowType, XrcdId,
+    Gid, Limits, Mr, MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState,
+    QpStatus, QpType, Qpn, RecvWr, Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode,
+    WcStatus, WindowType, XrcdId,
 };
 
 enum Interrupt {
@@ -189,6 +189,7 @@ impl CompletionChannel for SimChannel {
 #[derive(Debug)]
 pub struct HookedNic {
     nic: Arc<SimNic>,
+    attr: DeviceAttr,
     pub channel: Arc<SimChannel>,
     datagrams: Mutex<Datagrams>,
     binds: Mutex<Binds>,
@@ -227,10 +228,18 @@ impl Datagrams {
 
 impl HookedNic {
     pub fn new(nic: &Arc<SimNic>) -> Arc<HookedNic> {
+        HookedNic::with_limits(nic, |_| {})
+    }
+
+    /// A NIC whose limits are those of `nic` after `change`.
+    pub fn with_limits(nic: &Arc<SimNic>, change: impl FnOnce(&mut Limits)) -> Arc<HookedNic> {
+        let mut attr = nic.attr().clone();
+        change(&mut attr.limits);
         let file = File::open("/dev/null").expect("every Unix has it");
         let channel = Arc::new(SimChannel { nic: Arc::clone(nic), events: Mutex::default(), file });
         Arc::new(HookedNic {
             nic: Arc::clone(nic),
+            attr,
             channel,
             datagrams: Mutex::default(),
             binds: Mutex::default(),
@@ -342,6 +351,10 @@ macro_rules! forward {
 }
 
 impl Provider for HookedNic {
+    fn attr(&self) -> &DeviceAttr {
+        &self.attr
+    }
+
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
         Ok(Arc::clone(&self.channel) as Arc<dyn CompletionChannel>)
     }
@@ -448,7 +461,6 @@ impl Provider for HookedNic {
     }
 
     forward! {
-        fn attr(&self) -> &DeviceAttr;
         fn now(&self) -> Time;
         fn random_u64(&self) -> Result<u64>;
         fn counters(&self) -> Vec<Counter>;

@@ -8,6 +8,8 @@ use mitra_failover::{BuildError, CompletionLogConfig, Config, DetectorConfig, Do
 use mitra_sim::Testbed;
 use mitra_verbs::{Capabilities, Provider, QpBuildError, QpBuilder};
 
+use crate::hooked_nic::HookedNic;
+
 fn domain(capabilities: Capabilities) -> (Testbed, Arc<Domain>) {
     let config = mitra_sim::Config { capabilities, ..mitra_sim::Config::fault_free() };
     let testbed = Testbed::with_config(1, config, 2);
@@ -55,6 +57,34 @@ fn each_refusal_names_its_option() {
     let (error, text) = refused(Config { peer_timeout, ..Config::default() });
     assert!(matches!(error, BuildError::PeerTimeout { .. }), "{error}");
     assert!(text.contains("control_retry_interval"), "{text}");
+}
+
+/// The vQP may move to any of its rails, so the smallest NIC of an end limits it.
+#[test]
+fn limit_of_a_smaller_standby_is_named() {
+    let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
+    let [first, second] = &testbed.nics[0][..] else { panic!("two rails") };
+    let standby = HookedNic::with_limits(second, |limits| {
+        (limits.wrs, limits.sges, limits.inline, limits.rd_atomic) = (256, 2, 32, 4);
+    });
+    let domain = Domain::new(vec![Arc::clone(first) as Arc<dyn Provider>, standby]);
+    let domain = domain.expect("the NICs have the resources of a domain");
+    let refused = |config| VirtualQp::builder(&domain).config(config).build().err();
+    let wrs = u64::from(domain.limits().wrs);
+    assert!(wrs < 256);
+    let small = Config { send_wrs: 64, recv_wrs: 64, rd_atomic: 4, send_sges: 2, ..Config::default() };
+    let small = Config { recv_sges: 2, inline: 32, ..small };
+    assert_eq!(refused(small), None);
+    let recv_wrs = Config { recv_wrs: 256, ..small };
+    assert_eq!(refused(recv_wrs), Some(BuildError::RecvQueue { requested: 256, limit: wrs }));
+    let rd_atomic = Config { rd_atomic: 5, ..small };
+    assert_eq!(refused(rd_atomic), Some(BuildError::RdAtomic { requested: 5, limit: 4 }));
+    for (option, config) in
+        [("send_sges", Config { send_sges: 3, ..small }), ("inline", Config { inline: 33, ..small })]
+    {
+        let error = refused(config).expect("the standby has a smaller limit").to_string();
+        assert!(error.contains(option), "{error}");
+    }
 }
 
 #[test]

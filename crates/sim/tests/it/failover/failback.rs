@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mitra_failover::{
     BuildError, Cause, CloseReason, Config, Domain, Failback, Outcome, Policy, UnresolvedError, VirtualQp,
 };
-use mitra_sim::Failure;
+use mitra_sim::{Failure, Noise};
 use mitra_verbs::{Data, Provider, SendOp};
 
 use crate::vqp_pair::{VqpPair, config};
@@ -428,6 +428,43 @@ fn vqp_moves_back_to_the_preferred_rail() {
         pair.assert_done(rounds);
         assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None; 2]);
     }
+}
+
+/// The port of the preferred rail is up again, and its path loses all packets for a while.
+#[test]
+fn rail_whose_port_is_up_before_its_path_works_is_not_used() {
+    let mut pair = VqpPair::new(2, preferring(0));
+    pair.poll_times(&[0, 1], SETTLE_POLLS);
+    pair.link_down(0, 0);
+    pair.exchange(0);
+    pair.poll_times(&[0, 1], SETTLE_POLLS);
+    let set_lost = |pair: &mut VqpPair, drop_ppm| {
+        for host in 0..2 {
+            let nic = pair.testbed.nics[host][0].id();
+            let noise = Noise { drop_ppm, ..Noise::default() };
+            pair.testbed.world.faults(nic, |faults| faults.set_noise_tx(noise));
+        }
+    };
+    let epochs =
+        |pair: &VqpPair| pair.vqps.each_ref().map(|vqp| vqp.last_failover().map(|report| report.epoch));
+    set_lost(&mut pair, 1_000_000);
+    let before = epochs(&pair);
+    pair.link_up(0, 0);
+    pair.poll_times(&[0, 1], 4 * SETTLE_POLLS);
+    pair.exchange(1);
+    pair.poll_times(&[0, 1], SETTLE_POLLS);
+    assert_eq!(pair.vqps.each_ref().map(|vqp| vqp.active_rail()), [1; 2]);
+    assert_eq!(epochs(&pair), before, "nobody tries the rail");
+    set_lost(&mut pair, 0);
+    let mut rounds = 2;
+    while pair.vqps.each_ref().map(|vqp| vqp.active_rail()) != [0; 2] {
+        pair.exchange(rounds);
+        pair.poll_times(&[0, 1], SETTLE_POLLS);
+        rounds += 1;
+        assert!(rounds < 100, "the vQP does not move back");
+    }
+    pair.poll_times(&[0, 1], SETTLE_POLLS);
+    pair.assert_done(rounds);
 }
 
 /// The peer cannot use the preferred rail. The vQP never fences the active rail.
