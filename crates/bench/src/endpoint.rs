@@ -24,6 +24,9 @@ const RECVS: u32 = 32;
 /// The length of the control words after the two halves of a queue pair's memory, in bytes.
 const WORDS: usize = 64;
 
+/// The NIC of each rail.
+pub(crate) type RailPair = [Arc<dyn Nic>; 2];
+
 /// The NICs of a process, and the MTU limit of software NICs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct NicPlacement {
@@ -50,7 +53,7 @@ mod links_as_text {
 }
 
 impl NicPlacement {
-    pub(crate) fn open(&self) -> anyhow::Result<[Arc<dyn Nic>; 2]> {
+    pub(crate) fn open(&self) -> anyhow::Result<RailPair> {
         let open = |rail| self.open_rail(rail).with_context(|| format!("cannot open the NIC of rail {rail}"));
         Ok([open(0)?, open(1)?])
     }
@@ -125,7 +128,7 @@ impl Layout {
 /// The queue pairs and the UDP socket of all variants in one process.
 pub(crate) struct Endpoint {
     /// The NIC of each rail. The NIC of rail 0 also carries the RC queue pairs.
-    pub(crate) nics: [Arc<dyn Nic>; 2],
+    pub(crate) nics: RailPair,
     pub(crate) layout: Layout,
     pub(crate) udp: UdpBaseline,
     pub(crate) qp: RcBenchQp,

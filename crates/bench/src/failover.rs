@@ -322,9 +322,9 @@ impl PolicyTrials {
     }
 }
 
-/// Draws a reset on devices of the kernel, else a link failure at a stage that messages of `packets`
-/// packets pass. The link fails at a
-/// packet after the window of operations in flight is full.
+/// Draws a reset on devices of the kernel, else a link failure at a stage that messages of
+/// `packets` packets pass. The link fails at a packet after the window of operations in flight is
+/// full.
 pub(crate) fn draw_fault(random: &mut Prng, in_flight: u32, packets: u64, has_devices: bool) -> Fault {
     if has_devices {
         return Fault::Reset(u64::from(in_flight) + random.below(200));

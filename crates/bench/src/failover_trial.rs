@@ -15,7 +15,7 @@ use mitra_verbs::{Mtu, Nic, PortState, Provider, Psn, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, VirtualBenchQp, VqpInfo, request};
-use super::endpoint::{Layout, NicPlacement, faults, post_recv};
+use super::endpoint::{Layout, NicPlacement, RailPair, faults, post_recv};
 use super::resend_baseline;
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
@@ -78,7 +78,7 @@ pub(crate) struct Observed {
 /// The objects of a process that takes part in a trial. Its queue pair is connected to the peer
 /// process.
 pub(crate) struct TrialEndpoint {
-    pub(crate) nics: [Arc<dyn Nic>; 2],
+    pub(crate) nics: RailPair,
     pub(crate) qp: VirtualBenchQp,
     pub(crate) layout: Layout,
     /// Whether this end sleeps until an event, instead of polling.

@@ -12,7 +12,7 @@ use mitra_peer_process::PeerConnection;
 use mitra_verbs::{Buffer, Mtu, Nic, Provider, Time, Wc, WcOpcode, WcStatus};
 
 use super::bench_qp::{BenchQp, Op, RcBenchQp, RcQpInfo, request};
-use super::endpoint::{Layout, NicPlacement, post_recv, random};
+use super::endpoint::{Layout, NicPlacement, RailPair, post_recv, random};
 use super::failover_trial::{
     Fault, MAX_OPS, Observed, POLLS_PER_CHECK, POSTED_RECVS, Place, ResponderReport, TrialPlan, TrialResult,
     arm, evaluate, executed_packets, is_link_down,
@@ -24,7 +24,7 @@ const LINK_DOWN: u64 = 1;
 
 /// An end of a trial: a queue pair on each rail, all with the same memory.
 struct CachedEndpoint {
-    nics: [Arc<dyn Nic>; 2],
+    nics: RailPair,
     qps: [RcBenchQp; 2],
     layout: Layout,
     fault_at: Option<Time>,

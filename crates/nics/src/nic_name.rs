@@ -108,9 +108,9 @@ impl FromStr for RailNics {
     }
 }
 
-/// The NICs of two ends with two rails. `A,B,C,D`: A and B are those of the end that asks, from rail
-/// 0, and C and D those of its peer. `A,B`: both ends use the same devices, each of which reaches
-/// itself.
+/// The NICs of two ends with two rails. `A,B,C,D`: A and B are those of the end that asks, from
+/// rail 0, and C and D those of its peer. `A,B`: both ends use the same devices, each of which
+/// reaches itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TwoEnds(pub [[NicName; 2]; 2]);
 

@@ -38,8 +38,8 @@ pub(crate) struct ClusterArgs {
     /// separated by commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
-    /// NIC of each rail, instead of --rails: an RDMA device of the kernel by its name, or a software
-    /// NIC by its address, separated by commas
+    /// NIC of each rail, instead of --rails: an RDMA device of the kernel by its name, or a
+    /// software NIC by its address, separated by commas
     #[arg(long, value_name = "NAME|ADDRESS,...", conflicts_with = "rails")]
     device: Option<RailNics>,
     /// Kind of software NIC: soft, or minimal, for tests of what needs less of a NIC

@@ -123,8 +123,8 @@ pub(super) fn fault(workload: &Workload, round: usize, rng: &mut Prng, log: bool
     Fault { victim, ..Fault::chosen(trigger) }
 }
 
-/// Returns the fault of a round on devices of the kernel: a reset of the client's NIC of rail 0 with
-/// operations in flight. Nothing else fails there on demand.
+/// Returns the fault of a round on devices of the kernel: a reset of the client's NIC of rail 0
+/// with operations in flight. Nothing else fails there on demand.
 pub(super) fn reset(ops: usize, rng: &mut Prng) -> Fault {
     let nth = (ops / 4 + rng.index(ops / 2 + 1)).max(1) as u32;
     Fault::chosen(Trigger { stage: Stage::Posted, nth, failure: Failure::NicDead })

@@ -265,8 +265,8 @@ fn verdict(settings: &Settings, runs: &[PolicyRun], policies: &[(String, PolicyS
                     failures.push(format!("exact: {stray} completions were out of order or duplicated"));
                 }
             }
-            // A reset device hands out the completions that it has written, so the responder may have
-            // executed nothing else.
+            // A reset device hands out the completions that it has written, so the responder may
+            // have executed nothing else.
             "blanket" if t.corrupted() == 0 && !settings.are_resets() => {
                 failures.push(
                     "blanket: no violation, so no executed operation was in flight at the failures"

@@ -76,8 +76,8 @@ pub(crate) struct Args {
     /// Seed of the operations and of the failure points [default: random; the output shows it]
     #[arg(long)]
     seed: Option<u64>,
-    /// NICs: of the client on rails 0 and 1, of the server on rails 0 and 1. A name is an RDMA device
-    /// of the kernel, an address a software NIC; two devices serve both ends
+    /// NICs: of the client on rails 0 and 1, of the server on rails 0 and 1. A name is an RDMA
+    /// device of the kernel, an address a software NIC; two devices serve both ends
     /// [default: software NICs on free loopback addresses]
     #[arg(long, value_name = "A,B,C,D")]
     device: Option<TwoEnds>,

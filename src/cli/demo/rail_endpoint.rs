@@ -142,7 +142,8 @@ impl RailEndpoint {
     }
 }
 
-/// Opens the NIC of a rail: the one that the user names, or a software NIC on a free loopback address.
+/// Opens the NIC of a rail: the one that the user names, or a software NIC on a free loopback
+/// address.
 fn open_nic(side: Side, round: &RoundSetup, rail: usize) -> anyhow::Result<Arc<dyn Nic>> {
     let mut config = mitra_softnic::Config::loopback();
     match round.device.as_ref().map(|TwoEnds(ends)| &ends[side as usize][rail]) {

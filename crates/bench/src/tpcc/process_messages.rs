@@ -11,11 +11,11 @@ use mitra_failover::{DetectorConfig, Domain, Policy};
 use mitra_txn::{Layout, Schema, Timing};
 use mitra_txn_rdma::{LinksConfig, QpKind, Token};
 use mitra_txn_workloads::tpcc::{self, Scale};
+use mitra_verbs::Provider;
 use mitra_verbs::fault::Failure;
-use mitra_verbs::{Nic, Provider};
 use serde::{Deserialize, Serialize};
 
-use crate::endpoint::NicPlacement;
+use crate::endpoint::{NicPlacement, RailPair};
 
 /// The registered memory for payload in flight to one memory node, in bytes.
 const STAGING_BYTES: usize = 4 << 20;
@@ -131,7 +131,7 @@ impl Setup {
 }
 
 /// Opens the two NICs of a process.
-pub(crate) fn open() -> anyhow::Result<(Arc<Domain>, [Arc<dyn Nic>; 2])> {
+pub(crate) fn open() -> anyhow::Result<(Arc<Domain>, RailPair)> {
     let nics = NicPlacement::default().open()?;
     let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
     let domain = Domain::with_completion_channels(providers).context("the NICs refuse a domain")?;
@@ -160,7 +160,7 @@ pub(crate) struct SetLink {
 }
 
 impl SetLink {
-    pub(crate) fn apply(self, nics: &[Arc<dyn Nic>; 2]) {
+    pub(crate) fn apply(self, nics: &RailPair) {
         // The NICs are software NICs, which fail on demand.
         let Some(faults) = nics[self.rail].fault_switch() else { return };
         if self.is_up { faults.heal() } else { faults.fail(Failure::LinkDown) }

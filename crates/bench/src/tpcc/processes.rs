@@ -14,10 +14,10 @@ use mitra_txn::{Abort, Client, Ending, NodeId, NotCommitted, TableId};
 use mitra_txn_rdma::{Driver, MemoryNode, NodeConfig};
 use mitra_txn_workloads::Program;
 use mitra_txn_workloads::tpcc::Terminal;
-use mitra_verbs::Nic;
 
 use super::history::{Entry, Writer};
 use super::process_messages::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
+use crate::endpoint::RailPair;
 
 /// The longest sleep of a memory node.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(crate) fn run(role: Role, connection: &mut PeerConnection) -> anyhow::Result
 
 /// Receives messages on a thread, because the caller must not block. The thread also sets links,
 /// because a caller that connects reads no messages. The channel ends with the connection.
-fn receive(connection: &PeerConnection, nics: [Arc<dyn Nic>; 2]) -> anyhow::Result<Receiver<ToCoordinator>> {
+fn receive(connection: &PeerConnection, nics: RailPair) -> anyhow::Result<Receiver<ToCoordinator>> {
     let mut connection = connection.try_clone()?;
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
