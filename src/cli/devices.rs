@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// [default: soft,minimal]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "qualify")]
     device: Vec<Device>,
+    /// Fences under WRITEs, and a third of them under atomics; for tests
+    #[arg(long, default_value_t = 60, hide = true, requires = "qualify", value_parser = clap::value_parser!(u32).range(10..=1000))]
+    fences: u32,
 }
 
 /// The object that `--json` prints.
@@ -106,7 +109,7 @@ fn item<T>(name: &'static str, description: &'static str, value: T) -> Item<T> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.qualify {
-        return qualification::run(&args.device, args.json);
+        return qualification::run(&args.device, args.fences, args.json);
     }
     let hardware = machine::hardware();
     let (soft, buffers, failure) = match SoftNic::open(mitra_softnic::Config::loopback()) {

@@ -20,12 +20,15 @@ mod programs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mitra_test_process::{TestProcess, command, output};
+use mitra_test_process::{TestProcess, command, output, output_within};
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// The deadline of a process, which loads TPC-C in the emulated machine.
+const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A test.
 type Body = fn(&Devices) -> Result<(), Failed>;
@@ -103,7 +106,9 @@ impl Devices {
     /// part and firmware.
     fn qualification(&self) -> &Value {
         self.qualified.get_or_init(|| {
-            let report = self.json(&["devices", "--qualify", "--device", &self.ends[0][0]]);
+            // A third of the fences of a user's qualification: this test has three minutes.
+            let qualify = ["devices", "--qualify", "--fences", "20", "--device", &self.ends[0][0]];
+            let report = self.json(&qualify);
             println!("{report}");
             report
         })
@@ -122,9 +127,10 @@ impl Devices {
         command
     }
 
-    /// Runs a command with `--json` to its end, which must be a success. Returns the printed object.
+    /// Runs a command with `--json` to its end, which must be a success. Returns the printed
+    /// object.
     fn json(&self, words: &[&str]) -> Value {
-        let output = output(self.mitra(words).arg("--json"));
+        let output = output_within(self.mitra(words).arg("--json"), DEADLINE);
         let said = String::from_utf8_lossy(&output.stderr);
         let printed = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{words:?}: {said}\n{printed}");
@@ -148,7 +154,7 @@ impl Devices {
 
 /// Starts a memory node. Returns its address too.
 fn started_memory(command: &mut Command) -> (TestProcess, String) {
-    let mut program = TestProcess::start(command.arg("--json").stdout(Stdio::piped()));
+    let mut program = TestProcess::start_within(command.arg("--json").stdout(Stdio::piped()), DEADLINE);
     let mut line = String::new();
     BufReader::new(program.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     let told: Value = serde_json::from_str(&line).expect("an object");

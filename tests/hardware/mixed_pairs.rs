@@ -86,9 +86,7 @@ pub fn store_over_software_nics_and_devices(devices: &Devices) -> Result<(), Fai
     assert_eq!(put["stored"], true, "{put}");
     // The rail of the first operations is lost, and the other one serves.
     run("ip link set m0a down")?;
-    let get = devices.json(&["kv", "get", "--servers", clients, "colour"]);
-    assert_eq!(get["value"], "blue", "{get}");
-    let put = devices.json(&["kv", "put", "--servers", clients, "colour", "green"]);
-    assert_eq!(put["stored"], true, "{put}");
+    let swap = devices.json(&["kv", "cas", "--servers", clients, "colour", "blue", "green"]);
+    assert_eq!(swap["swapped"], true, "{swap}");
     Ok(())
 }

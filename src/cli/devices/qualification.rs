@@ -60,7 +60,8 @@ impl Device {
         }
     }
 
-    /// Opens the NIC, and says to what hardware its result belongs. An earlier result has no effect.
+    /// Opens the NIC, and says to what hardware its result belongs. An earlier result has no
+    /// effect.
     fn open(&self) -> anyhow::Result<(Arc<dyn Nic>, Option<Hardware>)> {
         match self {
             Device::Software(kind) => Ok((kind.open_free().map_err(anyhow::Error::from_boxed)?, None)),
@@ -121,11 +122,11 @@ impl NicReport {
 }
 
 /// Tests these NICs, or software NICs of each kind. Saves the results of devices of the kernel.
-pub(super) fn run(devices: &[Device], json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn run(devices: &[Device], fences: u32, json: bool) -> anyhow::Result<ExitCode> {
     let software = [NicKind::Soft, NicKind::Minimal].map(Device::Software);
     let (mut nics, mut results) = (Vec::new(), BTreeMap::new());
     for device in if devices.is_empty() { &software } else { devices } {
-        let (report, qualification, hardware) = test(device)?;
+        let (report, qualification, hardware) = test(device, fences)?;
         nics.push(report);
         if let Some(hardware) = hardware {
             // Of two devices of one kind, the worse result holds.
@@ -153,7 +154,7 @@ pub(super) fn run(devices: &[Device], json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(has_no_fence)))
 }
 
-fn test(device: &Device) -> anyhow::Result<(NicReport, Qualification, Option<Hardware>)> {
+fn test(device: &Device, fences: u32) -> anyhow::Result<(NicReport, Qualification, Option<Hardware>)> {
     let name = &device.name();
     let (nic, hardware) = device.open().with_context(|| format!("cannot open the NIC {name}"))?;
     let report = probe(&*nic).with_context(|| format!("cannot probe the NIC {name}"))?;
@@ -167,7 +168,9 @@ fn test(device: &Device) -> anyhow::Result<(NicReport, Qualification, Option<Har
         bar.set_length(wanted.into());
         bar.set_position(done.into());
     };
-    let qualification = qualify(&*nic, &*nic, QualifyConfig::default(), &mut progress);
+    let config =
+        QualifyConfig { write_fences: fences, atomic_fences: fences / 3, ..QualifyConfig::default() };
+    let qualification = qualify(&*nic, &*nic, config, &mut progress);
     bar.finish_and_clear();
     let qualification = qualification.with_context(|| format!("cannot qualify the NIC {name}"))?;
     Ok((NicReport::new(name, &report, &qualification), qualification, hardware))
