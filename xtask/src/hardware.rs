@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long = "test", value_name = "NAME", default_value = "hardware")]
     tests: Vec<String>,
     /// Seconds after which the soft-RoCE machine is stopped, boot included
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
     /// Arguments for the test programs. Default: --nocapture --test-threads=1
     #[arg(last = true)]
