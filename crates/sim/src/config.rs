@@ -87,10 +87,10 @@ pub struct NicTiming {
     /// ACKs.
     pub idle_delay: DurationRange,
     /// The time from a change of a queue pair to ERR to the flush of its receive queue, and of its
-    /// send queue. Until the flush, the NIC executes one more request, or handles one more
-    /// response: the first that arrives of those that were on their way at the change. soft-RoCE
-    /// was seen to do so, because another processor finishes the packet that it has begun. If the
-    /// range is 0, the change is a fence.
+    /// send queue. At a time before the flush, the NIC executes one more request, or handles one
+    /// more response: the first that arrives of those that were on their way at the change.
+    /// soft-RoCE was seen to do so, because another processor finishes the packet that it has
+    /// begun. If the range is 0, the change is a fence.
     pub error_flush_delay: DurationRange,
     /// Whether the clock of each NIC has its own origin.
     pub independent_clocks: bool,

@@ -44,9 +44,9 @@ pub(crate) struct NicState {
     /// The time at which completions become visible, while queue pairs of the NIC are being
     /// flushed.
     pub(crate) completions_held_until: Time,
-    /// The queues that are not flushed yet of queue pairs that were moved to ERR, each with the
-    /// time of the change ([`NicTiming::error_flush_delay`](crate::config::NicTiming)).
-    pub(crate) unflushed: BTreeMap<(Qpn, Queue), Time>,
+    /// The queues that are not flushed yet of queue pairs that were moved to ERR
+    /// ([`NicTiming::error_flush_delay`](crate::config::NicTiming)).
+    pub(crate) unflushed: BTreeMap<(Qpn, Queue), Unflushed>,
     pub(crate) flush_rng: Prng,
     pub(crate) cq_events: VecDeque<CqId>,
     pub(crate) async_events: VecDeque<AsyncEvent>,
@@ -80,6 +80,16 @@ pub(crate) struct NicState {
     pub(crate) starvations: u64,
     pub(crate) batch: TxBatch,
     pub(crate) stats: NicStats,
+}
+
+/// A queue of a queue pair in ERR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unflushed {
+    /// The time of the change to ERR.
+    pub(crate) since: Time,
+    pub(crate) flush_at: Time,
+    /// Whether the NIC has begun the packet that it still executes.
+    pub(crate) has_begun: bool,
 }
 
 /// A time in which a NIC works only when a program calls it.

@@ -21,7 +21,7 @@ use crate::disturbances::Disturbances;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
 use crate::failure_injection::FailureInjection;
-use crate::nic::{NicState, NicStats};
+use crate::nic::{NicState, NicStats, Unflushed};
 use crate::packet_capture::Pcap;
 use crate::rc_flow::RcFlow;
 use crate::timeline::{NoteKind, Subject};
@@ -45,6 +45,9 @@ pub(crate) enum Event {
     Placement(usize),
     /// A NIC flushes a queue of a queue pair that was moved to ERR at this time.
     ErrorFlush(usize, (Qpn, Queue), Time),
+    /// A NIC executes the packet that it had begun when the queue pair was moved to ERR at this
+    /// time.
+    LateExecution(usize, Box<InFlightPacket>, Time),
     AsyncReport(usize, AsyncEvent),
     /// The host of the second NIC refused a packet of the first NIC. The report of the refusal
     /// reaches the first NIC.
@@ -233,9 +236,13 @@ impl WorldState {
                 }
             }
             Event::ErrorFlush(n, queue, since) => {
-                if self.nics[n].unflushed.get(&queue) == Some(&since) {
+                if self.nics[n].unflushed.get(&queue).is_some_and(|unflushed| unflushed.since == since) {
                     self.flush_after_error(n, queue);
                 }
+            }
+            Event::LateExecution(n, packet, since) => {
+                self.in_flight -= 1;
+                self.execute_late(n, *packet, since);
             }
             Event::AsyncReport(n, event) => {
                 self.nics[n].async_events.push_back(event);
@@ -365,9 +372,9 @@ impl WorldState {
         let is_pending = nic.nic.begin_error(local, qp)?;
         if is_pending && !nic.unflushed.keys().any(|(of, _)| *of == qp) {
             for queue in [Queue::Send, Queue::Receive] {
-                nic.unflushed.insert((qp, queue), now);
-                let at = now + range.sample(&mut nic.flush_rng);
-                self.queue.push(at, Event::ErrorFlush(n, (qp, queue), now));
+                let flush_at = now + range.sample(&mut nic.flush_rng);
+                nic.unflushed.insert((qp, queue), Unflushed { since: now, flush_at, has_begun: false });
+                self.queue.push(flush_at, Event::ErrorFlush(n, (qp, queue), now));
             }
         }
         Ok(is_pending)

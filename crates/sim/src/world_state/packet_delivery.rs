@@ -11,6 +11,7 @@ use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 use crate::absences::Part;
 use crate::dma_pipeline::Release;
 use crate::failure_injection::FailureInjection;
+use crate::nic::Unflushed;
 use crate::packet_kind::PacketFate;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
@@ -21,6 +22,13 @@ use crate::{DurationRange, LinkConfig};
 pub(crate) enum Queue {
     Send,
     Receive,
+}
+
+impl Queue {
+    /// The queue of the receiver to which a packet belongs.
+    fn of(packet: &Packet<'_>) -> Queue {
+        if packet.message.is_response() { Queue::Send } else { Queue::Receive }
+    }
 }
 
 /// A packet between two NICs. `datagram` includes the ICRC.
@@ -286,7 +294,7 @@ impl WorldState {
             true => FaultEffects::NONE,
         };
         match effects.verdict {
-            Verdict::Pass => self.execute(n, &packet),
+            Verdict::Pass => self.take(n, packet),
             Verdict::Drop | Verdict::Corrupt(_) => {
                 self.note_loss("drops", n, &packet.datagram);
                 self.cover_lost_packet(n, true, effects.stage, packet.covered());
@@ -294,7 +302,7 @@ impl WorldState {
             Verdict::Duplicate => {
                 let by = self.sample_link(rail, |link| link.latency);
                 self.arrive_at(self.now + by, packet.clone());
-                self.execute(n, &packet);
+                self.take(n, packet);
             }
             Verdict::Delay(by) => {
                 self.note_loss("holds", n, &packet.datagram);
@@ -315,22 +323,55 @@ impl WorldState {
         }
     }
 
+    /// Executes a packet, unless its queue pair is in ERR and not flushed yet. Then one packet that
+    /// was on its way at the change to ERR is executed later, and the others are dropped.
+    fn take(&mut self, n: usize, packet: InFlightPacket) {
+        let Ok(parsed) = Packet::parse(packet.covered()) else {
+            self.nics[n].stats.malformed += 1;
+            return self.trace.packet(self.now, "malformed", n, &packet.datagram);
+        };
+        let nic = &mut self.nics[n];
+        let key = (parsed.dest_qp, Queue::of(&parsed));
+        let Some(unflushed) = nic.unflushed.get_mut(&key) else { return self.execute(n, &packet) };
+        if unflushed.has_begun {
+            return self.note_loss("drops", n, &packet.datagram);
+        }
+        let Unflushed { since, flush_at, .. } = *unflushed;
+        if packet.sent_at >= since {
+            self.flush_after_error(n, key);
+            return self.execute(n, &packet);
+        }
+        unflushed.has_begun = true;
+        let left = DurationRange { min: Duration::ZERO, max: flush_at.saturating_since(self.now) };
+        let at = self.now + left.sample(&mut nic.flush_rng);
+        self.in_flight += 1;
+        self.queue.push(at, Event::LateExecution(n, Box::new(packet), since));
+    }
+
+    /// Executes the packet that a NIC had begun when the queue pair was moved to ERR at `since`,
+    /// unless the queue pair was flushed, reset or destroyed in the meantime.
+    pub(crate) fn execute_late(&mut self, n: usize, packet: InFlightPacket, since: Time) {
+        let is_running = self.nics[n].is_running();
+        let unflushed = &self.nics[n].unflushed;
+        let key = Packet::parse(packet.covered()).map(|parsed| (parsed.dest_qp, Queue::of(&parsed))).ok();
+        match key.filter(|key| is_running && unflushed.get(key).is_some_and(|queue| queue.since == since)) {
+            Some(key) => {
+                self.execute(n, &packet);
+                self.flush_after_error(n, key);
+                self.reschedule(n);
+            }
+            None => self.note_loss("drops", n, &packet.datagram),
+        }
+    }
+
     fn execute(&mut self, n: usize, packet: &InFlightPacket) {
         let source = self.nics[packet.from].gid;
         let (now, local) = (self.now, self.nics[n].local(self.now));
-        let Ok(parsed) = Packet::parse(packet.covered()) else {
-            self.nics[n].stats.malformed += 1;
-            return self.trace.packet(now, "malformed", n, &packet.datagram);
-        };
+        let Ok(parsed) = Packet::parse(packet.covered()) else { return };
         self.trace.packet(now, "takes", n, &packet.datagram);
         self.cover_message(n, &parsed);
         self.analyse_received(n, &parsed);
         self.nics[n].stats.received += 1;
-        let queue = if parsed.message.is_response() { Queue::Send } else { Queue::Receive };
-        let moved_to_error = self.nics[n].unflushed.get(&(parsed.dest_qp, queue)).copied();
-        if moved_to_error.is_some_and(|at| packet.sent_at >= at) {
-            self.flush_after_error(n, (parsed.dest_qp, queue));
-        }
         let before = self.nics[n].expected_psn(parsed.dest_qp);
         let (nic, mut memory, _) = self.nics[n].with_memory(now);
         nic.handle_packet(local, source, &parsed, &mut memory);
@@ -338,8 +379,6 @@ impl WorldState {
         if before != self.nics[n].expected_psn(parsed.dest_qp) {
             injections = self.nics[n].executed(n, &parsed);
         }
-        // The packet was on its way at the change to ERR, and counts as the one that had begun.
-        self.flush_after_error(n, (parsed.dest_qp, queue));
         self.ring_doorbell(n);
         self.schedule_idle_poll(n);
         self.inject_failures(injections);
