@@ -19,7 +19,7 @@ use crate::dma_pipeline::{DmaPipeline, HostBuffer, Release};
 use crate::duration_range::DurationRange;
 use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketProbe;
-use crate::world_state::{InFlightPacket, Queue};
+use crate::world_state::{InFlightPacket, Queue, Unflushed};
 
 pub(crate) struct NicState {
     pub(crate) name: String,
@@ -80,16 +80,6 @@ pub(crate) struct NicState {
     pub(crate) starvations: u64,
     pub(crate) batch: TxBatch,
     pub(crate) stats: NicStats,
-}
-
-/// A queue of a queue pair in ERR.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Unflushed {
-    /// The time of the change to ERR.
-    pub(crate) since: Time,
-    pub(crate) flush_at: Time,
-    /// Whether the NIC has begun the packet that it still executes.
-    pub(crate) has_begun: bool,
 }
 
 /// A time in which a NIC works only when a program calls it.

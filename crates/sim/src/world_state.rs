@@ -21,14 +21,14 @@ use crate::disturbances::Disturbances;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
 use crate::failure_injection::FailureInjection;
-use crate::nic::{NicState, NicStats, Unflushed};
+use crate::nic::{NicState, NicStats};
 use crate::packet_capture::Pcap;
 use crate::rc_flow::RcFlow;
 use crate::timeline::{NoteKind, Subject};
 use crate::trace::Trace;
 use crate::{Config, LinkConfig, Prng};
 use host::{AppState, HostState};
-pub(crate) use packet_delivery::{InFlightPacket, Queue};
+pub(crate) use packet_delivery::{InFlightPacket, Queue, Unflushed};
 
 /// The longest inline data that a NIC accepts, in bytes, like that of some hardware: several
 /// packets at the smallest MTU.

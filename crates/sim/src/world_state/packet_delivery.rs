@@ -11,7 +11,6 @@ use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 use crate::absences::Part;
 use crate::dma_pipeline::Release;
 use crate::failure_injection::FailureInjection;
-use crate::nic::Unflushed;
 use crate::packet_kind::PacketFate;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
@@ -29,6 +28,16 @@ impl Queue {
     fn of(packet: &Packet<'_>) -> Queue {
         if packet.message.is_response() { Queue::Send } else { Queue::Receive }
     }
+}
+
+/// A queue of a queue pair in ERR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unflushed {
+    /// The time of the change to ERR.
+    pub(crate) since: Time,
+    pub(crate) flush_at: Time,
+    /// Whether the NIC has begun the packet that it still executes.
+    pub(crate) has_begun: bool,
 }
 
 /// A packet between two NICs. `datagram` includes the ICRC.
