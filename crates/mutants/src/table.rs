@@ -144,6 +144,7 @@ mutants! {
         FenceEndsAtEmptyPoll "fence-ends-at-empty-poll" in "failover-limits" within 1000: "The fence ends at the first poll that finds no completion.";
         ClosedWithoutMarker "closed-without-marker" in "failover-cases" within 4000: "A closed vQP does not destroy a queue pair whose markers have not completed.";
         FenceAwaitsSendQueueOnly "fence-awaits-send-queue-only" in "failover-limits" within 1000: "The fence does not wait until the receive queue is flushed.";
+        ResponderWithoutMarker "responder-without-marker" in "failover-limits" within 5000: "The fence of a queue pair with a shared backup does not wait until the receive queue is flushed.";
         AnotherReceiveConfirms "another-receive-confirms" in "failover-limits" within 5000: "In mode durable, one received message confirms those behind it too.";
         FirstRailDecidesPlacement "first-rail-decides-placement" in "failover-limits" within 2000: "The NIC of rail 0 decides whether a completion on any rail proves that data is in memory.";
         NewQpOfAnotherBallot "new-queue-pair-of-another-ballot" in "failover-limits" within 2000: "A new queue pair is connected to the peer's queue pair of an earlier ballot.";

@@ -1,5 +1,7 @@
 //! The completions, failures and fence of a member's own queue pair.
 
+use mitra_mutants::Mutant;
+
 use super::{MemberPath, SharedFailover};
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
@@ -83,7 +85,7 @@ impl SharedFailover {
         let step = match self.fence.is_idle() {
             true => {
                 // A member without receives may still execute a WRITE of its peer.
-                let used = [dp.send.ledger.has_in_flight(), true];
+                let used = [dp.send.ledger.has_in_flight(), !Mutant::ResponderWithoutMarker.is_on()];
                 self.fence.start(own.qp(), dp.now(), used)
             }
             false => self.fence.drive(own.qp(), dp.now()),
