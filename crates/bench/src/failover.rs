@@ -28,7 +28,7 @@ const SILENT: [(&str, Sleepers); 4] = [
 const SILENT_RUNS: [(&str, Wait); 2] =
     [("exact/silent_run", Wait::Poll), ("exact/silent_run_sleeps", Wait::Events)];
 
-/// What fails in place of a link on devices of the kernel.
+/// The note of a report of trials over devices of the kernel, whose links do not fail on demand.
 pub(crate) const RESET_NOTE: &str = "Devices of the kernel do not fail on demand: the requester resets its NIC of rail 0, \
     and detects it when it posts or polls. They save no results of atomics, so operations in flight may end with named \
     errors (`failed`). Silent trials need software NICs, and are left out.";
@@ -299,12 +299,12 @@ impl PolicyTrials {
             self.row("replayed", "ops", |trial| trial.report.stats.replayed.into()),
             self.row("bytes_in_flight", "B", |trial| trial.report.stats.bytes_in_flight as f64),
             self.row("bytes_resent", "B", |trial| trial.report.stats.bytes_replayed as f64),
-            self.row("doubled", "ops", |trial| trial.doubled as f64),
-            self.row("failed", "ops", |trial| trial.failed as f64),
         ];
         if !resent.is_empty() {
-            rows.insert(4, row(&format!("{}/post_failure_resent", self.name), "ops", &resent));
+            rows.push(row(&format!("{}/post_failure_resent", self.name), "ops", &resent));
         }
+        rows.push(self.row("doubled", "ops", |trial| trial.doubled as f64));
+        rows.push(self.row("failed", "ops", |trial| trial.failed as f64));
         rows
     }
 

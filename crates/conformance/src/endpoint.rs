@@ -1,4 +1,4 @@
-//! One end of a connection, with the memory, the completion queue and the region that most cases
+//! [`Endpoint`]: a queue pair with the memory, the completion queue and the region that most cases
 //! need.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) const MEMORY_SIZE: usize = 1 << 20;
 /// The Q_Key of the datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x11;
 
-/// What a case chooses of an endpoint.
+/// The attributes of an endpoint that a case chooses.
 pub(crate) struct Options {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,

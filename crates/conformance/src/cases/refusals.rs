@@ -49,6 +49,10 @@ fn assert_each_refused<'f>(
     Ok(())
 }
 
+/// The right that each of [`accesses`] needs.
+const RIGHTS: [Access; 4] =
+    [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC, Access::REMOTE_ATOMIC];
+
 pub(super) fn wrong_remote_key_is_refused(fabric: &dyn Fabric) -> CaseResult {
     // No key of so few objects has this index.
     assert_each_refused(fabric, |b| Ok(RemoteAddr { rkey: Key(!b.mr.rkey.0), ..b.mr.remote(0) }))
@@ -59,7 +63,7 @@ pub(super) fn access_outside_the_region_is_refused(fabric: &dyn Fabric) -> CaseR
     for offset in [end, end + 4096, 0_u64.wrapping_sub(8)] {
         assert_each_refused(fabric, |b| Ok(b.mr.remote(offset)))?;
     }
-    // One byte too many.
+    // The last byte of the access is behind the region.
     let ends = rc_pair(fabric)?;
     assert_refused(&ends, SendOp::Write(ends[1].mr.remote(end - 7)), &[WcStatus::RemoteAccess])?;
     let ends = rc_pair(fabric)?;
@@ -68,12 +72,7 @@ pub(super) fn access_outside_the_region_is_refused(fabric: &dyn Fabric) -> CaseR
 
 pub(super) fn missing_region_right_is_refused(fabric: &dyn Fabric) -> CaseResult {
     let all = Access::LOCAL_WRITE | Access::REMOTE;
-    for (access, missing) in [
-        (0, Access::REMOTE_WRITE),
-        (1, Access::REMOTE_READ),
-        (2, Access::REMOTE_ATOMIC),
-        (3, Access::REMOTE_ATOMIC),
-    ] {
+    for (access, missing) in RIGHTS.into_iter().enumerate() {
         let options = || Options { region_access: all - missing, ..Options::default() };
         let ends = rc_pair_with(fabric, options, Link::default())?;
         if access > 1 {
@@ -93,12 +92,7 @@ pub(super) fn missing_region_right_is_refused(fabric: &dyn Fabric) -> CaseResult
 /// region without the right.
 pub(super) fn missing_queue_pair_right_is_refused(fabric: &dyn Fabric) -> CaseResult {
     let all = Access::LOCAL_WRITE | Access::REMOTE;
-    for (access, missing) in [
-        (0, Access::REMOTE_WRITE),
-        (1, Access::REMOTE_READ),
-        (2, Access::REMOTE_ATOMIC),
-        (3, Access::REMOTE_ATOMIC),
-    ] {
+    for (access, missing) in RIGHTS.into_iter().enumerate() {
         let options = || Options { qp_access: all - missing, ..Options::default() };
         let ends = rc_pair_with(fabric, options, Link::default())?;
         if access > 1 {

@@ -17,7 +17,7 @@ thread_local! {
     static START: Instant = Instant::now();
     /// How long the clock has stood still, in nanoseconds.
     static PAUSED: Cell<u64> = const { Cell::new(0) };
-    /// What the clock says if it does not run by itself.
+    /// The time in nanoseconds, if the clock only runs by [`advance`].
     static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
