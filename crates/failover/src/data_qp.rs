@@ -1,7 +1,7 @@
 //! The RC or UC queue pair that carries operations, with one completion queue for both directions.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
@@ -13,6 +13,7 @@ use crate::config::{Config, Service};
 use crate::evidence::Evidence;
 use crate::group_member::Member;
 use crate::local_nic::LocalNic;
+use crate::lock::lock;
 use crate::shared_cqs::{Inbox, SharedCqs};
 
 /// The length in bytes of an entry of a completion log. Entries are posted inline.
@@ -48,14 +49,87 @@ pub(crate) type Membership<'a> = Option<(&'a Arc<SharedCqs>, &'a Arc<Member>)>;
 
 #[derive(Debug)]
 pub struct DataQp {
-    nic: LocalNic,
-    cq: DataCq,
-    qpn: Qpn,
-    /// Whether the queue pair was destroyed before its completion queue ([`DataQp::end`]).
-    is_ended: AtomicBool,
+    handle: QpHandle,
     /// The PSN of the first packet that the queue pair sends.
     first_psn: Psn,
     service: Service,
+}
+
+/// A data queue pair, for everybody who may destroy it: its vQP, and the vQP that moves the home
+/// rail.
+#[derive(Clone, Debug)]
+pub(crate) struct QpHandle {
+    nic: LocalNic,
+    cq: DataCq,
+    qpn: Qpn,
+    end: Arc<QpEnd>,
+}
+
+#[derive(Default, Debug)]
+struct QpEnd {
+    /// Whether the queue pair was destroyed, perhaps before its completion queue.
+    is_ended: AtomicBool,
+    /// Locked while the queue pair is being destroyed.
+    destruction: Mutex<()>,
+}
+
+impl QpHandle {
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        &*self.nic.provider
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.end.is_ended.load(Ordering::Acquire)
+    }
+
+    /// Moves the queue pair to ERR, unless it was destroyed: the NIC may then give its number to
+    /// another queue pair.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn modify_to_error(&self) -> Result<()> {
+        let _destruction = lock(&self.end.destruction);
+        if self.is_ended() {
+            return Ok(());
+        }
+        self.provider().modify_qp(self.qpn, &QpAttr::to(QpState::Err))
+    }
+
+    /// Destroys the queue pair, and keeps its completion queue, which holds what the NIC has
+    /// written. When the call returns, the queue pair executes nothing more.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn end(&self) -> Result<()> {
+        let _destruction = lock(&self.end.destruction);
+        if self.is_ended() {
+            return Ok(());
+        }
+        match &self.cq {
+            DataCq::Own(_) => self.provider().destroy_qp(self.qpn)?,
+            DataCq::Shared(shared, inbox) => shared.destroy_qp(self.qpn, inbox)?,
+        }
+        self.end.is_ended.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn destroy(&self) -> Result<()> {
+        let _destruction = lock(&self.end.destruction);
+        if !self.is_ended() {
+            let steps = destroy_both(self.provider(), (self.qpn, &self.cq));
+            self.end.is_ended.store(steps[0].is_ok(), Ordering::Release);
+            return first_error(steps);
+        }
+        let released = match &self.cq {
+            DataCq::Own(cq) => self.provider().destroy_cq(*cq),
+            DataCq::Shared(shared, inbox) => shared.release(inbox.cq(), inbox.entries()),
+        };
+        if released == Err(Error::DeviceFatal) { Ok(()) } else { released }
+    }
 }
 
 impl DataQp {
@@ -92,8 +166,8 @@ impl DataQp {
                         DataCq::Shared(Arc::clone(shared), shared.join(qpn, cq, entries, member))
                     }
                 };
-                let is_ended = AtomicBool::new(false);
-                Ok(DataQp { nic: nic.clone(), cq, qpn, is_ended, first_psn, service: config.service })
+                let handle = QpHandle { nic: nic.clone(), cq, qpn, end: Arc::default() };
+                Ok(DataQp { handle, first_psn, service: config.service })
             }
             Err(error) => {
                 // Best effort: the caller gets the first error.
@@ -119,59 +193,51 @@ impl DataQp {
     ) -> Result<DataQp> {
         match DataQp::create(nic, config, first_psn, group) {
             Err(Error::DeviceFatal) => {
-                let (nic, cq, qpn, service) = (nic.clone(), DataCq::Own(NO_CQ), NO_QP, config.service);
-                let is_ended = AtomicBool::new(false);
-                Ok(DataQp { nic, cq, qpn, is_ended, first_psn, service })
+                let (nic, cq, qpn) = (nic.clone(), DataCq::Own(NO_CQ), NO_QP);
+                let handle = QpHandle { nic, cq, qpn, end: Arc::default() };
+                Ok(DataQp { handle, first_psn, service: config.service })
             }
             created => created,
         }
     }
 
     pub(crate) fn exists(&self) -> bool {
-        self.qpn != NO_QP
+        self.handle.qpn != NO_QP
+    }
+
+    pub(crate) fn handle(&self) -> &QpHandle {
+        &self.handle
     }
 
     pub(crate) fn nic(&self) -> &LocalNic {
-        &self.nic
+        &self.handle.nic
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {
-        &*self.nic.provider
+        self.handle.provider()
     }
 
     pub(crate) fn cq_id(&self) -> CqId {
-        self.cq.id()
+        self.handle.cq.id()
     }
 
     pub(crate) fn cq(&self) -> &DataCq {
-        &self.cq
+        &self.handle.cq
     }
 
-    /// After [`DataQp::end`], a number that no NIC assigns, because the NIC may give the former
-    /// number to another queue pair.
+    /// After [`QpHandle::end`], a number that no NIC assigns, because the NIC may give the former
+    /// number to another queue pair later.
     pub(crate) fn qpn(&self) -> Qpn {
-        if self.is_ended() { NO_QP } else { self.qpn }
+        if self.is_ended() { NO_QP } else { self.handle.qpn }
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.is_ended.load(Ordering::Relaxed)
+        self.handle.is_ended()
     }
 
-    /// Destroys the queue pair, and keeps its completion queue, which holds what the NIC has
-    /// written. When the call returns, the queue pair executes nothing more.
-    ///
-    /// # Errors
-    /// Any error of the NIC.
+    /// See [`QpHandle::end`].
     pub(crate) fn end(&self) -> Result<()> {
-        if self.is_ended() {
-            return Ok(());
-        }
-        match &self.cq {
-            DataCq::Own(_) => self.provider().destroy_qp(self.qpn)?,
-            DataCq::Shared(shared, inbox) => shared.destroy_qp(self.qpn, inbox)?,
-        }
-        self.is_ended.store(true, Ordering::Relaxed);
-        Ok(())
+        self.handle.end()
     }
 
     pub(crate) fn first_psn(&self) -> Psn {
@@ -224,7 +290,7 @@ impl DataQp {
 
     /// For states that need no other attributes. In RESET, the queue pair has no completions.
     pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
-        match &self.cq {
+        match self.cq() {
             DataCq::Shared(shared, inbox) if state == QpState::Reset => shared.reset(self.qpn(), inbox),
             _ => self.provider().modify_qp(self.qpn(), &QpAttr::to(state)),
         }
@@ -240,16 +306,16 @@ impl DataQp {
 
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        match &self.cq {
+        match self.cq() {
             DataCq::Own(cq) => self.provider().poll_cq(*cq, max, out),
             DataCq::Shared(_, inbox) if self.is_ended() => Ok(inbox.take(max, out)),
-            DataCq::Shared(shared, inbox) => shared.poll(self.qpn, inbox, max, out),
+            DataCq::Shared(shared, inbox) => shared.poll(self.handle.qpn, inbox, max, out),
         }
     }
 
     /// A dead NIC raises no event, which is no error.
     pub(crate) fn arm(&self) -> Result<()> {
-        match self.provider().req_notify_cq(self.cq.id(), false) {
+        match self.provider().req_notify_cq(self.cq_id(), false) {
             Ok(()) | Err(Error::DeviceFatal) => Ok(()),
             Err(error) => Err(error),
         }
@@ -268,24 +334,29 @@ impl DataQp {
         }
     }
 
+    /// Destroys the queue pair and its completion queue.
+    ///
+    /// # Errors
+    /// The first error of the NIC. Objects on a dead NIC count as destroyed.
     pub(crate) fn destroy(&self) -> Result<()> {
-        if !self.is_ended() {
-            return destroy(self.provider(), (self.qpn, &self.cq));
-        }
-        let released = match &self.cq {
-            DataCq::Own(cq) => self.provider().destroy_cq(*cq),
-            DataCq::Shared(shared, inbox) => shared.release(inbox.cq(), inbox.entries()),
-        };
-        if released == Err(Error::DeviceFatal) { Ok(()) } else { released }
+        self.handle.destroy()
     }
 }
 
 /// Returns the first error. Objects on a dead NIC count as destroyed.
-pub(crate) fn destroy(p: &dyn Provider, (qpn, cq): (Qpn, &DataCq)) -> Result<()> {
-    let steps = match cq {
+pub(crate) fn destroy(p: &dyn Provider, qp: (Qpn, &DataCq)) -> Result<()> {
+    first_error(destroy_both(p, qp))
+}
+
+/// Returns the results for the queue pair and for its completion queue.
+fn destroy_both(p: &dyn Provider, (qpn, cq): (Qpn, &DataCq)) -> [Result<()>; 2] {
+    match cq {
         DataCq::Own(cq) => [p.destroy_qp(qpn), p.destroy_cq(*cq)],
         DataCq::Shared(shared, inbox) => shared.destroy(qpn, inbox),
-    };
+    }
+}
+
+fn first_error(steps: [Result<()>; 2]) -> Result<()> {
     let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
     errors.fold(Ok(()), Result::and)
 }

@@ -4,9 +4,10 @@
 //! ([`AtomicScope::Nic`](mitra_verbs::AtomicScope::Nic)). If several vQPs use one word, at most one
 //! NIC of the responder may therefore execute their requests: the NIC of the *home rail*. A queue
 //! pair of the responder is *bound* from the time at which its peer may post requests to it until
-//! it is fenced. The invariant is that all bound queue pairs are on the home rail. The first vQP
-//! that needs another rail therefore fences the queue pairs of all vQPs, and the other vQPs follow
-//! it.
+//! it is moved to ERR. Then it is *stopping*, because its NIC may still execute a packet that it
+//! has begun, until the fence of its own vQP is done. The invariant is that while any queue pair is
+//! bound, all bound and stopping queue pairs are on the home rail. The first vQP that needs another
+//! rail therefore stops the queue pairs of all vQPs, and the other vQPs follow it.
 //!
 //! Each home has a [generation](Home), like the view number of a replicated system. A vQP that
 //! finds the newest home unusable proposes another rail as the home of the next generation. A vQP
@@ -18,7 +19,6 @@
 use std::collections::BTreeMap;
 
 use mitra_mutants::Mutant;
-use mitra_verbs::Qpn;
 
 use crate::config::MAX_RAILS;
 
@@ -43,16 +43,26 @@ impl Home {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct HomeRail {
+/// `Q` is what the caller keeps of each queue pair.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct HomeRail<Q> {
     /// Whether the vQPs share atomics. If not, each vQP is bound to a rail of its own choice.
     is_shared: bool,
     home: Home,
     /// The bound queue pairs, by rail and vQP.
-    bound: BTreeMap<(u8, VqpId), Qpn>,
+    bound: BTreeMap<(u8, VqpId), Q>,
+    /// The queue pairs that were bound and that may still execute a request.
+    stopping: BTreeMap<(u8, VqpId), Q>,
 }
 
-impl HomeRail {
+impl<Q> Default for HomeRail<Q> {
+    fn default() -> HomeRail<Q> {
+        let (bound, stopping) = (BTreeMap::new(), BTreeMap::new());
+        HomeRail { is_shared: false, home: Home::default(), bound, stopping }
+    }
+}
+
+impl<Q> HomeRail<Q> {
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
@@ -61,36 +71,70 @@ impl HomeRail {
         self.home
     }
 
-    /// Whether the home must not move to `to`, because queue pairs are bound to a newer home on
-    /// another rail.
+    /// Whether the home must not move to `to`, because it is newer, and queue pairs are bound there
+    /// or will be when others have stopped.
     pub(crate) fn is_newer_than(&self, to: Home) -> bool {
-        self.home > to && self.next_to_fence(to.rail).is_some()
+        self.home > to && (self.next_to_stop(to.rail).is_some() || self.is_moving())
     }
 
     pub(crate) fn is_bound(&self, member: VqpId, rail: u8) -> bool {
         self.bound.contains_key(&(rail, member))
     }
 
-    /// Returns a bound queue pair of another rail than `rail`, if the vQPs share atomics. Before
-    /// any vQP is bound to `rail`, the caller must fence this queue pair and call
-    /// [`HomeRail::unbind`].
-    pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(VqpId, u8, Qpn)> {
-        let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
-        let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
-        outside.map(|(&(on, member), &qpn)| (member, on, qpn)).filter(|_| !Mutant::HomeNotFenced.is_on())
+    pub(crate) fn is_stopping(&self, member: VqpId, rail: u8) -> bool {
+        self.stopping.contains_key(&(rail, member))
     }
 
-    pub(crate) fn next_of(&self, member: VqpId) -> Option<(u8, Qpn)> {
-        let mut rails = 0..MAX_RAILS as u8;
-        rails.find_map(|rail| Some((rail, *self.bound.get(&(rail, member))?)))
+    /// The bound or stopping queue pair of a vQP on `rail`.
+    pub(crate) fn qp_mut(&mut self, member: VqpId, rail: u8) -> Option<&mut Q> {
+        let key = (rail, member);
+        self.bound.get_mut(&key).or_else(|| self.stopping.get_mut(&key))
+    }
+
+    /// Returns a bound queue pair of another rail than `rail`, if the vQPs share atomics. Before
+    /// any vQP is bound to `rail`, the caller must move this queue pair to ERR and call
+    /// [`HomeRail::stop`], or end it and call [`HomeRail::unbind`].
+    pub(crate) fn next_to_stop(&self, rail: u8) -> Option<(VqpId, u8)> {
+        let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
+        let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
+        outside.map(|(&(on, member), _)| (member, on)).filter(|_| !Mutant::HomeNotFenced.is_on())
+    }
+
+    /// Records that a bound queue pair is in ERR. It is stopping until [`HomeRail::unbind`].
+    pub(crate) fn stop(&mut self, member: VqpId, rail: u8) {
+        if let Some(qp) = self.bound.remove(&(rail, member)) {
+            self.stopping.insert((rail, member), qp);
+        }
+    }
+
+    /// The stopping queue pairs on other rails than `rail`. No vQP may be bound to `rail` before
+    /// they are fenced.
+    pub(crate) fn stopping_outside(&self, rail: u8) -> impl Iterator<Item = (VqpId, u8)> + '_ {
+        let waits = self.is_shared && !Mutant::HomeMovesBeforeMarkers.is_on();
+        let outside = self.stopping.keys().filter(move |&&(on, _)| waits && on != rail);
+        outside.map(|&(on, member)| (member, on))
+    }
+
+    /// Makes the rail of `to` the home already while queue pairs on other rails are stopping, so
+    /// that their vQPs follow. Requires that none is bound there.
+    pub(crate) fn announce(&mut self, to: Home) {
+        self.home = self.home.max(to);
+    }
+
+    /// A rail on which the vQP has a bound queue pair.
+    pub(crate) fn next_of(&self, member: VqpId) -> Option<u8> {
+        (0..MAX_RAILS as u8).find(|&rail| self.is_bound(member, rail))
     }
 
     /// Binds a queue pair on the rail of `to` and makes this rail the home, with at least the
-    /// generation of `to`. Returns false and changes nothing if [`HomeRail::next_to_fence`] names a
-    /// queue pair.
+    /// generation of `to`. Returns false and changes nothing if queue pairs on other rails are to
+    /// be stopped ([`HomeRail::next_to_stop`]) or are stopping, or if this one is stopping.
     #[must_use]
-    pub(crate) fn bind(&mut self, member: VqpId, to: Home, qpn: Qpn) -> bool {
-        if self.next_to_fence(to.rail).is_some() {
+    pub(crate) fn bind(&mut self, member: VqpId, to: Home, qp: Q) -> bool {
+        if self.next_to_stop(to.rail).is_some()
+            || self.stopping_outside(to.rail).next().is_some()
+            || self.is_stopping(member, to.rail)
+        {
             return false;
         }
         if !self.is_shared {
@@ -102,25 +146,37 @@ impl HomeRail {
         } else {
             self.home.moved_to(to.rail)
         };
-        self.bound.insert((to.rail, member), qpn);
+        self.bound.insert((to.rail, member), qp);
         true
     }
 
-    /// Records that `qpn` replaces the bound queue pair. Returns false and changes nothing if none
+    /// Records that `qp` replaces the bound queue pair. Returns false and changes nothing if none
     /// is bound.
     #[must_use]
-    pub(crate) fn replace(&mut self, member: VqpId, rail: u8, qpn: Qpn) -> bool {
-        self.bound.get_mut(&(rail, member)).map(|bound| *bound = qpn).is_some()
+    pub(crate) fn replace(&mut self, member: VqpId, rail: u8, qp: Q) -> bool {
+        self.bound.get_mut(&(rail, member)).map(|bound| *bound = qp).is_some()
+    }
+
+    /// Whether a move of the home has stopped queue pairs that may still execute a request.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.is_shared && !self.stopping.is_empty()
     }
 
     /// The queue pair must execute nothing more.
     pub(crate) fn unbind(&mut self, member: VqpId, rail: u8) {
         self.bound.remove(&(rail, member));
+        self.stopping.remove(&(rail, member));
+    }
+
+    /// The stopping queue pairs of a vQP must execute nothing more.
+    pub(crate) fn unbind_stopped(&mut self, member: VqpId) {
+        self.stopping.retain(|&(_, of), _| of != member);
     }
 
     /// Records a reset of the NIC, after which its queue pairs execute nothing more.
     pub(crate) fn unbind_all(&mut self, rail: u8) {
         self.bound.retain(|&(on, _), _| on != rail);
+        self.stopping.retain(|&(on, _), _| on != rail);
     }
 
     /// Begins to share atomics. The home is the first rail that has a bound queue pair. The caller

@@ -155,10 +155,13 @@ impl Rail {
         self.connect_data_qp(config)
     }
 
-    /// Moves a data queue pair in RTR to RTS. A fenced queue pair stays in ERR, and its replacement
-    /// is moved to RTS later.
+    /// Moves a data queue pair in RTR to RTS. A fenced queue pair stays in ERR or destroyed, and
+    /// its replacement is moved to RTS later.
     pub(crate) fn start_sending(&mut self, config: &Config) -> Result<()> {
         self.sends = true;
+        if self.data.is_ended() {
+            return Ok(());
+        }
         match self.provider().query_qp(self.qpn()) {
             Ok(status) if status.state == QpState::Rtr => self.modify_to_rts(config),
             Ok(_) | Err(Error::DeviceFatal) => Ok(()),
@@ -169,6 +172,9 @@ impl Rail {
     /// Changes the rights of the peer on the data queue pair. In another state than RTS, the change
     /// takes effect with the connection or the move to RTS.
     pub(crate) fn set_access(&self, access: Access) -> Result<()> {
+        if self.data.is_ended() {
+            return Ok(());
+        }
         let (p, qpn) = (self.provider(), self.qpn());
         let changed = match p.modify_qp(qpn, &QpAttr { access: Some(access), ..QpAttr::default() }) {
             // The state is read after the refusal, because the NIC may move the queue pair to ERR

@@ -155,6 +155,7 @@ mutants! {
         RefusedReadFlushes "refused-read-flushes" in "revocation" within 2000: "The requests behind a READ that was refused, perhaps when it was repeated, end as flushed.";
         EndedOperationsJudged "ended-operations-judged" in "revocation" within 20000: "The peer's evidence contradicts requests that an error before them has ended, although they were executed.";
         HomeNotFenced "home-not-fenced" in "homes" within 20: "The home moves while queue pairs are bound on another rail.";
+        HomeMovesBeforeMarkers "home-moves-before-markers" in "homes" within 2000: "The home moves when the other queue pairs are in ERR, before their markers complete.";
         TornFencedWriteForgotten "torn-fenced-write-forgotten" in "failover-cases" within 4000: "A READ is repeated although a part of a later WRITE with FENCE was executed.";
         EveryEntryCut "every-entry-cut" in "failover" within 100: "The rest of a WRITE of which a part was executed lacks the front of every gather entry.";
         FirstTearForgotten "first-tear-forgotten" in "failover" within 1000: "The length of a WRITE with immediate that was torn twice lacks the bytes of the first rail.";

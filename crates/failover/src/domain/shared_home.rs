@@ -1,12 +1,21 @@
 //! The home rail of a domain's vQPs (`home_rail.rs`), and the fences when the home moves.
 
+use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use mitra_verbs::{AtomicScope, Error, QpAttr, QpState, Qpn, Result};
+use mitra_verbs::{AtomicScope, Error, Result, Time};
 
 use super::{Domain, lock};
+use crate::data_qp::QpHandle;
 use crate::home_rail::{Home, HomeRail, VqpId};
+use crate::vqp::DRAIN_TIMEOUT;
+
+/// A stopping queue pair is destroyed at this check after [`DRAIN_TIMEOUT`]. The time alone does
+/// not show that its vQP makes no progress, because this process may have been suspended.
+const MAX_LATE_CHECKS: u32 = 10;
+/// The shortest time between two checks of the stopping queue pairs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 pub(super) struct SharedHome {
@@ -18,9 +27,34 @@ pub(super) struct SharedHome {
 
 #[derive(Debug, Default)]
 struct State {
-    rail: HomeRail,
+    rail: HomeRail<HomeQp>,
+    /// When the stopping queue pairs are to be checked next.
+    next_check: Time,
     /// The number of connected vQPs that do not fence the rails they leave.
     unfenced: u64,
+}
+
+#[derive(Debug)]
+struct HomeQp {
+    qp: QpHandle,
+    /// Whether the queue pair, although bound, executes nothing more.
+    is_fenced: bool,
+    /// When the queue pair was stopped.
+    stopped_at: Time,
+    /// The number of checks that found the queue pair stopping after [`DRAIN_TIMEOUT`].
+    late_checks: u32,
+}
+
+impl HomeQp {
+    fn new(qp: &QpHandle, is_fenced: bool) -> HomeQp {
+        HomeQp { qp: qp.clone(), is_fenced, stopped_at: Time::ZERO, late_checks: 0 }
+    }
+
+    /// Checks a stopping queue pair. Returns whether it must be destroyed.
+    fn is_overdue(&mut self, now: Time) -> bool {
+        self.late_checks += u32::from(now > self.stopped_at + DRAIN_TIMEOUT);
+        self.late_checks >= MAX_LATE_CHECKS
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +62,16 @@ pub(crate) struct HomeView {
     pub(crate) home: Home,
     /// Whether the vQP's queue pair on the requested rail is bound ([`HomeRail`]).
     pub(crate) is_bound: bool,
+    /// Whether a move of the home has stopped this queue pair, which the vQP has not fenced yet.
+    pub(crate) is_stopping: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HomeMove {
     /// The queue pair is bound, and its rail is the home.
     Moved,
+    /// Other vQPs have not fenced their stopped queue pairs yet. The caller asks again.
+    Pending,
     /// The home is newer than the proposed one.
     Outdated(Home),
     /// A queue pair on another rail cannot be fenced.
@@ -68,8 +106,14 @@ impl Domain {
             state.rail.share();
             self.shared.home.is_shared.store(true, Ordering::Release);
         }
+        // The vQPs on the home rail do not wait, so the others are ended at once.
         let home = state.rail.home();
-        if self.fence_all_outside(&mut state.rail, home.rail) { Ok(()) } else { Err(Error::DeviceFatal) }
+        while let Some((member, on)) = state.rail.next_to_stop(home.rail) {
+            if !self.end(&mut state, member, on) {
+                return Err(Error::DeviceFatal);
+            }
+        }
+        Ok(())
     }
 
     fn lock_home(&self) -> MutexGuard<'_, State> {
@@ -80,14 +124,15 @@ impl Domain {
         VqpId(self.shared.home.members.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Adds a vQP whose rails are connected and whose peer may not post yet. `qpn` is its queue
-    /// pair on rail 0. If the home is another rail, the queue pair is fenced, and the vQP must move
-    /// to the home. `fences` says whether the vQP fences the rails that it leaves.
+    /// Adds a vQP whose rails are connected and whose peer may not post yet. `qp` is its queue pair
+    /// on rail 0. If the home is another rail, the queue pair is moved to ERR before it executes
+    /// anything, and the vQP must move to the home. `fences` says whether the vQP fences the rails
+    /// that it leaves.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the vQP does not fence and the vQPs share atomics;
     /// [`Error::DeviceFatal`] if the queue pair cannot be fenced.
-    pub(crate) fn join_home(&self, member: VqpId, qpn: Qpn, fences: bool) -> Result<()> {
+    pub(crate) fn join_home(&self, member: VqpId, qp: &QpHandle, fences: bool) -> Result<()> {
         let mut state = self.lock_home();
         if !fences {
             if state.rail.is_shared() {
@@ -96,43 +141,78 @@ impl Domain {
             state.unfenced += 1;
             return Ok(());
         }
-        let first = Home { rail: 0, ..state.rail.home() };
-        if state.rail.bind(member, first, qpn) || self.fence_qp(&mut state.rail, member, 0, qpn) {
-            return Ok(());
-        }
-        Err(Error::DeviceFatal)
+        let to = Home { rail: 0, ..state.rail.home() };
+        let is_bound = !state.rail.is_newer_than(to) && state.rail.bind(member, to, HomeQp::new(qp, false));
+        if is_bound || self.stop_unbound(&mut state, 0, qp) { Ok(()) } else { Err(Error::DeviceFatal) }
     }
 
-    /// Removes a closed vQP. A queue pair that cannot be fenced stays bound, so the home stays too.
-    pub(crate) fn leave_home(&self, member: VqpId, fences: bool) {
+    /// Removes a closed vQP, which has fenced the queue pairs that its peer may have used. A queue
+    /// pair that cannot be stopped stays bound, so the home stays too. `is_unfenced` says that a
+    /// fence has failed.
+    pub(crate) fn leave_home(&self, member: VqpId, fences: bool, is_unfenced: bool) {
         let mut state = self.lock_home();
         if !fences {
             state.unfenced = state.unfenced.saturating_sub(1);
             return;
         }
-        while let Some((rail, qpn)) = state.rail.next_of(member) {
-            if !self.fence_qp(&mut state.rail, member, rail, qpn) {
-                break;
+        while let Some(rail) = state.rail.next_of(member) {
+            let Some(qp) = state.rail.qp_mut(member, rail).map(|home_qp| home_qp.qp.clone()) else { return };
+            if !self.stop_unbound(&mut state, rail, &qp) {
+                return;
             }
+            match is_unfenced {
+                true => state.rail.stop(member, rail),
+                false => state.rail.unbind(member, rail),
+            }
+        }
+        if !is_unfenced {
+            state.rail.unbind_stopped(member);
         }
     }
 
-    /// Binds the queue pair `qpn` on the rail of `to`, so that its peer may post requests to it.
-    /// Makes this rail the home. Changes nothing if the present home is newer than `to`. If the
-    /// vQPs share atomics, fences all queue pairs that are bound on other rails first.
-    pub(crate) fn move_home(&self, member: VqpId, to: Home, qpn: Qpn) -> HomeMove {
+    /// Binds the queue pair `qp` on the rail of `to`, so that its peer may post requests to it.
+    /// Makes this rail the home, unless the present home is newer than `to`. If the
+    /// vQPs share atomics, first stops all queue pairs that are bound on other rails, and waits
+    /// until they are fenced. `is_fenced` says that the vQP has fenced `qp` and will replace it.
+    /// `unused` is the rail on which the vQP was bound last, if its peer has not posted there.
+    pub(crate) fn move_home(
+        &self,
+        member: VqpId,
+        to: Home,
+        (qp, is_fenced): (&QpHandle, bool),
+        unused: Option<u8>,
+        now: Time,
+    ) -> HomeMove {
         let mut state = self.lock_home();
+        if let Some(rail) = unused.filter(|_| state.rail.is_shared())
+            && let Some(unused) = state.rail.qp_mut(member, rail).map(|home_qp| home_qp.qp.clone())
+            && self.stop_unbound(&mut state, rail, &unused)
+        {
+            state.rail.unbind(member, rail);
+        }
         if state.rail.is_newer_than(to) {
             return HomeMove::Outdated(state.rail.home());
         }
-        if self.fence_all_outside(&mut state.rail, to.rail) && state.rail.bind(member, to, qpn) {
-            HomeMove::Moved
-        } else {
-            HomeMove::Unfenced
+        if !self.stop_all_outside(&mut state, to.rail, now) {
+            return HomeMove::Unfenced;
+        }
+        if state.rail.bind(member, to, HomeQp::new(qp, is_fenced)) {
+            return HomeMove::Moved;
+        }
+        state.rail.announce(to);
+        HomeMove::Pending
+    }
+
+    /// The vQP has fenced its queue pair on `rail`, which executes nothing more.
+    pub(crate) fn on_home_qp_fenced(&self, member: VqpId, rail: u8) {
+        let mut state = self.lock_home();
+        match state.rail.is_bound(member, rail) {
+            true => state.rail.qp_mut(member, rail).into_iter().for_each(|home_qp| home_qp.is_fenced = true),
+            false => state.rail.unbind(member, rail),
         }
     }
 
-    /// Binds the queue pair `qpn` on `rail`, so that its peer may post requests to it, and calls
+    /// Binds the queue pair `qp` on `rail`, so that its peer may post requests to it, and calls
     /// `connect`, which connects it. For a vQP with a shared backup. Such a vQP never moves the
     /// home, because only its backup does.
     ///
@@ -143,13 +223,13 @@ impl Domain {
         &self,
         member: VqpId,
         rail: u8,
-        qpn: Qpn,
+        qp: &QpHandle,
         connect: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock_home();
         let home = state.rail.home();
         let is_away = state.rail.is_shared() && home.rail != rail;
-        if is_away || !state.rail.bind(member, Home { rail, ..home }, qpn) {
+        if is_away || !state.rail.bind(member, Home { rail, ..home }, HomeQp::new(qp, false)) {
             return Err(HOME_MOVED);
         }
         connect()
@@ -160,8 +240,8 @@ impl Domain {
         self.lock_home().rail.unbind(member, rail);
     }
 
-    /// Replaces the bound queue pair of a vQP on `rail` by `qpn`, and calls `connect`, which
-    /// connects `qpn`.
+    /// Replaces the bound queue pair of a vQP on `rail` by `qp`, and calls `connect`, which
+    /// connects `qp`.
     ///
     /// # Errors
     /// The error of `connect`. [`Error::Invalid`] if the home has moved since the queue pair was
@@ -170,11 +250,11 @@ impl Domain {
         &self,
         member: VqpId,
         rail: u8,
-        qpn: Qpn,
+        qp: &QpHandle,
         connect: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock_home();
-        if !state.rail.replace(member, rail, qpn) {
+        if !state.rail.replace(member, rail, HomeQp::new(qp, false)) {
             return Err(HOME_MOVED);
         }
         connect()
@@ -186,33 +266,75 @@ impl Domain {
             return None;
         }
         let state = self.lock_home();
-        Some(HomeView { home: state.rail.home(), is_bound: state.rail.is_bound(member, rail) })
+        let (is_bound, is_stopping) =
+            (state.rail.is_bound(member, rail), state.rail.is_stopping(member, rail));
+        Some(HomeView { home: state.rail.home(), is_bound, is_stopping })
     }
 
-    /// Fences the bound queue pairs on other rails than `rail`. Returns whether all are fenced.
-    fn fence_all_outside(&self, home: &mut HomeRail, rail: u8) -> bool {
-        while let Some((member, on, qpn)) = home.next_to_fence(rail) {
-            if !self.fence_qp(home, member, on, qpn) {
+    /// Stops the bound queue pairs on other rails than `rail`, and ends those that have been
+    /// stopping for long. Returns false if a NIC can neither stop nor end one, and cannot be reset.
+    fn stop_all_outside(&self, state: &mut State, rail: u8, now: Time) -> bool {
+        while let Some((member, on)) = state.rail.next_to_stop(rail) {
+            if !self.stop(state, member, on, now) {
                 return false;
             }
         }
+        if now < state.next_check {
+            return true;
+        }
+        state.next_check = now + CHECK_INTERVAL;
+        let stopping: Vec<_> = state.rail.stopping_outside(rail).collect();
+        stopping.into_iter().all(|(member, on)| {
+            let is_overdue = state.rail.qp_mut(member, on).is_some_and(|home_qp| home_qp.is_overdue(now));
+            !is_overdue || self.end(state, member, on)
+        })
+    }
+
+    /// Moves one bound queue pair to ERR, or resets a NIC that does not answer. Its vQP then fences
+    /// it. Until then, it may execute a packet that it has begun.
+    fn stop(&self, state: &mut State, member: VqpId, rail: u8, now: Time) -> bool {
+        let Some(home_qp) = state.rail.qp_mut(member, rail) else { return false };
+        // The change may cause no completion, and the vQP must fence and follow the home.
+        self.shared.group.wake(rail.into(), home_qp.qp.qpn());
+        if home_qp.is_fenced || home_qp.qp.is_ended() {
+            state.rail.unbind(member, rail);
+            return true;
+        }
+        (home_qp.stopped_at, home_qp.late_checks) = (now, 0);
+        match home_qp.qp.modify_to_error() {
+            Ok(()) => state.rail.stop(member, rail),
+            Err(Error::NoSuchObject { .. }) => state.rail.unbind(member, rail),
+            Err(_) => return self.reset(state, rail),
+        }
         true
     }
 
-    /// Moves one queue pair to ERR, or resets a NIC that does not answer. Returns whether the queue
-    /// pair executes nothing more, but for a packet that it has begun: its markers complete at its
-    /// owner, which may be another vQP.
-    fn fence_qp(&self, home: &mut HomeRail, member: VqpId, rail: u8, qpn: Qpn) -> bool {
-        // The fence may cause no completion, and the fenced vQP must follow the home.
-        self.shared.group.wake(rail.into(), qpn);
-        let nic = &self.nics[usize::from(rail)].provider;
-        match nic.modify_qp(qpn, &QpAttr::to(QpState::Err)) {
-            Ok(()) | Err(Error::NoSuchObject { .. }) => home.unbind(member, rail),
-            // The NIC may be hung and still execute requests.
-            Err(_) if nic.reset().is_ok() => home.unbind_all(rail),
-            Err(_) => return false,
+    /// Destroys a queue pair, or resets its NIC. Returns whether it executes nothing more.
+    fn end(&self, state: &mut State, member: VqpId, rail: u8) -> bool {
+        let Some(home_qp) = state.rail.qp_mut(member, rail) else { return true };
+        self.shared.group.wake(rail.into(), home_qp.qp.qpn());
+        match home_qp.qp.end() {
+            Ok(()) | Err(Error::NoSuchObject { .. }) => state.rail.unbind(member, rail),
+            Err(_) => return self.reset(state, rail),
         }
         true
+    }
+
+    /// Moves a queue pair to ERR that has executed nothing, or that its vQP has fenced.
+    fn stop_unbound(&self, state: &mut State, rail: u8, qp: &QpHandle) -> bool {
+        match qp.modify_to_error() {
+            Ok(()) | Err(Error::NoSuchObject { .. }) => true,
+            Err(_) => self.reset(state, rail),
+        }
+    }
+
+    /// Resets a NIC, which may be hung and still execute requests.
+    fn reset(&self, state: &mut State, rail: u8) -> bool {
+        let is_reset = self.nics[usize::from(rail)].provider.reset().is_ok();
+        if is_reset {
+            state.rail.unbind_all(rail);
+        }
+        is_reset
     }
 }
 

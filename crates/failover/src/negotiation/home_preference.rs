@@ -15,6 +15,7 @@ use mitra_verbs::Time;
 
 use super::rail_state::RailState;
 use super::{Phase, RailNegotiation};
+use crate::control_message::Body;
 use crate::home_rail::Home;
 
 /// The longest wait for an unusable home is the peer timeout divided by this number.
@@ -92,6 +93,16 @@ impl RailNegotiation {
             m.peer_evidence = None;
             self.propose(now);
         }
+    }
+
+    /// Repeats the step of a move that the driver could not take: it had not bound the vQP to the
+    /// new rail, because other vQPs were still bound to the old home.
+    pub fn home_may_be_free(&mut self) {
+        let Phase::Moving(m) = &self.phase else { return };
+        let Some(evidence) = m.local_evidence.clone() else { return };
+        let body = Body::Evidence { rail: m.rail, home: m.named_home, evidence };
+        self.send(m.ballot, body);
+        self.decide_if_ready();
     }
 
     /// The home of the move in progress, with generation 0 if no end is known to share atomics.

@@ -305,3 +305,28 @@ fn move_is_declined_only_if_the_peer_does_not_know_the_home() {
     end.rail_failed(Time::ZERO, 1, RailFailure::LinkDown);
     assert!(!end.has_newer_home(2, None), "it is down");
 }
+
+/// Other vQPs still use the old home when this end's fence is done and the peer's evidence arrives.
+#[test]
+fn step_that_waited_for_the_home_is_repeated() {
+    let (mut a, mut b) = (end(Role::Zero), end(Role::One));
+    a.set_home(FIRST, true);
+    a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
+    b.handle(Time::ZERO, sent(&mut a));
+    a.handle(Time::ZERO, sent(&mut b));
+    a.home_may_be_free();
+    assert_eq!(actions(&mut a), [], "there is no evidence yet");
+    b.fenced(Time::ZERO, Evidence::default());
+    a.handle(Time::ZERO, sent(&mut b));
+    a.fenced(Time::ZERO, Evidence::default());
+    let steps = actions(&mut a);
+    assert!(matches!(steps[..], [Action::Send(_), Action::Decide { rail: 1, .. }]), "{steps:?}");
+    for _ in 0..2 {
+        a.home_may_be_free();
+        assert_eq!(actions(&mut a), steps);
+    }
+    a.moved(Time::ZERO, 0);
+    actions(&mut a);
+    a.home_may_be_free();
+    assert_eq!(actions(&mut a), [], "the vQP has moved");
+}

@@ -143,11 +143,8 @@ fn reconnect(now: Time, rail: usize, recovery: &mut Recovery, dp: &mut Datapath)
         return; // without a fence, the queue pair may still execute requests
     }
     // A missing queue pair is later connected to the new address anyway.
-    if !negotiation.is_local_qp_missing(rail) {
-        match dp.rails.get(rail).reconnect_unused(dp.config()) {
-            Ok(()) => dp.on_qp_connected(rail),
-            Err(_) => return recovery.rail_failed(dp, rail, Cause::Device),
-        }
+    if !negotiation.is_local_qp_missing(rail) && recovery.reconnect_unused(dp, rail).is_err() {
+        return recovery.rail_failed(dp, rail, Cause::Device);
     }
     if !dp.rails.is_down(rail) {
         recovery.rail_usable(dp, now, rail);

@@ -19,13 +19,13 @@
 use core::time::Duration;
 
 use mitra_mutants::Mutant;
-use mitra_verbs::{Data, QpState, RecvWr, SendOp, SendWr, SgeList, Time};
+use mitra_verbs::{Data, Error, QpState, RecvWr, SendOp, SendWr, SgeList, Time};
 
 use crate::data_qp::DataQp;
 use crate::vqp::wr_id_flags;
 
 /// The time that a NIC may take to flush the queues of a queue pair in ERR.
-const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 /// After [`DRAIN_TIMEOUT`], the fence takes its next step at this many polls without a completion.
 /// The time alone does not show that the NIC has stalled, because this process may have been
 /// suspended.
@@ -114,9 +114,9 @@ impl Fence {
             self.0 = State::Emptying { nic_alive: false };
             return FenceStep::Pending;
         }
-        if qp.modify_to(QpState::Err).is_err() {
-            // The NIC is dead, or it hangs and may still access memory.
-            return FenceStep::Reset;
+        match qp.modify_to(QpState::Err) {
+            Ok(()) => {}
+            Err(error) => return self.on_refused_change(&error),
         }
         let deadline = now + DRAIN_TIMEOUT;
         let used = if Mutant::FenceAwaitsSendQueueOnly.is_on() { [used[0], false] } else { used };
@@ -171,6 +171,9 @@ impl Fence {
         if self.poll_timeout().is_some_and(|until| now >= until) {
             self.0 = State::Emptying { nic_alive: qp.provider().query_port().is_ok() };
         }
+        if self.is_draining() && qp.is_ended() {
+            self.0 = State::Emptying { nic_alive: false };
+        }
         let State::Draining { send, recv, deadline, empty_polls, is_repeated } = &mut self.0 else {
             return FenceStep::Pending;
         };
@@ -190,7 +193,18 @@ impl Fence {
             return if self.destroy_qp(qp) { FenceStep::Pending } else { FenceStep::Reset };
         }
         (*deadline, *empty_polls) = (now + DRAIN_TIMEOUT, 0);
-        if qp.modify_to(QpState::Err).is_ok() { FenceStep::Pending } else { FenceStep::Reset }
+        qp.modify_to(QpState::Err)
+            .map_or_else(|error| self.on_refused_change(&error), |()| FenceStep::Pending)
+    }
+
+    /// Another vQP may have destroyed the queue pair, because it moves the home rail. Otherwise the
+    /// NIC is dead, or it hangs and may still access memory.
+    fn on_refused_change(&mut self, error: &Error) -> FenceStep {
+        if !matches!(error, Error::NoSuchObject { .. }) {
+            return FenceStep::Reset;
+        }
+        self.0 = State::Emptying { nic_alive: false };
+        FenceStep::Pending
     }
 
     fn post_markers(&mut self, qp: &DataQp) {

@@ -2,7 +2,7 @@
 //! vQPs must use one rail, the home rail.
 
 use mitra_mutants::Mutant;
-use mitra_verbs::{Psn, Qpn, Result};
+use mitra_verbs::{Psn, Qpn, Result, Time};
 
 use crate::ballot::Ballot;
 use crate::domain::{Domain, HomeMove, HomeView};
@@ -26,7 +26,7 @@ impl HomeMembership {
 
     /// See [`Domain::join_home`].
     pub(super) fn join(&mut self, domain: &Domain, rails: &RailSet) -> Result<()> {
-        let joined = domain.join_home(self.id, rails.get(0).qpn(), rails.config().requires_fence());
+        let joined = domain.join_home(self.id, rails.get(0).data().handle(), rails.config().requires_fence());
         self.has_joined = joined.is_ok();
         if joined.is_err() {
             rails.iter().for_each(|rail| drop(rail.modify_to_error())); // best effort: the caller gets the first error
@@ -34,10 +34,20 @@ impl HomeMembership {
         joined
     }
 
+    /// The rail on which the vQP last bound its queue pair for a move.
+    pub(super) fn bound_rail(&self) -> Option<usize> {
+        self.bound_for.map(|(_, rail)| rail.into())
+    }
+
+    /// The vQP has fenced its queue pair on `rail` ([`Domain::on_home_qp_fenced`]).
+    pub(super) fn on_fenced(&self, domain: &Domain, rail: usize) {
+        domain.on_home_qp_fenced(self.id, rail as u8);
+    }
+
     /// See [`Domain::leave_home`].
-    pub(super) fn leave(&mut self, domain: &Domain, rails: &RailSet) {
+    pub(super) fn leave(&mut self, domain: &Domain, rails: &RailSet, is_unfenced: bool) {
         if core::mem::take(&mut self.has_joined) {
-            domain.leave_home(self.id, rails.config().requires_fence());
+            domain.leave_home(self.id, rails.config().requires_fence(), is_unfenced);
         }
     }
 
@@ -53,25 +63,28 @@ impl HomeMembership {
     }
 
     /// Binds the queue pair on the rail of `to`, before the peer can learn that this end has
-    /// accepted the ballot. Also returns the rail of the queue pair that was bound for an earlier
-    /// ballot.
+    /// accepted the ballot. `is_fenced` says that the vQP has fenced this queue pair. Also returns
+    /// the rail of the queue pair that was bound for an earlier ballot, if `is_unused` says that it
+    /// has carried nothing. This queue pair must be connected again.
     pub(super) fn bind(
         &mut self,
         domain: &Domain,
         rails: &RailSet,
-        ballot: Ballot,
-        to: Home,
+        (ballot, to, is_fenced): (Ballot, Home, bool),
+        is_unused: impl FnOnce(usize) -> bool,
+        now: Time,
     ) -> (HomeMove, Option<usize>) {
         let is_bound = self.is_bound_for(ballot) && !Mutant::EvidenceBindsAgain.is_on();
         if is_bound || !rails.config().requires_fence() {
             return (HomeMove::Moved, None);
         }
-        let moved = domain.move_home(self.id, to, rails.get(to.rail.into()).qpn());
-        if moved != HomeMove::Moved {
-            return (moved, None);
+        let unused = self.bound_for.take_if(|(_, rail)| is_unused((*rail).into())).map(|(_, rail)| rail);
+        let qp = (rails.get(to.rail.into()).data().handle(), is_fenced);
+        let moved = domain.move_home(self.id, to, qp, unused, now);
+        if moved == HomeMove::Moved {
+            self.bound_for = Some((ballot, to.rail));
         }
-        let before = self.bound_for.replace((ballot, to.rail));
-        (moved, before.map(|(_, rail)| rail.into()))
+        (moved, unused.map(usize::from))
     }
 
     /// Connects the new queue pair of a rail to the peer's queue pair. `is_active` says whether the
@@ -87,10 +100,10 @@ impl HomeMembership {
         (rail, is_active): (usize, bool),
         (qpn, psn): (Qpn, Psn),
     ) -> Result<()> {
-        let own = rails.get(rail).qpn();
+        let own = rails.get(rail).data().handle().clone();
         let mut connect = || rails.connect_replacement(rail, qpn, psn);
         if is_active {
-            return domain.connect_replacement_at_home(self.id, rail as u8, own, connect);
+            return domain.connect_replacement_at_home(self.id, rail as u8, &own, connect);
         }
         connect()
     }

@@ -66,6 +66,7 @@ mod xrc_messages;
 use mitra_verbs::Error;
 
 pub use failover::Failover;
+pub(crate) use fence::DRAIN_TIMEOUT;
 pub use packet_counts::PacketCounts;
 pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup, SharedFailover};
 pub(crate) use shared_receives::{ReceiveSource, with_slots};

@@ -258,9 +258,10 @@ impl RailSet {
     pub(super) fn destroy(&self, domain: &Domain) -> Result<()> {
         let mut first = Ok(());
         for (i, rail) in self.rails.iter().enumerate() {
+            let qpn = rail.qpn();
             first = first.and(rail.destroy());
             // Discards the events of the removed queue pair.
-            let _ = (domain.take_qp_error(i, rail.qpn()), domain.take_established(i, rail.qpn()));
+            let _ = (domain.take_qp_error(i, qpn), domain.take_established(i, qpn));
         }
         first
     }

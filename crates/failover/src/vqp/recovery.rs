@@ -25,16 +25,25 @@ use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::futile_move_detector::FutileMoveDetector;
 use crate::vqp::replay::Replay;
 use crate::vqp::report_recorder::ReportRecorder;
+use standby_fence::StandbyFence;
 
 mod closing;
 mod completions;
 mod home_moves;
+mod standby_fence;
 
 #[derive(Debug)]
 pub struct Recovery {
     /// `None` until the vQP is connected.
     pub(super) control: Option<ControlProtocol>,
     fence: Fence,
+    /// Whether the fence began before the move, because another vQP has moved the home and waits
+    /// for this fence.
+    is_fence_early: bool,
+    standby_fence: StandbyFence,
+    /// Whether a step of the move waits until other vQPs have fenced their queue pairs on the old
+    /// home.
+    waits_for_home: bool,
     pub(super) replay: Replay,
     pub(super) report: ReportRecorder,
     futile_moves: FutileMoveDetector,
@@ -52,6 +61,9 @@ impl Recovery {
         Recovery {
             control: None,
             fence: Fence::default(),
+            is_fence_early: false,
+            standby_fence: StandbyFence::default(),
+            waits_for_home: false,
             replay: Replay::default(),
             report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
@@ -141,6 +153,7 @@ impl Recovery {
             || self.replay.is_failover_in_progress()
             || !self.failures.is_empty()
             || !self.fence.is_idle()
+            || !self.standby_fence.is_idle()
     }
 
     pub(super) fn fail(&mut self, dp: &mut Datapath, failure: Failure) {
@@ -283,6 +296,7 @@ impl Recovery {
         }
         self.settle(dp);
         self.follow_home(dp);
+        self.retry_home_move();
         let step = self.fence.drive(dp.rails.get(self.active_rail()).data(), dp.now());
         self.on_fence_step(dp, step);
         self.settle(dp);
@@ -357,12 +371,20 @@ impl Recovery {
         if let Some(delay) = dp.config().policy.evidence_delay() {
             return self.fence.skip_at(dp.now() + delay);
         }
+        let is_early = core::mem::take(&mut self.is_fence_early);
         // If the rail has no queue pair, nothing was posted there since the last move, and nothing
         // is to be fenced.
         if self.is_qp_missing(rail) || !dp.config().requires_fence() || Mutant::FenceSkipped.is_on() {
             return self.fence.skip();
         }
-        let step = self.fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
+        if is_early && self.fence.is_done() {
+            return self.finish_fence(dp, self.fence.is_done_with_live_nic());
+        }
+        let (qp, now) = (dp.rails.get(rail).data(), dp.now());
+        let step = match is_early {
+            true => self.fence.drive(qp, now),
+            false => self.fence.start(qp, now, [true; 2]),
+        };
         self.on_fence_step(dp, step);
     }
 
@@ -384,7 +406,11 @@ impl Recovery {
     /// Collects the evidence, now that the old rail executes nothing more, and passes the evidence
     /// to the negotiation.
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
+        dp.home.on_fenced(&dp.domain, self.active_rail());
         self.fence.finish(nic_alive);
+        if self.is_fence_early {
+            return; // the move calls this function again
+        }
         let now = dp.now();
         Recovery::keep_qp_error(dp, self.active_rail());
         let Some(negotiation) = self.negotiation() else { return };
@@ -442,6 +468,8 @@ impl Recovery {
         let Some(negotiation) = self.negotiation_mut() else { return };
         negotiation.moved(now, stats.imm_bytes_kept);
         self.fence.clear();
+        self.standby_fence.on_moved(rail);
+        self.is_fence_early = false;
         if !Mutant::ReceivesOfEarlierEpochCounted.is_on() {
             dp.recv.begin_epoch();
         }

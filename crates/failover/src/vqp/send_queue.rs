@@ -177,6 +177,10 @@ impl SendQueue {
             // replays the operations that were not sent.
             Error::WrongState { .. } => return None,
             Error::DeviceFatal => return Some(Failure::Rail { rail, cause: Cause::Device }),
+            // The vQP that moves the home rail has destroyed the queue pair.
+            Error::NoSuchObject { .. } => {
+                return Some(Failure::Rail { rail, cause: Cause::Completion(WcStatus::Flushed) });
+            }
             _ => {}
         }
         if id & wr_id_flags::LOG == 0 {

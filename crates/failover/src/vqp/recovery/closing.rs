@@ -61,29 +61,32 @@ impl Recovery {
     pub(super) fn flush(&mut self, dp: &mut Datapath, reason: CloseReason) {
         let active = self.active_rail();
         let is_fenced = self.fence.is_done();
+        let has_sent_evidence = is_fenced && !self.is_fence_early;
         let mut drained =
             if is_fenced { Some(self.fence.is_done_with_live_nic()) } else { self.drain_rail(dp, active) };
         let local_placed = drained == Some(true);
         let is_decidable = drained.is_some() && reason != CloseReason::Unfenced;
         self.fence.clear();
         let mut evidence = None;
-        if !is_fenced {
+        if !has_sent_evidence {
             evidence = self.final_evidence(dp, active, drained, reason);
         }
         let recv_rail = dp.recv.rail();
+        self.standby_fence.on_moved(recv_rail);
         if recv_rail != active {
             // The peer may have moved to the rail of the receives and sent messages there. The
             // peer's Resume, which states how many bytes earlier rails placed, will not arrive.
             dp.release_held_recvs(None);
             dp.recv.begin_epoch();
             drained = self.drain_rail(dp, recv_rail);
-            if is_fenced {
+            if has_sent_evidence {
                 evidence = self.final_evidence(dp, recv_rail, drained, reason);
             }
         }
         // Another vQP may move the home as soon as this one has left, so the rails are fenced
         // first.
-        dp.home.leave(&dp.domain, &dp.rails);
+        let is_unfenced = dp.termination.reason() == Some(CloseReason::Unfenced);
+        dp.home.leave(&dp.domain, &dp.rails, is_unfenced);
         if let Some(negotiation) = self.negotiation_mut() {
             negotiation.closed(evidence);
         }
@@ -171,7 +174,10 @@ impl Recovery {
     /// its markers.
     fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
-        while dp.rails.get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
+        self.standby_fence.take_completions(rail, &mut wcs);
+        loop {
+            let polled = dp.rails.get(rail).poll_cq(DRAIN_BATCH, &mut wcs);
+            let is_last = polled.is_err() || wcs.is_empty();
             for wc in wcs.drain(..) {
                 match &mut fence {
                     Some(fence) if wc.wr_id & wr_id_flags::MARKER != 0 => {
@@ -179,6 +185,9 @@ impl Recovery {
                     }
                     _ => self.failures.extend(dp.on_completion(rail, &wc, &mut self.fence)),
                 }
+            }
+            if is_last {
+                return;
             }
         }
     }

@@ -25,8 +25,9 @@ impl Recovery {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
+        self.standby_fence.take_completions(rail, &mut wcs);
         let result = dp.rails.get(rail).poll_cq(POLL_BATCH, &mut wcs);
-        let is_full_batch = wcs.len() == POLL_BATCH;
+        let is_full_batch = wcs.len() >= POLL_BATCH;
         if wcs.is_empty() {
             self.wcs = wcs;
             if let Some(nic_alive) = self.fence.on_empty_poll() {
@@ -114,11 +115,9 @@ impl Recovery {
         // receives.
         if let Some(old) = dp.recv.switch_rail(rail)
             && old != self.active_rail()
+            && self.reconnect_unused(dp, old).is_err()
         {
-            match dp.rails.get(old).reconnect_unused(dp.config()) {
-                Ok(()) => dp.on_qp_connected(old),
-                Err(_) => self.failures.push_back(Failure::Rail { rail: old, cause: Cause::Device }),
-            }
+            self.failures.push_back(Failure::Rail { rail: old, cause: Cause::Device });
         }
         dp.post_recvs();
     }

@@ -102,6 +102,7 @@ impl OwnQp {
             // The state is read after the refusal, because the NIC may move the queue pair to ERR
             // at any time.
             Err(Error::Modify(_)) if self.state_is(QpState::Err) => Ok(()),
+            Err(Error::NoSuchObject { .. }) if self.qp.is_ended() => Ok(()),
             other => other,
         }
     }
@@ -116,6 +117,7 @@ impl OwnQp {
         let attr = QpAttr { access: Some(access), ..QpAttr::default() };
         match self.qp.provider().modify_qp(self.qp.qpn(), &attr) {
             Err(Error::Modify(_)) if !self.state_is(QpState::Rts) => Ok(()),
+            Err(Error::NoSuchObject { .. }) if self.qp.is_ended() => Ok(()),
             Err(Error::DeviceFatal) => self.qp.provider().reset(),
             other => other,
         }

@@ -302,6 +302,7 @@ impl sealed::Failover for SharedFailover {
                 self.schedule.begin_maintenance(dp.now());
                 self.schedule.on_maintenance_from_poll();
                 self.notice_refused_request(dp);
+                self.fence_if_stopped(dp);
             }
             self.run(dp);
         }

@@ -1,6 +1,7 @@
 //! The completions, failures and fence of a member's own queue pair.
 
 use mitra_mutants::Mutant;
+use mitra_verbs::WcStatus;
 
 use super::{MemberPath, SharedFailover};
 use crate::cause::Cause;
@@ -75,6 +76,25 @@ impl SharedFailover {
             self.note_failure(Some(Failure::Rail { rail, cause: Cause::Device }));
         }
         is_full_batch
+    }
+
+    /// Fences the own queue pair if a move of the home has stopped it. The backup moves only then,
+    /// and asks for this fence later.
+    pub(super) fn fence_if_stopped(&mut self, dp: &mut MemberPath) {
+        let Some((rail, epoch)) = dp.rails.own.as_ref().map(|own| (own.rail, own.epoch)) else { return };
+        let view = dp.home.view(&dp.domain, rail);
+        if dp.termination.is_closed() || !view.is_some_and(|view| view.is_stopping) {
+            return;
+        }
+        if !core::mem::replace(&mut self.is_failure_reported, true) {
+            self.backup.lock().report_failure(epoch, Cause::Completion(WcStatus::Flushed));
+        }
+        if self.drive_fence(dp) == Fenced::Pending {
+            while self.poll_batch(dp) {}
+        }
+        if matches!(self.drive_fence(dp), Fenced::Done { .. }) {
+            dp.domain.on_home_qp_fenced(dp.home.id, rail as u8);
+        }
     }
 
     pub(super) fn drive_fence(&mut self, dp: &MemberPath) -> Fenced {

@@ -258,14 +258,14 @@ impl SharedFailover {
         let (Some(own), Some((gid, mtu, _))) = (&mut dp.rails.own, state.peer_nic(peer.rail)) else {
             return false;
         };
-        let (rail, offer) = (own.rail, own.offer());
+        let (rail, offer, handle) = (own.rail, own.offer(), own.qp().handle().clone());
         if !own.is_connected {
             let (config, sends) = (&dp.rails.config, self.may_send && self.fence.is_idle());
             let connect = || {
                 own.connect(config, peer, (gid, mtu))?;
                 if sends { own.start_sending(config) } else { Ok(()) }
             };
-            if dp.domain.connect_at_home(dp.home.id, rail as u8, offer.qpn, connect).is_err() {
+            if dp.domain.connect_at_home(dp.home.id, rail as u8, &handle, connect).is_err() {
                 return false; // the backup notices a failed NIC or a moved home
             }
             own.is_connected = true;
