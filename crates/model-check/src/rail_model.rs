@@ -27,7 +27,8 @@ pub fn exhaustive_rails(
 pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
 
 /// Explores worlds with one failure of any kind, with links that go down twice, with an application
-/// that closes its end, and with one usable rail that fails twice.
+/// that closes its end, with one usable rail that fails twice, and with an old home rail that is
+/// still in use.
 pub(crate) fn explore_small_worlds() -> Exploration {
     let one = exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None);
     let links = || exhaustive_rails(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();
@@ -35,6 +36,7 @@ pub(crate) fn explore_small_worlds() -> Exploration {
         .and_then(links)
         .and_then(|| exhaustive_rails(RailFaultLimits::ONE_CLOSE, 3, None).explore())
         .and_then(|| exhaustive_rails(RailFaultLimits::LAST_RAIL, 3, None).explore())
+        .and_then(|| exhaustive_rails(RailFaultLimits::HELD_HOME, 3, None).explore())
 }
 
 /// Runs a vQP through random steps from a seed, and then through a stable period. `without` names a

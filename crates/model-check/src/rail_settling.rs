@@ -69,6 +69,7 @@ fn run_round(world: &mut RailWorld, round: u32) {
         e.negotiation.handle_timeout(e.now);
         world.run_actions(end);
         world.fenced(end);
+        world.free_home(end);
         for rail in 0..RAILS {
             if round.is_multiple_of(4) && world.ends[end].negotiation.awaits_new_qps(rail) {
                 world.send_new_qp(end, rail, None);

@@ -79,6 +79,17 @@ pub enum RailStep {
         /// The end.
         end: u8,
     },
+    /// From now on, an end cannot bind its queue pair on the new rail: other virtual queue pairs of
+    /// its process have not fenced theirs on the old home rail.
+    HoldHome {
+        /// The end.
+        end: u8,
+    },
+    /// The others have fenced their queue pairs.
+    FreeHome {
+        /// The end.
+        end: u8,
+    },
 }
 
 /// The number of failures that a world may inject.
@@ -100,6 +111,8 @@ pub struct RailFaultLimits {
     pub starts_degraded: bool,
     /// Whether a dead NIC may answer again, as a NIC does that hung and was reset.
     pub nics_recover: bool,
+    /// Times that an end must wait before it binds its queue pair on a new rail.
+    pub home_holds: u8,
 }
 
 impl RailFaultLimits {
@@ -114,6 +127,7 @@ impl RailFaultLimits {
         closes: 0,
         starts_degraded: false,
         nics_recover: false,
+        home_holds: 0,
     };
     /// Links that go down twice.
     pub const TWO_LINKS_DOWN: RailFaultLimits = RailFaultLimits {
@@ -125,6 +139,7 @@ impl RailFaultLimits {
         closes: 0,
         starts_degraded: false,
         nics_recover: false,
+        home_holds: 0,
     };
     /// A queue pair that fails, before or after an application closes its end.
     pub const ONE_CLOSE: RailFaultLimits = RailFaultLimits {
@@ -136,6 +151,7 @@ impl RailFaultLimits {
         closes: 1,
         starts_degraded: false,
         nics_recover: false,
+        home_holds: 0,
     };
     /// Both ends can use one rail only. End 0's queue pair on this rail fails, and end 1 hears
     /// nothing on the rail for a while. In some orders of steps, an end declines the peer's
@@ -149,6 +165,19 @@ impl RailFaultLimits {
         closes: 0,
         starts_degraded: true,
         nics_recover: false,
+        home_holds: 0,
+    };
+    /// A queue pair or a link that fails while the old home rail of an end is still in use.
+    pub const HELD_HOME: RailFaultLimits = RailFaultLimits {
+        failures: 1,
+        kinds: [&[RailFailure::QpFailed, RailFailure::LinkDown]; 2],
+        timers: 1,
+        late_timers: 0,
+        crashes: 0,
+        closes: 0,
+        starts_degraded: false,
+        nics_recover: false,
+        home_holds: 2,
     };
     pub(crate) const MANY_FAILURES: RailFaultLimits = RailFaultLimits {
         failures: 24,
@@ -160,6 +189,7 @@ impl RailFaultLimits {
         closes: 0,
         starts_degraded: false,
         nics_recover: false,
+        home_holds: 0,
     };
 }
 
@@ -174,6 +204,8 @@ pub enum RailRule {
     SameBallot,
     /// An end sends the same evidence in every message of a move.
     OneEvidence,
+    /// An end that could not bind its queue pair on the new rail takes the same step again.
+    StepRepeated,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -202,6 +234,10 @@ pub(crate) struct End {
     /// Bit i: the NIC of rail i is dead.
     pub(crate) dead: u8,
     pub(crate) is_crashed: bool,
+    /// Whether the old home rail is still in use.
+    is_home_held: bool,
+    /// The last ballot for which the end bound its queue pair on the new rail.
+    bound_for: Option<Ballot>,
 }
 
 /// Two ends of a virtual queue pair, and the messages in transit.
@@ -246,6 +282,8 @@ impl RailWorld {
                 links: u8::MAX,
                 dead: 0,
                 is_crashed: false,
+                is_home_held: false,
+                bound_for: None,
             }
         };
         let ends = [Role::Zero, Role::One].map(end);
@@ -274,6 +312,11 @@ impl RailWorld {
                 let timers = [(false, self.limits.timers), (true, self.limits.late_timers)];
                 let timers = timers.into_iter().filter(|(_, left)| *left > 0);
                 steps.extend(timers.map(|(is_late, _)| RailStep::Timer { end, is_late }));
+            }
+            if e.is_home_held {
+                steps.push(RailStep::FreeHome { end });
+            } else if self.limits.home_holds > 0 && e.negotiation.move_ballot().is_some() {
+                steps.push(RailStep::HoldHome { end });
             }
             if self.limits.crashes > 0 {
                 steps.push(RailStep::Crash { end });
@@ -341,6 +384,11 @@ impl RailWorld {
                 self.limits.crashes -= 1;
                 self.ends[usize::from(end)].is_crashed = true;
             }
+            RailStep::HoldHome { end } => {
+                self.limits.home_holds -= 1;
+                self.ends[usize::from(end)].is_home_held = true;
+            }
+            RailStep::FreeHome { end } => self.free_home(end.into()),
         }
         self.check();
     }
@@ -445,6 +493,25 @@ impl RailWorld {
         }
     }
 
+    pub(crate) fn free_home(&mut self, end: usize) {
+        let is_repeated = self.without != Some(RailRule::StepRepeated);
+        let e = &mut self.ends[end];
+        if core::mem::take(&mut e.is_home_held) && is_repeated {
+            e.negotiation.home_may_be_free();
+            self.run_actions(end);
+        }
+    }
+
+    /// Binds the queue pair of the new rail for a ballot. Returns false if the end must wait.
+    fn bind(&mut self, end: usize, ballot: Option<Ballot>) -> bool {
+        let e = &mut self.ends[end];
+        let is_bound = !e.is_home_held || e.bound_for == ballot;
+        if is_bound {
+            e.bound_for = ballot;
+        }
+        is_bound
+    }
+
     pub(crate) fn run_actions(&mut self, end: usize) {
         while let Some(action) = self.ends[end].negotiation.poll_action() {
             let e = &mut self.ends[end];
@@ -455,8 +522,18 @@ impl RailWorld {
                         e.negotiation.rail_recovered(e.now, rail.into());
                     }
                 }
-                Action::Send(message) => self.send(end, message),
-                Action::Decide { rail, peer_evidence } => self.decide(end, rail.into(), &peer_evidence),
+                Action::Send(message) => {
+                    let is_evidence = matches!(message.body, Body::Evidence { .. });
+                    if !is_evidence || self.bind(end, Some(message.ballot)) {
+                        self.send(end, message);
+                    }
+                }
+                Action::Decide { rail, peer_evidence } => {
+                    let ballot = e.negotiation.move_ballot();
+                    if self.bind(end, ballot) {
+                        self.decide(end, rail.into(), &peer_evidence);
+                    }
+                }
                 Action::PeerMoved { .. } | Action::Stay => {}
                 Action::Close { reason, peer_evidence } => self.close(end, reason, peer_evidence),
             }

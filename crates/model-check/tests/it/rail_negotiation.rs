@@ -33,6 +33,23 @@ fn last_rail_that_fails_twice() {
     });
 }
 
+/// An end whose process still uses the old home rail sends no evidence and decides nothing until
+/// the others have fenced their queue pairs there.
+#[test]
+fn move_that_waits_for_the_old_home() {
+    finds_nothing("rail_negotiation::move_that_waits_for_the_old_home", Reads::Failover, || {
+        exhaustive_rails(RailFaultLimits::HELD_HOME, 3, None).explore()
+    });
+}
+
+/// The decision of a move comes once. An end that could not take it then, and never takes it later,
+/// waits for good.
+#[test]
+fn step_that_is_not_repeated_is_found() {
+    let found = exhaustive_rails(RailFaultLimits::HELD_HOME, 3, Some(RailRule::StepRepeated)).explore();
+    assert!(found.counterexample.is_some());
+}
+
 #[test]
 fn random_failures_never_separate_the_ends_or_stop_them() {
     let mut faults = 0;
