@@ -74,6 +74,11 @@ impl Ring {
         let mut world = Config::swarm(seed);
         world.link.switched = true;
         world.memory.atomic_delay = DurationRange::nanos(100, 3_000);
+        if Prng::stream(seed, "late atomics").below(2) == 0 {
+            // Clients poll seldom, so the first atomic on a new home comes long after the last
+            // fence.
+            world.nic.error_flush_delay = DurationRange::nanos(0, 500_000);
+        }
         world.host.pause_length.max = world.host.pause_length.max.min(PEER_TIMEOUT / 16);
         world.host.pause_length.min = world.host.pause_length.min.min(world.host.pause_length.max);
         let mut world = World::with_trace_len(seed, world, kept_records);

@@ -52,9 +52,18 @@ fn add_faults(setup: &mut Setup, rng: &mut Prng, rails: usize) {
 /// Runs the clients through random failures of links. Returns the setup at the end, and whether the
 /// counts are right.
 fn run_random(seed: u64, shares: bool, preferred: Option<u8>) -> (Setup, Result<(), String>) {
+    run_random_in(seed, world_of(seed), shares, preferred)
+}
+
+fn run_random_in(
+    seed: u64,
+    world: mitra_sim::Config,
+    shares: bool,
+    preferred: Option<u8>,
+) -> (Setup, Result<(), String>) {
     let rng = &mut Prng::stream(seed, "setup");
     let rails = rng.between(2, 3) as u8;
-    let mut setup = Setup::new(seed, rails, world_of(seed), shares);
+    let mut setup = Setup::new(seed, rails, world, shares);
     setup.config.failback = preferred.map(|rail| Failback { rail, delay: FAILBACK_DELAY });
     for n in 0..CLIENTS as u64 {
         setup.add_client((seed + n).is_multiple_of(3), INCREMENTS);
@@ -112,6 +121,23 @@ fn clients_that_prefer_a_rail_lose_no_update() {
     assert!(returned > 0);
 }
 
+/// A NIC may execute an atomic after the change to ERR has returned, while its NIC's successor as
+/// the home executes others.
+#[test]
+fn clients_lose_no_update_to_a_nic_that_executes_after_err() {
+    let mut moved = 0;
+    for seed in seeds(300) {
+        let mut world = world_of(seed);
+        world.nic.error_flush_delay = DurationRange::nanos(0, 200_000);
+        let (setup, checked) = run_random_in(seed, world, true, None);
+        checked.unwrap_or_else(|error| panic!("seed {seed}: {error}\n{}", reproduce_command(seed)));
+        assert_eq!(setup.close_reasons(), [None; CLIENTS], "seed {seed}\n{}", reproduce_command(seed));
+        moved += u32::from(setup.highest_epoch() > 0);
+    }
+    println!("{moved} runs moved the home");
+    assert!(moved > 0);
+}
+
 /// The workload of the other tests, without the rule that all vQPs are on one rail.
 #[test]
 fn without_sharing_clients_lose_updates() {
@@ -163,6 +189,26 @@ fn all_clients_follow_the_first_that_leaves_the_home() {
     setup.set_link(1, 0, false);
     (0..3).for_each(|n| setup.add_work(n, 50));
     setup.assert_all_done_on(1);
+}
+
+/// The queue pair of a vQP that nobody drives is not fenced, so it is destroyed. Its vQP follows
+/// when it is driven again.
+#[test]
+fn home_does_not_wait_for_a_vqp_that_nobody_drives() {
+    for seed in [1, 2] {
+        let mut setup = Setup::new(seed, 2, quiet_world(), true);
+        (0..3).for_each(|n| setup.add_client(n == 1, 50));
+        setup.assert_all_done_on(0);
+        let undriven = setup.server.borrow_mut().pop().expect("the server has three vQPs");
+        setup.set_link(1, 0, false);
+        (0..2).for_each(|n| setup.add_work(n, 50));
+        assert!(setup.run(PEER_TIMEOUT / 2), "seed {seed}: work is not done, rails {:?}", setup.rails());
+        assert_eq!(setup.rails()[0], [1, 1]);
+        setup.server.borrow_mut().push(undriven);
+        (0..3).for_each(|n| setup.add_work(n, 50));
+        setup.assert_all_done_on(1);
+        assert_eq!(setup.close_reasons(), [None; 3]);
+    }
 }
 
 /// The first client loses rail 0 for a while.

@@ -10,8 +10,9 @@ use mitra_test_process::variants;
 /// After many moves, the pause between two moves is an eighth of the peer timeout. A vQP then moves
 /// at most this often in one peer timeout.
 const MOVES: u16 = 9;
-/// A refused proposal uses up one epoch, and the accepted proposal that follows uses up another.
-const EPOCHS_PER_MOVE: u16 = 2;
+/// A refused proposal uses up one epoch. So does one that waits for fences while another vQP moves
+/// the home elsewhere. The accepted proposal uses up a third.
+const EPOCHS_PER_MOVE: u16 = 3;
 
 /// Each client reaches one rail, and no two clients the same rail. Without heartbeats, a server
 /// learns only from refusals which rails its peers cannot use. So the server does not wait before
