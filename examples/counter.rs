@@ -4,7 +4,8 @@
 //!
 //! Run `cargo run --example counter -- server`, then in another terminal
 //! `cargo run --example counter -- client ADDRESS --fail-rail-0` with the address that the server
-//! prints.
+//! prints. With `--device mlx5_0,mlx5_1`, an end uses RDMA devices of its machine instead of
+//! software NICs.
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use mitra::driver::Driver;
 use mitra::failover::{Domain, VirtualQp, handshake};
+use mitra::hardnic::HardNic;
 use mitra::softnic::SoftNic;
 use mitra::softnic::fault::Failure;
 use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
@@ -23,7 +25,8 @@ const IN_FLIGHT: usize = 16;
 /// The counter is the first word of the server's memory, and the log begins at the second.
 const LOG: u64 = 8;
 
-const USAGE: &str = "usage: counter server | counter client ADDRESS [--fail-rail-0]";
+const USAGE: &str = "usage: counter server [--device NAME,NAME] | \
+                     counter client ADDRESS [--device NAME,NAME | --fail-rail-0]";
 
 /// Runs the example with the program's arguments.
 pub fn main() -> Result<(), Box<dyn Error>> {
@@ -34,27 +37,37 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 /// Runs one of the two processes.
 pub fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
     match args {
-        ["server"] => server(),
-        ["client", address] => client(address, false),
-        ["client", address, "--fail-rail-0"] => client(address, true),
+        ["server"] => server(software_nics()?.0),
+        ["server", "--device", names] => server(devices(names)?),
+        ["client", address] => client(address, software_nics()?.0, None),
+        ["client", address, "--fail-rail-0"] => {
+            let (domain, rail0) = software_nics()?;
+            client(address, domain, Some(&rail0))
+        }
+        ["client", address, "--device", names] => client(address, devices(names)?, None),
         _ => Err(USAGE.into()),
     }
 }
 
 /// Opens two software NICs, this end of two rails. Returns their domain and the NIC of rail 0.
-fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn Error>> {
+fn software_nics() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn Error>> {
     let nics = [(); 2].map(|()| SoftNic::open(mitra::softnic::Config::loopback()));
     let [rail0, rail1] = nics;
     let (rail0, rail1) = (rail0?, rail1?);
     Ok((Domain::new(vec![Arc::clone(&rail0) as Arc<dyn Provider>, rail1])?, rail0))
 }
 
-fn server() -> Result<(), Box<dyn Error>> {
+/// Opens RDMA devices of this machine, one for each rail.
+fn devices(names: &str) -> Result<Arc<Domain>, Box<dyn Error>> {
+    let nics = names.split(',').map(|name| Ok(HardNic::open(name)? as Arc<dyn Provider>));
+    Ok(Domain::new(nics.collect::<Result<_, Box<dyn Error>>>()?)?)
+}
+
+fn server(domain: Arc<Domain>) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("listening on {}", listener.local_addr()?);
     let (mut stream, _) = listener.accept()?;
 
-    let (domain, _) = domain()?;
     let memory = Arc::new(Buffer::new((LOG + 8 * STEPS) as usize));
     let region = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?;
     let driver = Driver::start()?;
@@ -74,9 +87,9 @@ fn server() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn client(address: &str, fail_rail_0: bool) -> Result<(), Box<dyn Error>> {
+/// Fails the link of `failing` halfway.
+fn client(address: &str, domain: Arc<Domain>, failing: Option<&SoftNic>) -> Result<(), Box<dyn Error>> {
     let mut stream = TcpStream::connect(address)?;
-    let (domain, rail0) = domain()?;
     let mut vqp = VirtualQp::builder(&domain).build()?;
 
     let (peer, regions) = handshake::exchange(&mut stream, &vqp.local_info(), &[])?;
@@ -96,8 +109,8 @@ fn client(address: &str, fail_rail_0: bool) -> Result<(), Box<dyn Error>> {
             let write = SendOp::Write(region.at(LOG + 8 * posted));
             vqp.post_send(SendWr::new(posted, write, Data::inline(&(posted + 1).to_ne_bytes())))?;
             posted += 1;
-            if fail_rail_0 && posted == STEPS / 2 {
-                rail0.faults().fail(Failure::LinkDown); // as `mitra fault` does, with operations in flight
+            if let Some(nic) = failing.filter(|_| posted == STEPS / 2) {
+                nic.faults().fail(Failure::LinkDown); // as `mitra fault` does, with operations in flight
             }
         }
         vqp.poll(&mut completions);

@@ -13,6 +13,7 @@
 //! - A **NIC** executes verbs: it registers memory, creates queue pairs, and completes work
 //!   requests. Every NIC implements [`verbs::Provider`]. [`softnic::SoftNic`] is a NIC in software
 //!   that speaks RoCEv2 over UDP sockets, needs no root, and fails on demand.
+//!   [`hardnic::HardNic`] is a device of the kernel, by the system's libibverbs.
 //! - A **rail** is one path between two processes: a pair of NICs.
 //! - A **virtual queue pair**, [`failover::VirtualQp`], is a reliable connection over several
 //!   rails. When the active rail fails, the virtual queue pair fences that rail, reads the evidence
@@ -79,7 +80,7 @@
 //!
 //! | example | shows | run it by |
 //! |---|---|---|
-//! | [`counter`](examples::counter) | two processes, WRITE and fetch-and-add, a failing rail | `cargo run --example counter -- server`, then `… client ADDRESS --fail-rail-0` |
+//! | [`counter`](examples::counter) | two processes, WRITE and fetch-and-add, a failing rail | `cargo run --example counter -- server`, then `… client ADDRESS --fail-rail-0`; both take `--device mlx5_0,mlx5_1` |
 //! | [`cell`](examples::cell) | two clients change one cell while the server's NIC dies | `cargo run --example cell` |
 //! | [`bank`](examples::bank) | transactions over three memories, while a rail fails and a coordinator ends | `cargo run --example bank` |
 //! | [`tokio`](examples::tokio) | a virtual queue pair in an event loop | `cargo run --example tokio` |
@@ -95,6 +96,7 @@
 //! | drive virtual queue pairs by a thread or an event loop | [`driver`] | |
 //! | share words in remote memory among clients that fail over | [`objects`] | |
 //! | use or test RDMA without hardware | [`softnic`], [`verbs`] | |
+//! | use the RDMA devices of a machine | [`hardnic`] | |
 //! | show a program to `mitra watch` and to Prometheus | [`control`], [`metrics`] | `control` |
 //! | parse or emit RoCEv2 packets | [`wire`] | |
 //! | embed the NIC's state machine elsewhere | [`transport`] | |
@@ -119,6 +121,7 @@ pub use mitra_control as control;
 pub use mitra_driver as driver;
 pub use mitra_failover as failover;
 pub use mitra_filter as filter;
+pub use mitra_hardnic as hardnic;
 #[cfg(feature = "consensus")]
 pub use mitra_kv as kv;
 #[cfg(feature = "control")]

@@ -10,6 +10,10 @@ mod client_histories;
 #[path = "../it/kv/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the store use all of it")]
 mod cluster;
+#[path = "../../examples/counter.rs"]
+#[allow(dead_code, reason = "its `main` reads other arguments than this program's")]
+mod counter;
+mod counter_example;
 mod killed_programs;
 mod mixed_pairs;
 #[path = "../it/kv/network_hosts.rs"]
@@ -33,7 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(900);
 /// A test.
 type Body = fn(&Devices) -> Result<(), Failed>;
 
-const TESTS: [(&str, Body); 11] = [
+const TESTS: [(&str, Body); 12] = [
     ("programs::devices_are_listed_and_qualified", programs::devices_are_listed_and_qualified),
     ("programs::demo_is_exactly_once", programs::demo_is_exactly_once),
     ("programs::latency_and_bandwidth", programs::latency_and_bandwidth),
@@ -44,10 +48,14 @@ const TESTS: [(&str, Body); 11] = [
     ("killed_programs::store_survives", killed_programs::store_survives),
     ("killed_programs::survivors_decide", killed_programs::survivors_decide),
     ("killed_programs::transactions_are_recovered", killed_programs::transactions_are_recovered),
+    ("counter_example::two_processes_add_and_write", counter_example::two_processes_add_and_write),
     ("mixed_pairs::store_over_software_nics_and_devices", mixed_pairs::store_over_software_nics_and_devices),
 ];
 
 fn main() -> ExitCode {
+    if let Some(code) = counter_example::run_if_asked() {
+        return code;
+    }
     let args = Arguments::from_args();
     let devices = Devices::named().map(Arc::new);
     // Without devices each test is listed as ignored.
@@ -121,10 +129,14 @@ impl Devices {
 
     fn mitra(&self, words: &[&str]) -> Command {
         let mut command = command(env!("CARGO_BIN_EXE_mitra"));
-        command.args(words).env("MITRA_QUALIFICATIONS", self.directory.path().join("qualifications.json"));
-        command.env("MITRA_RUN_DIR", self.directory.path().join("run"));
-        command.stdout(Stdio::piped());
+        self.in_directory(command.args(words).stdout(Stdio::piped()));
         command
+    }
+
+    /// Lets a program keep its files in the directory of the tests.
+    fn in_directory<'a>(&self, program: &'a mut Command) -> &'a mut Command {
+        program.env("MITRA_QUALIFICATIONS", self.directory.path().join("qualifications.json"));
+        program.env("MITRA_RUN_DIR", self.directory.path().join("run"))
     }
 
     /// Runs a command with `--json` to its end, which must be a success. Returns the printed
