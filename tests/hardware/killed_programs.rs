@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::Devices;
 use crate::client_histories::check_under_faults;
 use crate::cluster::Cluster;
+use crate::election::Election;
 
 fn pause() {
     std::thread::sleep(Duration::from_millis(150));
@@ -66,6 +67,23 @@ pub fn survivors_decide(devices: &Devices) -> Result<(), Failed> {
         assert_eq!(told["decided"], value.as_str());
     }
     println!("decided {value}");
+    Ok(())
+}
+
+/// The process that three have elected is killed, and the other two elect one of them.
+pub fn survivors_elect(devices: &Devices) -> Result<(), Failed> {
+    devices.qualification();
+    let (_memory, address) = devices.memory(&["memory", "omega"]);
+    let network = OwnNetwork::new();
+    let doors = [7101, 7102, 7103].map(|port| format!("{}:{port}", network.address(1))).join(",");
+    let clients = devices.of_end(0);
+    let mut election = Election::start(|id| {
+        let id = id.to_string();
+        let elect = ["elect", "--id", &id, "--processes", &doors, "--memory", &address];
+        devices.mitra(&[&elect[..], &["--device", &clients, "--json"]].concat())
+    });
+    let (killed, leader) = election.leaders_before_and_after_a_kill();
+    println!("process {leader} leads after the kill of process {killed}");
     Ok(())
 }
 

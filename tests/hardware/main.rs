@@ -14,6 +14,8 @@ mod cluster;
 #[allow(dead_code, reason = "its `main` reads other arguments than this program's")]
 mod counter;
 mod counter_example;
+#[path = "../it/election.rs"]
+mod election;
 mod killed_programs;
 mod mixed_pairs;
 #[path = "../it/kv/network_hosts.rs"]
@@ -37,7 +39,7 @@ const DEADLINE: Duration = Duration::from_secs(900);
 /// A test.
 type Body = fn(&Devices) -> Result<(), Failed>;
 
-const TESTS: [(&str, Body); 12] = [
+const TESTS: [(&str, Body); 13] = [
     ("programs::devices_are_listed_and_qualified", programs::devices_are_listed_and_qualified),
     ("programs::demo_is_exactly_once", programs::demo_is_exactly_once),
     ("programs::latency_and_bandwidth", programs::latency_and_bandwidth),
@@ -47,6 +49,7 @@ const TESTS: [(&str, Body); 12] = [
     ("programs::what_devices_cannot_do_is_refused", programs::what_devices_cannot_do_is_refused),
     ("killed_programs::store_survives", killed_programs::store_survives),
     ("killed_programs::survivors_decide", killed_programs::survivors_decide),
+    ("killed_programs::survivors_elect", killed_programs::survivors_elect),
     ("killed_programs::transactions_are_recovered", killed_programs::transactions_are_recovered),
     ("counter_example::two_processes_add_and_write", counter_example::two_processes_add_and_write),
     ("mixed_pairs::store_over_software_nics_and_devices", mixed_pairs::store_over_software_nics_and_devices),

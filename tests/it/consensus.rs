@@ -4,12 +4,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
 
 use mitra_test_process::{OwnNetwork, TestProcess, command, output};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::election::Election;
 
 fn mitra(arguments: &[String]) -> Command {
     let mut command = command(env!("CARGO_BIN_EXE_mitra"));
@@ -200,48 +200,13 @@ fn survivors_elect_a_new_leader() {
     let memory = Memory::start("omega");
     let network = OwnNetwork::new();
     let doors = doors(&network);
-    let (tell, told) = mpsc::channel();
-    let start = |id: usize| {
-        let (name, tell) = (id.to_string(), tell.clone());
-        let mut arguments = vec!["elect", "--id", &name, "--processes", &doors, "--memory", &memory.address];
-        if id == 2 {
-            arguments.push("--json");
-        }
-        let mut mitra = mitra(&words(&[&arguments[..], &["--rails", "1"]].concat()));
-        let mut program = TestProcess::start(&mut mitra);
-        let out = BufReader::new(program.stdout.take().expect("piped"));
-        std::thread::spawn(move || {
-            out.lines().map_while(Result::ok).all(|line| {
-                let (process, leader) = match serde_json::from_str::<serde_json::Value>(&line) {
-                    Ok(report) => (report["process"].to_string(), report["leader"].to_string()),
-                    Err(_) => {
-                        let parts =
-                            line.strip_prefix("process ").and_then(|rest| rest.split_once(": process "));
-                        let (process, rest) = parts.unwrap_or_else(|| panic!("{line}"));
-                        (process.to_owned(), rest.strip_suffix(" leads").expect("a leader").to_owned())
-                    }
-                };
-                assert_eq!(process, id.to_string(), "each line names its process");
-                tell.send((id, leader)).is_ok()
-            });
-        });
-        program
-    };
-    let mut started: Vec<_> = (0..3).map(|id| Some(start(id))).collect();
-    let mut named = [const { None::<String> }; 3];
-    let mut agree = |some: &[usize], but: Option<&str>| loop {
-        let (id, leader) = told.recv_timeout(Duration::from_secs(100)).expect("they come to name the same");
-        named[id] = Some(leader);
-        let first = named[some[0]].clone();
-        if some.iter().all(|&p| named[p] == first) && first.as_deref() != but {
-            return first.expect("all name it");
-        }
-    };
-    let dead = agree(&[0, 1, 2], None);
-    let p: usize = dead.parse().expect("a process");
-    started[p] = None;
-    let living = [(p + 1) % 3, (p + 2) % 3];
-    assert!(living.contains(&agree(&living, Some(&dead)).parse().expect("a process")));
+    let mut election = Election::start(|id| {
+        let name = id.to_string();
+        let elect = ["elect", "--id", &name, "--processes", &doors, "--memory", &memory.address];
+        let json: &[&str] = if id == 2 { &["--json"] } else { &[] };
+        mitra(&words(&[&elect, &["--rails", "1"][..], json].concat()))
+    });
+    election.leaders_before_and_after_a_kill();
 }
 
 /// The words of `mitra elect` and `mitra propose` name processes in the same way.

@@ -10,6 +10,7 @@ mod consensus;
 mod decode;
 mod demo;
 mod devices;
+mod election;
 mod glibc;
 mod interop_scapy;
 mod interop_tshark;
