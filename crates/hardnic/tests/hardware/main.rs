@@ -5,6 +5,7 @@
 mod central_schedule;
 mod conformance;
 mod devices;
+mod dropped_nic;
 mod rails;
 mod watch;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     let devices = Devices::named().map(Arc::new);
     let mut trials = conformance::trials(devices.as_ref());
     trials.extend(central_schedule::trials(devices.as_ref()));
+    trials.extend(dropped_nic::trials(devices.as_ref()));
     trials.extend(watch::trials(devices.as_ref()));
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
