@@ -2,6 +2,7 @@
 //! effect twice, and no value is wrong. A client that sends everything again doubles operations.
 
 mod exchange;
+mod killed_requester;
 mod peer;
 mod verdicts;
 
@@ -81,22 +82,44 @@ fn trials_of_each_failure() -> u32 {
     std::env::var("MITRA_TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
+type Test = fn(&Devices) -> Result<(), Failed>;
+
 pub fn trials(devices: Option<&Arc<Devices>>) -> Vec<Trial> {
-    [
-        ("by_psn", Evidence::Psn),
-        ("by_log", Evidence::Log),
-        ("by_both", Evidence::Both),
-        ("with_frozen_psn", Evidence::FrozenPsn),
-        ("blanket_doubles", Evidence::Blanket),
-    ]
-    .into_iter()
-    .map(|(name, evidence)| {
-        let devices = devices.cloned();
-        Trial::test(format!("central_schedule::{name}"), move || {
-            run_all(&*devices.ok_or("no devices")?, evidence)
+    let tests: [(&str, Test); 6] = [
+        ("by_psn", |devices| run_all(devices, Evidence::Psn)),
+        ("by_log", |devices| run_all(devices, Evidence::Log)),
+        ("by_both", |devices| run_all(devices, Evidence::Both)),
+        ("with_frozen_psn", |devices| run_all(devices, Evidence::FrozenPsn)),
+        ("blanket_doubles", |devices| run_all(devices, Evidence::Blanket)),
+        ("killed_requester_leaves_a_prefix", kill_requesters),
+    ];
+    tests
+        .into_iter()
+        .map(|(name, test)| {
+            let devices = devices.cloned();
+            Trial::test(format!("central_schedule::{name}"), move || test(&*devices.ok_or("no devices")?))
         })
-    })
-    .collect()
+        .collect()
+}
+
+/// Returns the result of no qualification. A NIC that is not qualified reports no number that
+/// decides.
+fn unqualified() -> Result<QualificationStore, Failed> {
+    Ok(QualificationStore::load(Path::new("/nonexistent"))?)
+}
+
+fn kill_requesters(devices: &Devices) -> Result<(), Failed> {
+    if devices.rails().len() < 4 {
+        println!("needs two rails");
+        return Ok(());
+    }
+    let ends = Ends::open(devices.rails(), &unqualified()?, |nic| nic as Arc<dyn Provider>);
+    for evidence in [Evidence::Psn, Evidence::Log] {
+        for _ in 0..trials_of_each_failure() {
+            killed_requester::trial(&ends, evidence).map_err(|why| format!("{evidence:?}: {why}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn run_all(devices: &Devices, evidence: Evidence) -> Result<(), Failed> {
@@ -104,8 +127,7 @@ fn run_all(devices: &Devices, evidence: Evidence) -> Result<(), Failed> {
         println!("needs the links of the emulated machine, which can be made to fail");
         return Ok(());
     }
-    // A NIC that is not qualified reports no number that decides.
-    let unqualified = QualificationStore::load(Path::new("/nonexistent")).map_err(|e| e.to_string())?;
+    let unqualified = unqualified()?;
     let store =
         if matches!(evidence, Evidence::Psn | Evidence::Both) { devices.store() } else { &unqualified };
     let ends = Ends::open(devices.rails(), store, |nic| match evidence {

@@ -116,13 +116,14 @@ impl Ends {
         Ends { client: end(0), server: end(1), nics }
     }
 
-    /// Opens the devices of the responder's end alone.
-    pub fn open_servers(
+    /// Opens the devices of one end alone: 0 is the client's.
+    pub fn open_one(
+        end: usize,
         names: &[String],
         store: &QualificationStore,
         wrap: impl Fn(Arc<HardNic>) -> Arc<dyn Provider>,
     ) -> Arc<Domain> {
-        domain(names.iter().skip(1).step_by(2).map(|name| open(name, store)), wrap)
+        domain(names.iter().skip(end).step_by(2).map(|name| open(name, store)), wrap)
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mitra_failover::{Completion, Config, ConnectInfo, Domain, Outcome, RemoteRegion, Resolution, VirtualQp};
+use mitra_failover::{
+    CloseReason, Completion, Config, ConnectInfo, Domain, Outcome, RemoteRegion, Resolution, VirtualQp,
+};
 use mitra_verbs::{Buffer, Data, RecvWr, RemoteAddr, SendOp, SendWr};
 
 use super::{Memory, OPERATIONS, Phase, UNSTORED, WRITE};
@@ -17,7 +19,7 @@ const AFTER: u64 = 24;
 /// The receives that wait for messages.
 const RECEIVES: u64 = 32;
 /// The operations in flight.
-const WINDOW: u64 = 12;
+pub(super) const WINDOW: u64 = 12;
 
 pub(super) type Outcomes = BTreeMap<u64, (Outcome, Resolution)>;
 
@@ -70,6 +72,21 @@ impl Receiver {
         Ok((info, self.memory.mr.remote()))
     }
 
+    /// Sends an empty message, for which the client has no receive.
+    pub(super) fn send(&mut self) -> Result<(), String> {
+        let message = SendWr::new(OPERATIONS, SendOp::Send, Data::empty());
+        self.vqp.post_send(message).map(drop).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+        self.vqp.close_reason()
+    }
+
+    /// The receives that messages have completed, in this order.
+    pub(super) fn received(&self) -> &[u64] {
+        &self.received
+    }
+
     pub(super) fn memory(&self) -> Arc<Buffer> {
         Arc::clone(&self.memory.buffer)
     }
@@ -111,7 +128,12 @@ pub(super) fn messages(server: Option<&Receiver>, far: &Buffer) -> Vec<u64> {
     }
 }
 
-fn work_request(i: u64, near: &Memory, region: &RemoteRegion) -> SendWr {
+/// The number of the last WRITE that has begun; 0 before the first, which is operation 2.
+pub(super) fn last_write(far: &Buffer) -> u64 {
+    far.load(4096)
+}
+
+pub(super) fn work_request(i: u64, near: &Memory, region: &RemoteRegion) -> SendWr {
     let op = operation(i, |offset| region.at(offset));
     let data = match op {
         SendOp::Write(_) => {

@@ -11,13 +11,13 @@ use std::thread;
 
 use memmap2::{MmapOptions, MmapRaw};
 use mitra_failover::{ConnectInfo, RemoteRegion};
-use mitra_peer_process::{PeerProcess, connect_to_parent};
+use mitra_peer_process::{PeerConnection, PeerProcess, connect_to_parent};
 use mitra_qualify::QualificationStore;
 use mitra_verbs::{Buffer, ForeignMemory, Provider, Unmapped};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use super::{Evidence, FAR_BYTES, Receiver, config};
+use super::{Evidence, FAR_BYTES, Receiver, config, killed_requester};
 use crate::devices::Devices;
 use crate::rails::Ends;
 
@@ -73,7 +73,7 @@ impl OtherProcess {
         let file = memfd_create("peer", MFdFlags::MFD_CLOEXEC).map_err(|error| error.to_string())?;
         let file = File::from(file);
         file.set_len(FAR_BYTES as u64).map_err(|error| error.to_string())?;
-        let process = PeerProcess::start("hardware").map_err(|error| error.to_string())?;
+        let process = PeerProcess::start(RESPONDER).map_err(|error| error.to_string())?;
         Ok(OtherProcess { process, file })
     }
 
@@ -101,36 +101,45 @@ impl OtherProcess {
     }
 }
 
+/// The roles of processes of [`PeerProcess::start`].
+const RESPONDER: &str = "responder";
+pub(super) const REQUESTER: &str = "requester";
+
 /// Runs the peer if the command line is that of [`PeerProcess::start`]. It ends when it is killed.
 pub fn run() {
     let args: Vec<String> = env::args().skip(1).collect();
     let [peer, role, parent] = &args[..] else { return };
-    if (&**peer, &**role) != ("peer", "hardware") {
-        return;
-    }
+    let run: fn(&mut PeerConnection) -> Result<(), String> = match (&**peer, &**role) {
+        ("peer", RESPONDER) => respond,
+        ("peer", REQUESTER) => killed_requester::request,
+        _ => return,
+    };
     let parent = parent.parse().expect("the last argument is the id of the parent");
     let mut connection = connect_to_parent(parent).expect("the parent has made the connection");
-    let served = connection.receive().map_err(|error| error.to_string()).and_then(serve);
-    match served {
-        Err(error) => drop(connection.send_error(&error)),
-        Ok((mut server, answer)) => {
-            connection.send(&answer).expect("the parent waits for the answer");
-            loop {
-                server.poll();
-                thread::yield_now();
-            }
-        }
+    if let Err(error) = run(&mut connection) {
+        let _ = connection.send_error(&error); // the parent may have ended
     }
     std::process::exit(1);
 }
 
-type Answer = (Vec<u8>, Vec<u8>);
+/// The connection data and the memory of the responder.
+pub(super) type Answer = (Vec<u8>, Vec<u8>);
+
+fn respond(connection: &mut PeerConnection) -> Result<(), String> {
+    let setup = connection.receive().map_err(|error| error.to_string())?;
+    let (mut server, answer) = serve(setup)?;
+    connection.send(&answer).map_err(|error| error.to_string())?;
+    loop {
+        server.poll();
+        thread::yield_now();
+    }
+}
 
 fn serve(setup: Setup) -> Result<(Receiver, Answer), String> {
     let devices = Devices::named().ok_or("no devices")?;
     // The peer does not live to report a number.
     let store = QualificationStore::load(Path::new("/nonexistent")).map_err(|error| error.to_string())?;
-    let ends = Ends::open_servers(devices.rails(), &store, |nic| nic as Arc<dyn Provider>);
+    let domain = Ends::open_one(1, devices.rails(), &store, |nic| nic as Arc<dyn Provider>);
     let file = File::options().read(true).write(true).open(&setup.memory);
     let file = file.map_err(|error| format!("{}: {error}", setup.memory))?;
     let map = MmapOptions::new().len(FAR_BYTES).map_raw(&file).map_err(|error| error.to_string())?;
@@ -140,7 +149,7 @@ fn serve(setup: Setup) -> Result<(Receiver, Answer), String> {
         (_, false) => Evidence::Psn,
     };
     let buffer = SharedFile { file, map: Some(map) }.into_buffer();
-    let mut server = Receiver::new(&ends, config(evidence), buffer)?;
+    let mut server = Receiver::new(&domain, config(evidence), buffer)?;
     let client = ConnectInfo::decode(&setup.client).map_err(|error| error.to_string())?;
     let (info, region) = server.connect(&client)?;
     Ok((server, (info.encode(), region.encode())))
