@@ -84,8 +84,7 @@ pub(super) struct Found {
 impl Found {
     /// Reads a store at rest.
     pub(super) fn read(store: &StoreArgs, links: &mut Links, layout: &Rc<Layout>) -> anyhow::Result<Found> {
-        let mut records = BTreeMap::new();
-        let inspection = inspect(links, layout, |at, value| _ = records.insert(at, value.to_vec()))?;
+        let (inspection, records) = inspect(links, layout)?;
         let report = match store.workload {
             Workload::Tpcc => Some(tpcc::check(&records, &store.scale()?)),
             Workload::Smallbank => None,

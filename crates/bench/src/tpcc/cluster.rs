@@ -1,6 +1,5 @@
 //! The processes of a store, as the first process controls them.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -248,9 +247,7 @@ impl Cluster {
     pub(super) fn check(&self) -> anyhow::Result<Check> {
         let config = self.setup.links(self.setup.coordinators + 1, &self.addresses)?;
         let mut links = Links::connect(&self.domain, &config)?;
-        let mut records = BTreeMap::new();
-        let inspection =
-            inspect(&mut links, &self.layout, |at, value| _ = records.insert(at, value.to_vec()))?;
+        let (inspection, records) = inspect(&mut links, &self.layout)?;
         Ok(Check { inspection, report: tpcc::check(&records, &self.setup.scale()?) })
     }
 

@@ -1,6 +1,5 @@
 //! Loading and inspecting a store.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 
@@ -39,9 +38,7 @@ fn inspection_finds_what_was_loaded() {
     let mut written: Vec<usize> = calls.iter().map(|(written, _)| *written).collect();
     written.dedup();
     assert!((0..=PARTITIONS as usize).eq(written), "{calls:?}");
-    let mut found = BTreeMap::new();
-    let inspection =
-        inspect(&mut links, &layout, |at, value| _ = found.insert(at, value.to_vec())).expect("links");
+    let (inspection, found) = inspect(&mut links, &layout).expect("links");
     assert!(inspection.is_clean(), "{inspection}");
     assert_eq!(found, (0..u64::from(PARTITIONS)).flat_map(part).collect());
 }

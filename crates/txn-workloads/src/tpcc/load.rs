@@ -47,10 +47,18 @@ impl Load {
     /// All records in parts: the items, and each warehouse. A part has all records of its
     /// partitions.
     pub fn parts(self) -> impl Iterator<Item = Box<dyn Iterator<Item = Loaded>>> {
-        let warehouse =
-            move |warehouse| -> Box<dyn Iterator<Item = _>> { Box::new(self.warehouse(warehouse)) };
-        let items: Box<dyn Iterator<Item = _>> = Box::new(self.items());
-        iter::once(items).chain((1..=self.scale.warehouses()).map(warehouse))
+        let warehouses = 1..=self.scale.warehouses();
+        iter::once(self.items_part()).chain(warehouses.map(move |warehouse| self.warehouse_part(warehouse)))
+    }
+
+    // Both are functions of their own, so that they are compiled with the optimization of this
+    // crate, and not with that of the callers of `parts`.
+    fn items_part(self) -> Box<dyn Iterator<Item = Loaded>> {
+        Box::new(self.items())
+    }
+
+    fn warehouse_part(self, warehouse: u16) -> Box<dyn Iterator<Item = Loaded>> {
+        Box::new(self.warehouse(warehouse))
     }
 
     /// The records of ITEM.
