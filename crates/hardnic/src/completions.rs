@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use mitra_verbs::{Key, Qpn, Result, Wc, WcOpcode, WcStatus};
 use mitra_verbs_abi::*;
@@ -21,6 +22,30 @@ const RXE_WITH_INV: u32 = 1 << 2;
 
 /// Appends up to `max` completions to `out`, and returns their number.
 pub(crate) fn poll(qps: &QpTable, cq: &Cq, is_rxe: bool, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+    let mut count = 0;
+    if cq.has_kept.load(Ordering::Acquire) {
+        let mut kept = cq.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        count = max.min(kept.len());
+        out.extend(kept.drain(..count));
+        cq.has_kept.store(!kept.is_empty(), Ordering::Release);
+    }
+    Ok(count + take(qps, cq, is_rxe, max - count, out)?)
+}
+
+/// Takes the completions that a device has written, because it discards those of a queue pair that
+/// is destroyed. At most as many are kept as the queue has entries. The caller has locked `qps` for
+/// writing, so that no thread polls.
+pub(crate) fn keep(qps: &QpTable, cq: &Cq, is_rxe: bool) {
+    let mut kept = cq.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the queue exists.
+    let entries = usize::try_from(unsafe { (*cq.raw).cqe }).unwrap_or_default();
+    // If the device fails, it has no more completions.
+    let _ = take(qps, cq, is_rxe, entries.saturating_sub(kept.len()), &mut kept);
+    cq.has_kept.store(!kept.is_empty(), Ordering::Release);
+}
+
+/// Like [`poll`], of what the device has.
+fn take(qps: &QpTable, cq: &Cq, is_rxe: bool, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
     let before = out.len();
     // SAFETY: the queue exists, and its context is open.
     let Some(poll_cq) = (unsafe { (*(*cq.raw).context).ops.poll_cq }) else {

@@ -1,10 +1,10 @@
 //! The objects of a device. Each is destroyed when its last user lets go of it, and holds what it
 //! needs, so that the order of the drops is right.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mitra_verbs::{Buffer, Error, Result};
+use mitra_verbs::{Buffer, Error, Result, Wc};
 use mitra_verbs_abi::*;
 use nix::errno::Errno;
 
@@ -36,6 +36,10 @@ pub(crate) struct Cq {
     pub(crate) raw: *mut ibv_cq,
     /// The queue pairs that use the queue and that the program has not destroyed.
     pub(crate) users: AtomicU32,
+    /// The completions that were taken from the device when a queue pair was destroyed.
+    pub(crate) kept: Mutex<Vec<Wc>>,
+    /// Whether there are such completions.
+    pub(crate) has_kept: AtomicBool,
     pub(crate) context: Arc<Context>,
     /// The queue's channel, which must outlive it.
     pub(crate) _channel: Option<Arc<HardChannel>>,

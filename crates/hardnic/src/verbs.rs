@@ -254,7 +254,8 @@ impl Provider for HardNic {
             };
             let raw = self.context.check_ptr("creating a completion queue", raw)?;
             let (users, context) = (AtomicU32::new(0), Arc::clone(&self.context));
-            Ok(Arc::new(Cq { raw, users, context, _channel: channel }))
+            let (kept, has_kept) = Default::default();
+            Ok(Arc::new(Cq { raw, users, kept, has_kept, context, _channel: channel }))
         });
         cq.map(CqId)
     }
@@ -405,8 +406,15 @@ impl Provider for HardNic {
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {
         self.context.check_alive()?;
-        let removed = self.objects.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qp.value());
-        let removed = removed.ok_or_else(|| no_such_qp(qp))?;
+        let removed = {
+            let mut qps = self.objects.qps.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(destroyed) = qps.get(&qp.value()) {
+                for cq in [&destroyed.send_cq, &destroyed.recv_cq] {
+                    completions::keep(&qps, cq, self.is_rxe());
+                }
+            }
+            qps.remove(&qp.value()).ok_or_else(|| no_such_qp(qp))?
+        };
         let is_ended = removed.end();
         for users in removed.users() {
             release(users);

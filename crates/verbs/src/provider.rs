@@ -300,7 +300,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Invalid` if the queue pair is not attached.
     fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
 
-    /// Destroys a queue pair. Its outstanding requests get no completion. After the call returns,
+    /// Destroys a queue pair. Its outstanding requests get no completion, and completions that the
+    /// NIC has written stay in their queue. After the call returns,
     /// the queue pair no longer accesses memory, even for packets in flight. The NIC does not
     /// assign the number of the queue pair again until the maximum packet lifetime is over.
     ///

@@ -137,17 +137,17 @@ fn bytes_of(memory: &Buffer) -> Vec<u8> {
 }
 
 /// An end of a reliable connection, with memory.
-struct End<'a> {
-    nic: &'a HardNic,
+pub struct End<'a> {
+    pub nic: &'a HardNic,
     pd: PdId,
-    cq: CqId,
-    qp: Qpn,
+    pub cq: CqId,
+    pub qp: Qpn,
     memory: Arc<Buffer>,
     mr: Mr,
 }
 
 impl<'a> End<'a> {
-    fn new(nic: &'a HardNic, bytes: usize) -> mitra_verbs::Result<End<'a>> {
+    pub fn new(nic: &'a HardNic, bytes: usize) -> mitra_verbs::Result<End<'a>> {
         let pd = nic.alloc_pd()?;
         let memory = Arc::new(Buffer::new(bytes));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE)?;
@@ -156,7 +156,7 @@ impl<'a> End<'a> {
         Ok(End { nic, pd, cq, qp, memory, mr })
     }
 
-    fn connect(&self, peer: &End<'_>) -> mitra_verbs::Result<()> {
+    pub fn connect(&self, peer: &End<'_>) -> mitra_verbs::Result<()> {
         let port = peer.nic.query_port()?;
         let connection = RcConnection {
             path_mtu: self.nic.query_port()?.max_mtu.min(port.max_mtu),

@@ -4,6 +4,7 @@
 
 mod central_schedule;
 mod conformance;
+mod destroyed_queue_pair;
 mod devices;
 mod dropped_nic;
 mod rails;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let devices = Devices::named().map(Arc::new);
     let mut trials = conformance::trials(devices.as_ref());
     trials.extend(central_schedule::trials(devices.as_ref()));
+    trials.extend(destroyed_queue_pair::trials(devices.as_ref()));
     trials.extend(dropped_nic::trials(devices.as_ref()));
     trials.extend(watch::trials(devices.as_ref()));
     // Without devices each test is listed as ignored.
