@@ -77,7 +77,8 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
     let none = Plan { tag: 2, ..Plan::new(seed, 0) };
     let mut peers = [WorkloadPeer::new(&plan, &none), WorkloadPeer::new(&none, &plan)];
     let nics = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
-    let options = RcOptions { mtu: Mtu::M256, timeout: 5, retry_cnt: 3, ..RcOptions::default() };
+    // Slow memory places a message of 64 KiB in 7 ms, and acknowledges nothing before.
+    let options = RcOptions { mtu: Mtu::M256, timeout: 10, retry_cnt: 3, ..RcOptions::default() };
     let [a, b] = connect_rc(nics, peers.each_mut(), &options).unwrap();
     let [requester, responder] = peers.map(|p| Rc::new(RefCell::new(p)));
     let start = |testbed: &mut Testbed, host: usize, peer: &Rc<RefCell<WorkloadPeer>>, endpoint| {
