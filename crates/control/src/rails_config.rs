@@ -15,6 +15,9 @@ pub enum RailsConfig {
     /// One rail at each of these addresses, in this order. Only one NIC can bind an address, so
     /// only one process at a time can use this configuration.
     Addresses(Vec<IpAddr>),
+    /// One rail on each of these NICs of the kernel, by name or address, in this order. The text
+    /// form is that of `MITRA_DEVICE` ([`RailsConfig::devices`]).
+    Devices(Vec<String>),
 }
 
 impl Default for RailsConfig {
@@ -29,7 +32,39 @@ impl RailsConfig {
         match self {
             RailsConfig::Count(count) => *count,
             RailsConfig::Addresses(addresses) => addresses.len(),
+            RailsConfig::Devices(names) => names.len(),
         }
+    }
+
+    /// Parses the names of NICs of the kernel, with commas between. The names themselves are not
+    /// checked.
+    ///
+    /// # Errors
+    /// If there are none, or more than [`MAX_RAILS`], or one is listed twice.
+    pub fn devices(text: &str) -> Result<RailsConfig, String> {
+        let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        if names.iter().any(String::is_empty) {
+            return Err("a device has no name; example: mlx5_0,mlx5_1".to_owned());
+        }
+        check_list(&names, "one device is one rail, so list each device once")?;
+        Ok(RailsConfig::Devices(names))
+    }
+}
+
+/// # Errors
+/// If the list of rails is too long, or contains an entry twice.
+fn check_list(list: &[impl PartialEq + fmt::Display], why_once: &str) -> Result<(), String> {
+    check_count(list.len())?;
+    match (1..list.len()).find(|&i| list[..i].contains(&list[i])) {
+        Some(duplicate) => Err(format!("{} is listed twice; {why_once}", list[duplicate])),
+        None => Ok(()),
+    }
+}
+
+fn check_count(count: usize) -> Result<(), String> {
+    match (1..=MAX_RAILS).contains(&count) {
+        true => Ok(()),
+        false => Err(format!("{count} rails are configured; use 1 to {MAX_RAILS}")),
     }
 }
 
@@ -41,6 +76,7 @@ impl fmt::Display for RailsConfig {
                 let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
                 f.write_str(&addresses.join(","))
             }
+            RailsConfig::Devices(names) => f.write_str(&names.join(",")),
         }
     }
 }
@@ -49,22 +85,13 @@ impl FromStr for RailsConfig {
     type Err = String;
 
     fn from_str(s: &str) -> Result<RailsConfig, String> {
-        let rails = match s.parse() {
-            Ok(count) => RailsConfig::Count(count),
-            Err(_) => RailsConfig::Addresses(s.split(',').map(parse_address).collect::<Result<_, _>>()?),
-        };
-        if !(1..=MAX_RAILS).contains(&rails.count()) {
-            return Err(format!("{} rails are configured; use 1 to {MAX_RAILS}", rails.count()));
+        if let Ok(count) = s.parse() {
+            check_count(count)?;
+            return Ok(RailsConfig::Count(count));
         }
-        if let RailsConfig::Addresses(addresses) = &rails
-            && let Some(duplicate) = (1..addresses.len()).find(|&i| addresses[..i].contains(&addresses[i]))
-        {
-            return Err(format!(
-                "{} is listed twice; one address carries one NIC, so list each address once",
-                addresses[duplicate]
-            ));
-        }
-        Ok(rails)
+        let addresses = s.split(',').map(parse_address).collect::<Result<Vec<_>, _>>()?;
+        check_list(&addresses, "one address carries one NIC, so list each address once")?;
+        Ok(RailsConfig::Addresses(addresses))
     }
 }
 
@@ -85,6 +112,16 @@ mod tests {
         }
         let spaced: RailsConfig = "10.0.0.1, 10.1.0.1".parse().unwrap();
         assert_eq!(spaced.count(), 2);
+    }
+
+    #[test]
+    fn devices_are_listed_once() {
+        let devices = |text| RailsConfig::devices(text).map(|rails| (rails.count(), rails.to_string()));
+        assert_eq!(devices("mlx5_0, 10.0.0.1"), Ok((2, "mlx5_0,10.0.0.1".to_owned())));
+        for (text, expected) in [("a,b,a", "a is listed twice"), ("a,", "no name"), ("", "no name")] {
+            assert!(devices(text).unwrap_err().contains(expected), "{text:?}");
+        }
+        assert!(devices("a,b,c,d,e,f,g,h,i").unwrap_err().starts_with("9 rails"));
     }
 
     #[test]

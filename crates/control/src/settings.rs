@@ -13,6 +13,7 @@ use mitra_verbs::Links;
 use crate::{FaultScript, MetricsAddress, RailsConfig};
 
 const RAILS: &str = "MITRA_RAILS";
+const DEVICE: &str = "MITRA_DEVICE";
 const NICS: &str = "MITRA_NICS";
 const LINKS: &str = "MITRA_LINKS";
 const POLICY: &str = "MITRA_POLICY";
@@ -31,7 +32,8 @@ const TRACE: &str = "MITRA_TRACE";
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
     /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP
-    /// addresses. Default: 1.
+    /// addresses. Default: 1. `MITRA_DEVICE` precedes it: the NICs of the kernel, with commas
+    /// between.
     pub rails: RailsConfig,
     /// `MITRA_NICS`: the kind of the NICs, which [`Settings::nic_kind`] parses. Default: none.
     pub nics: Option<OsString>,
@@ -81,9 +83,14 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 14] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 15] {
+        let (rails, device) = match &self.rails {
+            RailsConfig::Devices(_) => (String::new(), self.rails.to_string()),
+            rails => (rails.to_string(), String::new()),
+        };
         [
-            (RAILS, self.rails.to_string().into()),
+            (RAILS, rails.into()),
+            (DEVICE, device.into()),
             (NICS, self.nics.clone().unwrap_or_default()),
             (LINKS, self.links.to_string().into()),
             (POLICY, self.policy.to_string().into()),
@@ -115,7 +122,10 @@ impl Settings {
     ) -> Result<Settings, SettingsError> {
         let get = |name| variable(name).filter(|value| !value.is_empty());
         Ok(Settings {
-            rails: parse(RAILS, get(RAILS))?,
+            rails: match get(DEVICE) {
+                Some(names) => parse_by(DEVICE, names, RailsConfig::devices)?,
+                None => parse(RAILS, get(RAILS))?,
+            },
             nics: get(NICS),
             links: parse(LINKS, get(LINKS))?,
             policy: parse(POLICY, get(POLICY))?,
@@ -204,8 +214,16 @@ fn parse_value<T: FromStr<Err: Display>>(
     variable: &'static str,
     value: OsString,
 ) -> Result<T, SettingsError> {
+    parse_by(variable, value, |text| text.parse().map_err(|error: T::Err| error.to_string()))
+}
+
+fn parse_by<T>(
+    variable: &'static str,
+    value: OsString,
+    parser: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, SettingsError> {
     let parsed = match value.to_str() {
-        Some(text) => text.parse().map_err(|error: T::Err| error.to_string()),
+        Some(text) => parser(text),
         None => Err("the value is not UTF-8; set it again, or unset it".to_owned()),
     };
     parsed.map_err(|reason| SettingsError { variable, value, reason })
@@ -282,7 +300,8 @@ mod tests {
             latency: true,
             trace: true,
         };
-        for settings in [settings, Settings::default()] {
+        let on_devices = Settings { rails: RailsConfig::devices("rxe0,rxe1").unwrap(), ..settings.clone() };
+        for settings in [settings, on_devices, Settings::default()] {
             let variables = settings.to_env();
             let value =
                 |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
@@ -307,6 +326,7 @@ mod tests {
                 "many",
                 "MITRA_RAILS=\"many\": \"many\" is neither a number of rails nor an IP address; example:",
             ),
+            (DEVICE, "rxe0,rxe0", "MITRA_DEVICE=\"rxe0,rxe0\": rxe0 is listed twice; one device"),
             (POLICY, "best", "MITRA_POLICY=\"best\": \"best\" is none of the choices; say exact,"),
             (
                 METRICS,
@@ -328,7 +348,7 @@ mod tests {
         let error = Settings::from_variables(|_| Some(OsString::from_vec(vec![0xff]))).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "MITRA_RAILS=\"\\xFF\": the value is not UTF-8; set it again, or unset it"
+            "MITRA_DEVICE=\"\\xFF\": the value is not UTF-8; set it again, or unset it"
         );
     }
 }

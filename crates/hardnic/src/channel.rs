@@ -67,7 +67,7 @@ impl CompletionChannel for HardChannel {
             unsafe { (self.context.lib.ack_cq_events)(cq, 1) };
             return Ok(Some(CqId(handle.addr() as u32)));
         }
-        match Errno::last() {
+        match self.context.lib.last_errno() {
             _ if self.is_closed.load(Ordering::Acquire) => Err(Error::DeviceFatal),
             Errno::EAGAIN | Errno::EINTR => Ok(None),
             errno => Err(self.context.error("reading a completion channel", errno)),

@@ -4,6 +4,8 @@ use std::ffi::c_int;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mitra_os_util::close_on_fork::CloseOnFork;
+use mitra_os_util::fork_generation;
 use mitra_verbs::{Error, Result};
 use mitra_verbs_abi::*;
 use nix::errno::Errno;
@@ -33,6 +35,10 @@ pub(crate) struct Context {
     pub(crate) raw: *mut ibv_context,
     pub(crate) lib: &'static Library,
     is_dead: AtomicBool,
+    /// The number of the process that has opened it ([`fork_generation`]).
+    owner: u32,
+    /// `None` for a descriptor that children keep.
+    closed_on_fork: [Option<CloseOnFork>; 2],
 }
 
 shared_by_threads!(Context);
@@ -41,12 +47,21 @@ impl Context {
     /// # Safety
     /// `raw` is an open context of `lib`, and nobody else closes it.
     pub(crate) unsafe fn new(raw: *mut ibv_context, lib: &'static Library) -> Context {
-        Context { raw, lib, is_dead: AtomicBool::new(false) }
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
+        let descriptors = unsafe { [(*raw).cmd_fd, (*raw).async_fd] };
+        Context {
+            raw,
+            lib,
+            is_dead: AtomicBool::new(false),
+            owner: fork_generation::current(),
+            closed_on_fork: descriptors.map(CloseOnFork::new),
+        }
     }
 
-    /// Whether the device is gone, or was reset.
+    /// Whether the device is gone, was reset, or is that of the parent of this process, whose
+    /// queues are not mapped here.
     pub(crate) fn is_dead(&self) -> bool {
-        self.is_dead.load(Ordering::Acquire)
+        self.is_dead.load(Ordering::Acquire) || self.owner != fork_generation::current()
     }
 
     /// Makes every later call fail. Returns whether the device was alive.
@@ -64,13 +79,13 @@ impl Context {
     pub(crate) fn check(&self, operation: &'static str, result: c_int) -> Result<()> {
         match result {
             0 => Ok(()),
-            result => Err(self.error(operation, errno_of(result))),
+            result => Err(self.error(operation, self.lib.errno_of(result))),
         }
     }
 
     /// Translates the result of a function that returns a null pointer on failure.
     pub(crate) fn check_ptr<T>(&self, operation: &'static str, result: *mut T) -> Result<*mut T> {
-        if result.is_null() { Err(self.error(operation, Errno::last())) } else { Ok(result) }
+        if result.is_null() { Err(self.error(operation, self.lib.last_errno())) } else { Ok(result) }
     }
 
     /// Translates an error number. ENODEV and EIO mean that the device was removed.
@@ -88,16 +103,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        // Before the descriptors are closed, whose numbers are then those of other files.
+        self.closed_on_fork = [None, None];
         // SAFETY: the context is open, and no object of it is left, since each holds an `Arc`.
         unsafe { (self.lib.close_device)(self.raw) };
-    }
-}
-
-/// Returns the error number of a result that is not 0. Some functions return it, with either sign,
-/// and others return -1 and set `errno`.
-pub(crate) fn errno_of(result: c_int) -> Errno {
-    match result {
-        -1 => Errno::last(),
-        result => Errno::from_raw(result.saturating_abs()),
     }
 }

@@ -4,7 +4,6 @@ use std::ffi::{CStr, c_int};
 use std::net::IpAddr;
 
 use mitra_verbs_abi::*;
-use nix::errno::Errno;
 
 use crate::context::Context;
 use crate::gid_table::GidTable;
@@ -91,7 +90,7 @@ impl DeviceList {
         // SAFETY: as above.
         let raw = unsafe { (self.lib.open_device)(device) };
         if raw.is_null() {
-            return Err(Refusal::Inaccessible(Errno::last().desc().to_owned()));
+            return Err(Refusal::Inaccessible(self.lib.last_errno().desc().to_owned()));
         }
         // SAFETY: the context was just opened.
         let context = unsafe { Context::new(raw, self.lib) };

@@ -25,6 +25,6 @@ mod work_ids;
 
 pub use device_list::{Device, Refusal, devices};
 pub use hard_nic::HardNic;
-pub use library::LibraryError;
+pub use library::{LibraryError, Linker, support_fork, use_own_namespace};
 pub use open::{OpenError, qualifications_file};
 pub use source::HardNics;

@@ -1,9 +1,13 @@
 //! The functions of the system's libibverbs, which is loaded at run time.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use mitra_os_util::fork_generation;
 use mitra_verbs_abi::*;
+use nix::errno::Errno;
 
 /// The name by which the loader finds the library.
 const NAME: &CStr = c"libibverbs.so.1";
@@ -17,6 +21,9 @@ pub enum LibraryError {
         "libibverbs.so.1 cannot be loaded ({0}); install rdma-core: libibverbs1 and ibverbs-providers on Debian, libibverbs on Fedora"
     )]
     NotFound(String),
+    /// This process and its ancestors have loaded the library as often as the loader permits.
+    #[error("libibverbs.so.1 cannot be loaded in a child of {0} forks; open the device before the forks, or fewer forks deep")]
+    TooManyForks(u32),
     /// The library is too old.
     #[error("libibverbs.so.1 has no {symbol} of {version}; install rdma-core 32 or newer")]
     TooOld {
@@ -35,18 +42,22 @@ macro_rules! functions {
         #[derive(Debug)]
         pub(crate) struct Library {
             $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
+            /// Returns where the C library of these functions keeps `errno`.
+            errno_location: unsafe extern "C" fn() -> *mut c_int,
         }
 
         impl Library {
             /// # Safety
             /// `handle` is the handle of a loaded libibverbs, which is never unloaded.
-            unsafe fn resolve(handle: *mut c_void) -> Result<Library, LibraryError> {
+            unsafe fn resolve(handle: *mut c_void, dlvsym: Dlvsym) -> Result<Library, LibraryError> {
                 Ok(Library {
+                    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+                    errno_location: unsafe { errno_location(handle)? },
                     $($name: {
                         let (symbol, version) = (concat!($symbol, "\0"), concat!($version, "\0"));
                         // SAFETY: the handle is valid, and both strings end with a zero.
                         let address = unsafe {
-                            libc::dlvsym(handle, symbol.as_ptr().cast(), version.as_ptr().cast())
+                            dlvsym(handle, symbol.as_ptr().cast(), version.as_ptr().cast())
                         };
                         if address.is_null() {
                             return Err(LibraryError::TooOld { symbol: $symbol, version: $version });
@@ -66,6 +77,7 @@ macro_rules! functions {
 }
 
 functions! {
+    fork_init @ "ibv_fork_init" "IBVERBS_1.1": fn() -> c_int;
     get_device_list @ "ibv_get_device_list" "IBVERBS_1.1": fn(*mut c_int) -> *mut *mut ibv_device;
     free_device_list @ "ibv_free_device_list" "IBVERBS_1.1": fn(*mut *mut ibv_device);
     open_device @ "ibv_open_device" "IBVERBS_1.1": fn(*mut ibv_device) -> *mut ibv_context;
@@ -105,25 +117,124 @@ functions! {
     ack_async_event @ "ibv_ack_async_event" "IBVERBS_1.1": fn(*mut ibv_async_event);
 }
 
+/// `dlmopen(3)`.
+type Dlmopen = unsafe extern "C" fn(libc::Lmid_t, *const c_char, c_int) -> *mut c_void;
+/// `dlvsym(3)`.
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// The functions of the C library that load a library into a namespace of its own.
+#[derive(Clone, Copy)]
+pub struct Linker {
+    /// `dlmopen(3)`.
+    pub dlmopen: Dlmopen,
+    /// `dlvsym(3)`.
+    pub dlvsym: Dlvsym,
+}
+
+impl fmt::Debug for Linker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Linker")
+    }
+}
+
+static LINKER: OnceLock<Linker> = OnceLock::new();
+
+/// Lets this process load the system's libibverbs into a namespace of its own, for a library that
+/// defines the functions of libibverbs itself: in the program's namespace, libibverbs and its
+/// drivers would call that library. Has an effect until a device is opened or listed.
+///
+/// # Safety
+/// Both are the C library's functions, not those of a library that overrides them.
+pub unsafe fn use_own_namespace(linker: Linker) {
+    let _ = LINKER.set(linker); // a second call passes the same functions
+}
+
+static SUPPORTS_FORK: AtomicBool = AtomicBool::new(false);
+
+/// Asks the library to let children of this process use their memory, although it is registered
+/// here (`ibv_fork_init(3)`). Has an effect until a device is opened or listed.
+pub fn support_fork() {
+    SUPPORTS_FORK.store(true, Ordering::Relaxed);
+}
+
+/// The largest number of copies of the library. The loader has 16 namespaces (`DL_NNS`), of which
+/// the program's is one.
+const MAX_COPIES: usize = 15;
+
+/// A library, or why there is none, of this process and of each of its ancestors.
+static LIBRARIES: [OnceLock<Result<Library, LibraryError>>; MAX_COPIES] =
+    [const { OnceLock::new() }; MAX_COPIES];
+
 impl Library {
-    /// Returns the library, which the first call loads.
+    /// Returns the library, which the first call in this process loads. A forked child loads a
+    /// copy: another thread of the parent may have held a lock of the parent's, and that copy's C
+    /// library does not know of the fork.
     ///
     /// # Errors
     /// That of the first call.
     pub(crate) fn load() -> Result<&'static Library, LibraryError> {
-        static LIBRARY: OnceLock<Result<Library, LibraryError>> = OnceLock::new();
-        let load = || {
-            // SAFETY: the name ends with a zero. Constructors of the library run here, as in any
-            // program that is linked with it.
-            let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-            if handle.is_null() {
-                return Err(LibraryError::NotFound(last_loader_error()));
-            }
-            // SAFETY: the handle was just opened and is never closed.
-            unsafe { Library::resolve(handle) }
-        };
-        LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
+        // In a program that registers no handler for forks, there is one generation.
+        let forks = fork_generation::current() - 1;
+        let copy = LIBRARIES.get(forks as usize).ok_or(LibraryError::TooManyForks(forks))?;
+        copy.get_or_init(Library::load_copy).as_ref().map_err(Clone::clone)
     }
+
+    fn load_copy() -> Result<Library, LibraryError> {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
+        // SAFETY, for both: the name ends with a zero. Constructors of the library run here, as in
+        // any program that is linked with it.
+        let (handle, dlvsym) = match LINKER.get() {
+            Some(Linker { dlmopen, dlvsym }) => {
+                (unsafe { dlmopen(libc::LM_ID_NEWLM, NAME.as_ptr(), flags) }, *dlvsym)
+            }
+            None => (unsafe { libc::dlopen(NAME.as_ptr(), flags) }, libc::dlvsym as Dlvsym),
+        };
+        if handle.is_null() {
+            return Err(LibraryError::NotFound(last_loader_error()));
+        }
+        // SAFETY: the handle was just opened and is never closed.
+        let library = unsafe { Library::resolve(handle, dlvsym)? };
+        if SUPPORTS_FORK.load(Ordering::Relaxed) {
+            // The result is that of the program's call, which has succeeded already. A kernel that
+            // copies registered pages at a fork needs no support.
+            // SAFETY: the call has no conditions.
+            unsafe { (library.fork_init)() };
+        }
+        Ok(library)
+    }
+
+    /// Returns the error number of the last call that failed in this thread. It is in the C library
+    /// of libibverbs' namespace, not in that of this code.
+    pub(crate) fn last_errno(&self) -> Errno {
+        // SAFETY: the function returns the address of an integer of this thread.
+        Errno::from_raw(unsafe { *(self.errno_location)() })
+    }
+
+    /// Returns the error number of a result that is not 0. Some functions return it, with either
+    /// sign, and others return -1 and set `errno`.
+    pub(crate) fn errno_of(&self, result: c_int) -> Errno {
+        match result {
+            -1 => self.last_errno(),
+            result => Errno::from_raw(result.saturating_abs()),
+        }
+    }
+}
+
+/// Finds the function of the C library that libibverbs uses.
+///
+/// # Safety
+/// `handle` is the handle of a loaded libibverbs.
+unsafe fn errno_location(
+    handle: *mut c_void,
+) -> Result<unsafe extern "C" fn() -> *mut c_int, LibraryError> {
+    // SAFETY: the handle is valid, and the name ends with a zero. The search includes the libraries
+    // that libibverbs needs.
+    let address = unsafe { libc::dlsym(handle, c"__errno_location".as_ptr()) };
+    if address.is_null() {
+        return Err(LibraryError::NotFound(last_loader_error()));
+    }
+    // SAFETY: the function has this type (`errno.h`).
+    Ok(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut c_int>(address) })
 }
 
 fn last_loader_error() -> String {

@@ -9,7 +9,7 @@ use mitra_verbs_abi::*;
 use nix::errno::Errno;
 
 use crate::channel::HardChannel;
-use crate::context::{Context, errno_of, shared_by_threads};
+use crate::context::{Context, shared_by_threads};
 use crate::work_ids::SharedIds;
 
 shared_by_threads!(Pd, Cq, Srq, Region, Window, AddressHandle);
@@ -88,7 +88,7 @@ impl Region {
             // SAFETY: the region exists: without `memory` it was deregistered.
             let result = unsafe { (context.lib.dereg_mr)(self.raw) };
             // soft-RoCE returns EINVAL for a region with windows, which is no other error here.
-            if result != 0 && matches!(errno_of(result), Errno::EBUSY | Errno::EINVAL) {
+            if result != 0 && matches!(context.lib.errno_of(result), Errno::EBUSY | Errno::EINVAL) {
                 let id = self.raw.addr() as u32;
                 return Err(Error::Busy { kind: "memory region", id, user: "a memory window" });
             }

@@ -11,7 +11,6 @@ use mitra_verbs_abi::*;
 use nix::errno::Errno;
 use smallvec::SmallVec;
 
-use crate::context::errno_of;
 use crate::hard_nic::Objects;
 use crate::objects::{AddressHandle, Region, Srq, Window};
 use crate::qp::Qp;
@@ -108,7 +107,7 @@ pub(crate) fn post_sends(
                     // Some of the list was posted, and none of it may take effect twice.
                     let _ = qp.modify(&QpAttr::to(QpState::Err), || Err(Error::DeviceFatal));
                 }
-                let error = match errno_of(result) {
+                let error = match qp.pd.context.lib.errno_of(result) {
                     Errno::ENOMEM => full(),
                     Errno::EINVAL => Error::Invalid("the NIC refused the request (EINVAL)"),
                     errno => qp.pd.context.error("posting a send", errno),
@@ -330,7 +329,7 @@ pub(crate) fn post_receives(qp: &Qp, wrs: &[RecvWr]) -> Result<(), PostError> {
         posting.advance(taken);
         posted += taken;
         if result != 0 {
-            let error = match errno_of(result) {
+            let error = match qp.pd.context.lib.errno_of(result) {
                 Errno::ENOMEM => full(),
                 errno => qp.pd.context.error("posting a receive", errno),
             };
@@ -373,7 +372,7 @@ pub(crate) fn post_shared_receives(srq: &Srq, wrs: &[RecvWr], limit: u32) -> Res
             WorkId::decode(refused.wr_id).and_then(|id| ids.remove(id));
         }
         if result != 0 {
-            let error = match errno_of(result) {
+            let error = match srq.pd.context.lib.errno_of(result) {
                 Errno::ENOMEM => Error::SrqFull { depth },
                 errno => srq.pd.context.error("posting a receive", errno),
             };

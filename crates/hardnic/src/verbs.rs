@@ -27,6 +27,9 @@ use crate::{completions, post, sysfs};
 /// The time that the destruction of all objects may take in a reset.
 const RESET_WAIT: Duration = Duration::from_secs(1);
 
+/// The operation of a registration. Its usual error is ENOMEM, by the limit.
+const LOCKING: &str = "registering memory, which each NIC locks within RLIMIT_MEMLOCK (raise `ulimit -l`, or LimitMEMLOCK= of the service)";
+
 fn use_once(users: &AtomicU32) {
     users.fetch_add(1, Ordering::AcqRel);
 }
@@ -150,7 +153,7 @@ impl Provider for HardNic {
                 let start = std::ptr::with_exposed_provenance_mut(process_addr);
                 (self.context.lib.reg_mr_iova2)(pd.raw, start, len, addr, access_to(access))
             };
-            let raw = self.context.check_ptr("registering memory", raw)?;
+            let raw = self.context.check_ptr(LOCKING, raw)?;
             // SAFETY: the call has returned a region.
             (lkey, rkey) = unsafe { (Key((*raw).lkey), Key((*raw).rkey)) };
             use_once(&pd.users);

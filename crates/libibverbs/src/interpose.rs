@@ -30,7 +30,7 @@ macro_rules! next_functions {
 
 mod device_files;
 mod rdma_netlink;
-mod run_time_loading;
+pub(crate) mod run_time_loading;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod signal_actions;
 #[cfg(target_arch = "x86_64")]

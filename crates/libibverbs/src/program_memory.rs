@@ -43,6 +43,11 @@ unsafe impl Send for ProgramMemory {}
 unsafe impl Sync for ProgramMemory {}
 
 impl ForeignMemory for ProgramMemory {
+    /// A NIC of the kernel locks the memory, and accesses it at any time.
+    fn process_addr(&self) -> Option<usize> {
+        Some(self.start.expose_provenance())
+    }
+
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
         // SAFETY: `Buffer` has checked that the bytes lie in the granted range.
         unsafe { copy::read(self.start.wrapping_add(offset), out) }

@@ -12,6 +12,8 @@ use mitra_softnic::SoftNics;
 use mitra_verbs::{Links, Nic, NicAddress, NicOpenError, NicRequest, NicSource, OpenedNic};
 use serde::{Deserialize, Serialize};
 
+pub use mitra_hardnic::{Linker, support_fork, use_own_namespace};
+
 pub use minimal::{MinimalNic, MinimalNics};
 pub use nic_name::{NicName, RailNics, TwoEnds};
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use mitra_hardnic::HardNic;
+use mitra_hardnic::{HardNic, OpenError};
 use mitra_verbs::{Links, NicAddress, NicOpenError, OpenedNic};
 use serde::{Deserialize, Serialize};
 
@@ -13,14 +13,14 @@ use crate::NicKind;
 /// The most rails of a virtual queue pair.
 const MAX_RAILS: usize = 8;
 
-/// A NIC as a user names it: `mlx5_0` is an RDMA device of the kernel, and an IP address is a
-/// software NIC.
+/// A NIC as a user names it: `mlx5_0` is an RDMA device of the kernel. An IP address is the device
+/// that has it, because RoCE's packets to the address go there, and otherwise a software NIC.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NicName {
     /// An RDMA device of the kernel.
     Device(String),
-    /// A software NIC at this address.
+    /// The device or the software NIC at this address.
     Address(IpAddr),
 }
 
@@ -32,11 +32,29 @@ impl NicName {
     pub fn open(&self, kind: NicKind, links: Links) -> Result<OpenedNic, NicOpenError> {
         match self {
             NicName::Device(name) => Ok(OpenedNic { nic: HardNic::open(name)?, warning: None }),
-            NicName::Address(address) => kind.open(NicAddress::At(*address), links),
+            NicName::Address(address) => match HardNic::open_at(*address) {
+                Ok(nic) => Ok(OpenedNic { nic, warning: None }),
+                Err(OpenError::Library(_) | OpenError::NoDevice | OpenError::NoSuchAddress(_)) => {
+                    kind.open(NicAddress::At(*address), links)
+                }
+                Err(error) => Err(error.into()),
+            },
         }
     }
 
-    /// Whether the NIC is a device of the kernel, which does not fail on demand.
+    /// Returns the address that the NIC will have. `None` if there is no such device, or it has no
+    /// address.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            NicName::Device(name) => {
+                let devices = mitra_hardnic::devices().ok()?;
+                devices.into_iter().find(|device| device.name == *name)?.address
+            }
+            NicName::Address(address) => Some(*address),
+        }
+    }
+
+    /// Whether the name is that of a device of the kernel.
     pub fn is_device(&self) -> bool {
         matches!(self, NicName::Device(_))
     }

@@ -97,8 +97,7 @@ impl ClusterArgs {
     pub(crate) fn for_own_peer(&self) -> PeerRails {
         let rails = match (&self.device, &self.rails) {
             (Some(device), _) => device.names().len(),
-            (None, RailsConfig::Count(count)) => *count,
-            (None, RailsConfig::Addresses(addresses)) => addresses.len(),
+            (None, rails) => rails.count(),
         };
         PeerRails { rails, device: self.device.clone(), nics: self.nics }
     }
@@ -111,6 +110,7 @@ impl ClusterArgs {
             (None, RailsConfig::Addresses(addresses)) => {
                 addresses.iter().map(|&address| Some(NicName::Address(address))).collect()
             }
+            (None, RailsConfig::Devices(names)) => names.iter().map(|name| name.parse().ok()).collect(),
         }
     }
 

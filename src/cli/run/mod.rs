@@ -16,18 +16,19 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use mitra_control::{FaultScript, MetricsAddress, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, WritePolicy};
-use mitra_nics::NicKind;
+use mitra_nics::{NicKind, RailNics};
 use mitra_verbs::Links;
 
 use super::complain;
 use library::Preload;
 use program::{Program, RunError};
 
-/// Run an unmodified libibverbs program on Mitra's software NICs
+/// Run an unmodified libibverbs program on Mitra's software NICs, or on RDMA devices
 ///
-/// The program finds one RDMA device, mitra0, without root, kernel module or hardware. With more
-/// than one rail it survives the failure of a rail: its queue pairs, keys and completions stay
-/// valid.
+/// The program finds one RDMA device, mitra0. With --rails it consists of software NICs, which need
+/// no root, kernel module or hardware; with --device, of RDMA devices of this machine. With more
+/// than one rail the program survives the failure of a rail: its queue pairs, keys and completions
+/// stay valid.
 #[derive(clap::Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -35,6 +36,8 @@ Examples:
   sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5 &
   sleep 1; mitra run --rails 2 -- ib_write_bw -D 5 localhost
+  mitra run --device mlx5_0,mlx5_1 --log -- ib_write_bw -D 60 &          on two RDMA devices of one machine ...
+  mitra run --device mlx5_0,mlx5_1 --log -- ib_write_bw -D 60 SERVER     ... and of another one
   export UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1
   mitra run --rails 2 -- ucx_perftest &
   sleep 1; mitra run --rails 2 -- ucx_perftest -t tag_lat localhost
@@ -43,7 +46,7 @@ Between machines, give the addresses of the rails: --rails 10.0.0.1,10.1.0.1 (se
 Policies: after a failure, exact executes again only what was not executed, and reports what it cannot decide. The others
 are for comparison: transparent and blanket execute again what may have been executed (transparent no atomics), delay waits
 10 ms instead of fencing the failed rail, and none closes the connection.
-Defaults come from MITRA_RAILS, MITRA_NICS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
+Defaults come from MITRA_RAILS, MITRA_DEVICE, MITRA_NICS, MITRA_LINKS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE,
 MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE; those of options without a value are 1 or 0.
 MITRA_PRELOAD is the path of another library to preload than the one in this program.
 ", faults_in_help!(), "\
@@ -55,6 +58,10 @@ pub(crate) struct Args {
     /// separated by commas. Both ends need the same number [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
+    /// NIC of each rail, instead of --rails: an RDMA device of this machine by its name or address,
+    /// separated by commas. `mitra devices` lists them. Both ends need the same number
+    #[arg(long, value_name = "NAME|ADDRESS,...", conflicts_with = "rails")]
+    device: Option<RailNics>,
     /// Kind of NIC: soft, or minimal, a software NIC without what programs and failover can do
     /// without, for tests (inline data, PSNs and results of atomics that can be read)
     /// [default: soft]
@@ -146,6 +153,10 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     let mut settings = Settings::from_env()?;
     if let Some(rails) = &args.rails {
         settings.rails = rails.clone();
+    }
+    if let Some(device) = &args.device {
+        let names = device.names().iter().map(ToString::to_string).collect();
+        settings.rails = RailsConfig::Devices(names);
     }
     settings.nics = args.nics.map(|kind| kind.to_string().into()).or(settings.nics);
     settings.nic_kind::<NicKind>()?;

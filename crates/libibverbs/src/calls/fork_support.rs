@@ -1,6 +1,6 @@
-//! `ibv_fork_init` and related verbs. They have no effect, because a software NIC accesses memory
+//! `ibv_fork_init` and related verbs. They have no effect on a software NIC, which accesses memory
 //! from within the program's process and pins no pages. Copy-on-write after a fork is therefore
-//! harmless.
+//! harmless. A NIC of the kernel is opened later, by a library that is then asked for the same.
 
 use std::ffi::c_int;
 
@@ -8,6 +8,7 @@ use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
+    mitra_nics::support_fork();
     0
 }
 

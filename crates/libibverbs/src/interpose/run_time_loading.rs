@@ -142,6 +142,25 @@ unsafe extern "C" fn prepare_dlvsym(arguments: &mut Arguments) -> Target {
     DLVSYM.get().unwrap_or(returns_first_argument)
 }
 
+/// Lets NICs of the kernel use the system's libibverbs, which is loaded by the C library's own
+/// functions into a namespace without this library.
+pub(crate) fn serve_nics_of_the_kernel() {
+    if let (Some(dlmopen), Some(dlvsym)) = (DLMOPEN.get(), DLVSYM.get()) {
+        // SAFETY: the functions are the C library's, and have these types (`dlopen(3)`,
+        // `dlsym(3)`). They do not search by the file of their caller: `dlmopen` gets a name
+        // without a directory, and `dlvsym` a handle.
+        unsafe {
+            mitra_nics::use_own_namespace(mitra_nics::Linker {
+                dlmopen: transmute::<Target, Dlmopen>(dlmopen),
+                dlvsym: transmute::<Target, Dlvsym>(dlvsym),
+            });
+        }
+    }
+}
+
+type Dlmopen = unsafe extern "C" fn(libc::Lmid_t, *const c_char, c_int) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
 #[unsafe(naked)]
 unsafe extern "C" fn returns_first_argument() {
     #[cfg(target_arch = "x86_64")]

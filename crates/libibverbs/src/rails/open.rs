@@ -1,14 +1,15 @@
 //! Opening the device, once in each process, and closing its connections when the process exits.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_control::{ControlServer, ControlledDevice, MetricsAddress, RailsConfig, Settings};
 use mitra_metrics::MetricsServer;
-use mitra_nics::NicKind;
+use mitra_nics::{NicKind, NicName};
 use mitra_os_util::fork_generation;
-use mitra_verbs::{Error, Gid, Nic, NicAddress, NicRequest, Result};
+use mitra_verbs::{Error, Gid, Nic, NicAddress, NicOpenError, NicRequest, OpenedNic, Result};
 
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
@@ -18,6 +19,7 @@ use crate::common::lock::lock;
 use crate::common::logging;
 use crate::common::per_process::PerProcess;
 use crate::common::{cancellation, close_on_fork};
+use crate::interpose::run_time_loading;
 
 /// The open device, with the id of the process that opened it. The id identifies a child process
 /// that was created without the fork handlers (`_Fork(3)`).
@@ -25,7 +27,7 @@ static OPEN: PerProcess<Mutex<OpenDevice>> = PerProcess::new();
 
 type OpenDevice = Option<(u32, Arc<RailSet>)>;
 
-/// The address that rail 0 of `--rails N` will have. Set when the program first reads a device file
+/// The address that rail 0 of `--rails N` or `--device` will have. Set when the program first reads a device file
 /// that shows the address.
 static EXPECTED_ADDRESS: PerProcess<OnceLock<IpAddr>> = PerProcess::new();
 
@@ -79,13 +81,20 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
 }
 
 /// Returns the address that rail 0 of this process will have with `--rails N`, unless another
-/// process takes it first. Returns `None` if the NICs of the settings have none.
+/// process takes it first, or with `--device`. Returns `None` if the NICs of the settings have
+/// none.
 pub(crate) fn expected_address() -> Option<IpAddr> {
     install_fork_handler();
     let expected = EXPECTED_ADDRESS.get();
-    // If two threads set the address, the first address stays.
-    let kind: NicKind = Settings::from_env().ok()?.nic_kind().ok()?;
-    let _ = expected.set(kind.source().propose_address()?);
+    if expected.get().is_none() {
+        let settings = Settings::from_env().ok()?;
+        let address = match &settings.rails {
+            RailsConfig::Devices(names) => names.first()?.parse::<NicName>().ok()?.address(),
+            _ => settings.nic_kind::<NicKind>().ok()?.source().propose_address(),
+        };
+        // If two threads set the address, the first address stays.
+        let _ = expected.set(address?);
+    }
     expected.get().copied()
 }
 
@@ -120,7 +129,22 @@ fn open_nics(settings: &Settings) -> Result<Vec<Arc<dyn Nic>>> {
     let kind: NicKind =
         settings.nic_kind().map_err(|e| Error::system("reading the options of `mitra run`", &e))?;
     let source = kind.source();
+    let system = |e: NicOpenError| Error::system("opening a NIC", &*e);
+    let opened = |OpenedNic { nic, warning }| {
+        if let Some(warning) = warning {
+            tracing::warn!("{warning}");
+        }
+        nic
+    };
     let addresses: Vec<NicAddress> = match &settings.rails {
+        RailsConfig::Devices(names) => {
+            let open = |name: &String| {
+                let name: NicName =
+                    name.parse().map_err(|e: String| Error::system("reading --device", &io::Error::other(e)))?;
+                name.open(kind, settings.links).map(opened).map_err(system)
+            };
+            return names.iter().map(open).collect();
+        }
         RailsConfig::Count(n) => {
             let expected = EXPECTED_ADDRESS.existing().and_then(OnceLock::get).copied();
             let first = expected.map_or(NicAddress::Free, NicAddress::Preferred);
@@ -135,11 +159,7 @@ fn open_nics(settings: &Settings) -> Result<Vec<Arc<dyn Nic>>> {
     };
     let open = |(rail, &address)| {
         let request = NicRequest { address, links: settings.links, limits: limits(rail) };
-        let opened = source.open(&request).map_err(|e| Error::system("opening a NIC", &*e))?;
-        if let Some(warning) = opened.warning {
-            tracing::warn!("{warning}");
-        }
-        Ok(opened.nic)
+        source.open(&request).map(opened).map_err(system)
     };
     addresses.iter().enumerate().map(open).collect()
 }
@@ -161,6 +181,7 @@ fn start_metrics(address: SocketAddr, rails: &Arc<RailSet>) {
 
 /// Installs the handler for fork before this process uses state that a child must not share.
 fn install_fork_handler() {
+    run_time_loading::serve_nics_of_the_kernel();
     if !FORK_HANDLER_INSTALLED.load(Ordering::Acquire) {
         // Two threads may register the handler twice, which has no effect.
         // SAFETY: the handler has the required signature, does not unwind and only changes atomic

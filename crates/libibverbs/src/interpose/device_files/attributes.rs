@@ -71,6 +71,7 @@ impl Attributes {
             RailsConfig::Count(_) if !is_linked_with_verbs() => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
             RailsConfig::Count(_) => vec![open::expected_address()?],
             RailsConfig::Addresses(addresses) => addresses,
+            RailsConfig::Devices(_) => vec![open::expected_address()?],
         };
         let first = *addresses.first()?;
         let up = addresses.iter().any(|&address| !matches!(live_interface(address), Ok(None)));

@@ -35,7 +35,7 @@ pub(in crate::rails) fn limits_of_nic(limits: Limits) -> Limits {
 /// Returns the limits of the program on a NIC with the limits of [`limits_of_nic`].
 pub(in crate::rails) fn limits_of_program(limits: Limits) -> Limits {
     let Limits { pds, mrs, cqs, qps, srqs, .. } = limits;
-    Limits { pds: pds - 1, mrs: mrs - 1, cqs: cqs - 2, qps: qps - 1, srqs: srqs - 1, ..limits }
+    Limits { pds: pds - 1, mrs: mrs - 1, cqs: cqs - 2, qps: qps - 1, srqs: srqs.saturating_sub(1), ..limits }
 }
 
 impl OneRail {
