@@ -21,7 +21,7 @@ impl RailSet {
     }
 
     /// Returns [`mitra_verbs::Provider::port_refusals`] of the rail.
-    pub(crate) fn port_refusals(&self, RailAddress { rail, gid }: RailAddress) -> u64 {
+    pub(crate) fn port_refusals(&self, RailAddress { rail, gid, .. }: RailAddress) -> u64 {
         self.nics.get(rail).map_or(0, |nic| nic.port_refusals(gid))
     }
 }

@@ -4,12 +4,7 @@ use std::sync::OnceLock;
 
 use mitra_verbs::Gid;
 
-/// The address of a device on one of its rails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RailAddress {
-    pub(crate) rail: usize,
-    pub(crate) gid: Gid,
-}
+pub(crate) use super::rail_address::{Endpoint, Endpoints, RailAddress};
 
 /// The communication ids of a connection: that of the sender of a message, and that of the
 /// receiver.

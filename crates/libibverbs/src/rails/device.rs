@@ -15,8 +15,9 @@ use mitra_verbs::{
 };
 
 use super::cm_datagrams::OwnerSearch;
-use super::cm_receiver::{RailAddress, SharedReceiver};
+use super::cm_receiver::SharedReceiver;
 use super::object_table::ChannelEvents;
+use super::rail_address::{Endpoints, RailAddress};
 
 /// A method that creates an object returns `Limit` if a limit of the device or of a NIC forbids it,
 /// and `DeviceFatal` if all NICs are dead. A dead NIC is no error of a method that ends an object.
@@ -142,6 +143,9 @@ pub(crate) trait Device: Send + Sync {
     /// Sends a datagram of the connection manager to queue pair 1 at `to`. A datagram that the rail
     /// cannot send is lost.
     fn send_cm(&self, to: RailAddress, bytes: &[u8]);
+
+    /// Returns the endpoints by which peers reach this device at its GID.
+    fn endpoints(&self) -> Endpoints;
 
     /// Asks on all rails but the first which device has the GID of the search.
     fn find_owner(&self, _search: &OwnerSearch) {}

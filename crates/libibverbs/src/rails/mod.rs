@@ -32,6 +32,7 @@ mod peer_region_keys;
 mod progress_thread;
 mod protection_domain;
 mod queue_users;
+pub(crate) mod rail_address;
 pub(crate) mod rail_set;
 mod rendezvous;
 mod several_rails;

@@ -1,5 +1,6 @@
 //! A device with one rail. The program's objects are objects of the NIC.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use mitra_os_util::thread;
@@ -9,9 +10,10 @@ use mitra_verbs::{
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::cm_receiver::{RailAddress, SharedReceiver};
+use super::cm_receiver::SharedReceiver;
 use super::device::{CompletionQueue, Device, QpParts, QueuePair, SharedReceives, XrcParts};
 use super::object_table::ChannelEvents;
+use super::rail_address::{Endpoints, RailAddress};
 use super::rail_set::RailSet;
 use super::rendezvous::{OneRail, limits_of_program};
 use super::unanswered;
@@ -52,20 +54,31 @@ pub(super) fn open(nic: Arc<dyn Nic>) -> Result<Arc<RailSet>> {
 fn deliver_events(rails: &RailSet, gsi: Option<&OneRail>) -> ! {
     let nic = &rails.nics[0];
     let mut is_alive = true;
+    let sockets = gsi.map(OneRail::descriptors).transpose();
+    let sockets = sockets
+        .inspect_err(|error| tracing::warn!("peers with several rails get no answer: {error}"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let is_open = |qpn| rails.objects().qps.contains_key(&qpn);
     loop {
-        let mut ready = nic.async_event_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let descriptors = nic.async_event_fd().into_iter().chain(sockets.iter().map(AsFd::as_fd));
+        let mut ready: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // After `DeviceFatal`, which is the last event, nothing is left to check. If a signal
         // interrupts the wait, the queue is empty, and the loop waits again.
         let interval = if is_alive { PollTimeout::from(HEALTH_INTERVAL_MS) } else { PollTimeout::NONE };
-        let _ = poll(ready.as_mut_slice(), interval);
+        let _ = poll(&mut ready, interval);
+        if let (Some(gsi), false) = (gsi, sockets.is_empty()) {
+            gsi.answer(is_open);
+        }
         while let Some(event) = nic.poll_async_event() {
             if let (AsyncEvent::GidChange, Some(gsi)) = (event, gsi) {
                 gsi.set_gid(nic.address().into());
             }
-            let is_open = |qpn| rails.objects().qps.contains_key(&qpn);
             is_alive &= event != AsyncEvent::DeviceFatal;
-            if !gsi.is_some_and(|gsi| gsi.handle(event, is_open)) {
-                rails.deliver(event);
+            match gsi.filter(|gsi| gsi.is_concerned(event)) {
+                Some(gsi) => gsi.answer(is_open),
+                None => rails.deliver(event),
             }
         }
         if is_alive && nic.query_port().is_err() {
@@ -185,7 +198,12 @@ impl Device for OneNic {
     }
 
     fn send_cm(&self, to: RailAddress, bytes: &[u8]) {
-        self.gsi.iter().for_each(|gsi| gsi.send(to.gid, bytes));
+        self.gsi.iter().for_each(|gsi| gsi.send(to, bytes));
+    }
+
+    fn endpoints(&self) -> Endpoints {
+        let none = Endpoints { has_queue_pair_1: false, port: None };
+        self.gsi.as_ref().map_or(none, |gsi| gsi.endpoints())
     }
 }
 

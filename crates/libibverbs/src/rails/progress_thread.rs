@@ -6,7 +6,7 @@
 //! completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use mitra_os_util::thread;
@@ -33,8 +33,9 @@ const ROUNDS_UNTIL_FATAL: u32 = 16;
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
     let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid, rounds_until_fatal: None };
     multi_rail.domain().rendezvous.arm();
+    let sockets = multi_rail.domain().rendezvous.descriptors()?;
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
-    thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &mut port) {})?;
+    thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &sockets, &mut port) {})?;
     Ok(())
 }
 
@@ -78,13 +79,18 @@ impl ReportedPort {
 }
 
 /// Waits until the next round is due, and runs it. Returns false if the device is closed.
-fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort) -> bool {
+fn round(
+    rails: &Weak<RailSet>,
+    multi_rail: &MultiRail,
+    sockets: &[OwnedFd],
+    port: &mut ReportedPort,
+) -> bool {
     let (failover, rendezvous) = (&multi_rail.domain().failover, &multi_rail.domain().rendezvous);
     let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
         .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
         .collect();
-    let mut ready: Vec<PollFd<'_>> =
-        channels.iter().map(|(_, channel)| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
+    let descriptors = channels.iter().map(|(_, channel)| channel.as_fd()).chain(sockets.iter().map(AsFd::as_fd));
+    let mut ready: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));
     let Some(rails) = rails.upgrade() else { return false };

@@ -16,12 +16,13 @@ use mitra_verbs::{
 };
 
 use super::cm_datagrams::OwnerSearch;
-use super::cm_receiver::{RailAddress, SharedReceiver};
+use super::cm_receiver::SharedReceiver;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
 use super::device::{CompletionQueue, Device, QpParts, QueuePair, SharedReceives, XrcParts};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::object_table::ChannelEvents;
 use super::protection_domain::MultiRailPd;
+use super::rail_address::{Endpoints, RailAddress};
 use super::rail_set::RailSet;
 use super::virtual_cq::VirtualCq;
 use super::virtual_qps::MultiRail;
@@ -257,7 +258,11 @@ impl Device for SeveralRails {
     }
 
     fn send_cm(&self, to: RailAddress, bytes: &[u8]) {
-        self.multi_rail.domain().rendezvous.send(to.rail, to.gid, bytes);
+        self.multi_rail.domain().rendezvous.send(to, bytes);
+    }
+
+    fn endpoints(&self) -> Endpoints {
+        self.multi_rail.domain().rendezvous.endpoints()
     }
 
     fn find_owner(&self, search: &OwnerSearch) {

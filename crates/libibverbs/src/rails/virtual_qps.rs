@@ -194,7 +194,7 @@ impl MultiRail {
         for query in rendezvous.take_received() {
             let answer = match query.subject {
                 Subject::Connection { qpn, terms } => {
-                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, &query.device));
+                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from.gid, &query.device));
                     // Without its protection domain, the queue pair has no connection data yet. The
                     // peer asks again.
                     if qp.as_ref().is_some_and(|qp| !matches!(qp.enter_pd_of_xrc_domain(), Ok(true))) {
@@ -202,7 +202,7 @@ impl MultiRail {
                     }
                     let info = qp.as_ref().map(|qp| qp.local_info());
                     if let (Some(qp), Some(info)) = (&qp, &info) {
-                        qp.note_peer_terms(query.from, &query.device, terms);
+                        qp.note_peer_terms(query.from.gid, &query.device, terms);
                         explain_refusal(&qp.terms(), &terms);
                         if qp.has_ended() {
                             rendezvous.answer_ended(&query, info);
@@ -217,14 +217,14 @@ impl MultiRail {
                     })
                 }
                 Subject::Connected { qpn, asker } => {
-                    match self.qp(qpn).map(|qp| qp.is_connected_to(asker, query.from, &query.device)) {
+                    match self.qp(qpn).map(|qp| qp.is_connected_to(asker, query.from.gid, &query.device)) {
                         Some(None) => continue,
                         Some(Some(true)) => Some(Vec::new()),
                         Some(Some(false)) | None => None,
                     }
                 }
                 Subject::Region { qpn, .. } | Subject::SharedReceiveQueue { qpn, .. } => match self.qp(qpn) {
-                    Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
+                    Some(qp) if !qp.accepts_peer(query.from.gid, &query.device) => {
                         if qp.may_be_peer(&query.device) {
                             // The peer's address may have changed, which this end detects soon. The
                             // sender queries again.

@@ -209,13 +209,16 @@ impl ManagerState {
 
     /// Tells the streams that wait at a listener the GID of the device.
     fn answer_requesters(&mut self, listener: IdHandle, now: Instant) {
-        let Some(gid) = self.network.as_ref().map(|network| network.gid()) else { return };
+        let network = self.network.as_ref();
+        let Some((gid, endpoints)) = network.map(|network| (network.gid(), network.endpoints())) else {
+            return;
+        };
         for _ in 0..MAX_PER_RUN {
             let Ok(identifier) = self.get(listener) else { return };
             let socket = identifier.port.as_ref().and_then(|port| port.socket());
             let (Some(socket), NetworkState::Listening(_)) = (socket, &identifier.network) else { return };
             match socket.accept() {
-                Ok((stream, _)) => answer(&stream, gid),
+                Ok((stream, _)) => answer(&stream, gid, endpoints),
                 Err(error) => match errno_of(error) {
                     Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS => {
                         return self.pause_listener(listener, now + ACCEPT_PAUSE);

@@ -14,7 +14,7 @@ use super::rdma_port::errno_of;
 use crate::rails::cm_datagrams::{
     OwnerSearch, encode_cm_connections, encode_unknown_cm_connections, is_search_due,
 };
-use crate::rails::cm_receiver::{CmConnection, RailAddress};
+use crate::rails::cm_receiver::{CmConnection, Endpoint, Endpoints, RailAddress};
 use crate::rails::open::guid_of;
 use crate::rails::rail_set::RailSet;
 
@@ -40,6 +40,10 @@ impl Network {
     /// The present GID of the device.
     pub fn gid(&self) -> Gid {
         self.rails.gid_of_rail_0()
+    }
+
+    pub fn endpoints(&self) -> Endpoints {
+        self.rails.device.endpoints()
     }
 
     pub fn guid(&self) -> u64 {
@@ -115,6 +119,8 @@ impl Network {
 pub struct PeerPath {
     /// The GID of the peer's device, which is its address on rail 0.
     pub gid: Gid,
+    /// How the peer's process is reached there.
+    endpoint: Endpoint,
     /// The address at which the peer was heard last.
     heard: Option<RailAddress>,
     search: OwnerSearch,
@@ -123,9 +129,9 @@ pub struct PeerPath {
 impl PeerPath {
     /// # Errors
     /// The error of the system's random source.
-    pub fn new(gid: Gid) -> Result<Self, Errno> {
+    pub fn new(gid: Gid, endpoint: Endpoint) -> Result<Self, Errno> {
         let search = OwnerSearch::new(random_u64().map_err(errno_of)?, gid);
-        Ok(Self { gid, heard: None, search })
+        Ok(Self { gid, endpoint, heard: None, search })
     }
 
     pub fn set_heard(&mut self, from: RailAddress) {
@@ -138,18 +144,22 @@ impl PeerPath {
 
     /// Records an answer to the search for the peer's device.
     pub fn add_owner(&mut self, from: RailAddress, current: Gid) {
-        self.search.add_owner(from.rail, from.gid, current);
+        self.search.add_owner(from, current);
     }
 
     /// Returns the address at which the peer was heard last, or else its GID on rail 0.
     pub fn address(&self) -> RailAddress {
-        self.heard.unwrap_or(RailAddress { rail: 0, gid: self.gid })
+        self.heard.unwrap_or(self.address_on_rail_0())
+    }
+
+    fn address_on_rail_0(&self) -> RailAddress {
+        RailAddress { rail: 0, gid: self.gid, endpoint: self.endpoint }
     }
 
     /// Returns [`address`](Self::address), and then the other addresses that the peer may have.
     pub fn all_addresses(&self) -> Vec<RailAddress> {
         let address = self.address();
-        let others = self.search.owners().chain([RailAddress { rail: 0, gid: self.gid }]);
+        let others = self.search.owners().chain([self.address_on_rail_0()]);
         iter::once(address).chain(others.filter(|other| *other != address)).collect()
     }
 }
@@ -160,9 +170,9 @@ mod tests {
 
     #[test]
     fn repetitions_use_all_known_addresses_once() {
-        let first = RailAddress { rail: 0, gid: Gid([1; 16]) };
-        let second = RailAddress { rail: 1, gid: Gid([2; 16]) };
-        let mut path = PeerPath::new(first.gid).expect("the system has a random source");
+        let first = RailAddress { rail: 0, gid: Gid([1; 16]), endpoint: Endpoint::QueuePair1 };
+        let second = RailAddress { rail: 1, gid: Gid([2; 16]), endpoint: Endpoint::QueuePair1 };
+        let mut path = PeerPath::new(first.gid, first.endpoint).expect("the system has a random source");
         assert_eq!((path.address(), path.all_addresses()), (first, vec![first]));
         path.add_owner(second, first.gid);
         assert_eq!((path.address(), path.all_addresses()), (first, vec![first, second]));

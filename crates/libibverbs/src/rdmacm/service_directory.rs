@@ -20,10 +20,14 @@ use socket2::Socket;
 
 use super::cm_event::IdHandle;
 use super::rdma_port::{PortSpace, errno_of, is_local, non_blocking_stream};
+use crate::rails::cm_receiver::Endpoints;
 
-/// Magic and version. Version 1 sent the connection manager's messages over the stream.
-const PREFIX: [u8; 5] = *b"MiCM\x02";
-const ANSWER: usize = PREFIX.len() + 16;
+/// Magic and version. Version 1 sent the connection manager's messages over the stream, and version
+/// 2 told no endpoints.
+const PREFIX: [u8; 5] = *b"MiCM\x03";
+/// The prefix, the GID, whether the device has queue pair 1 (8 bits), and the port of its UDP socket
+/// or 0 (16 bits, big endian).
+const ANSWER: usize = PREFIX.len() + 16 + 1 + 2;
 
 /// The time between two questions while nothing listens.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -36,16 +40,26 @@ const QUESTION: u64 = 1 << 63;
 
 /// Answers the stream of a requester. An answer that does not fit into the socket's empty buffer is
 /// lost, and the requester asks again.
-pub fn answer(stream: &Socket, device: Gid) {
+pub fn answer(stream: &Socket, device: Gid, endpoints: Endpoints) {
     let _ = stream.set_nonblocking(true);
-    let _ = (&*stream).write(&[&PREFIX[..], &device.0].concat());
+    let port = endpoints.port.unwrap_or(0).to_be_bytes();
+    let answer = [&PREFIX[..], &device.0, &[u8::from(endpoints.has_queue_pair_1)], &port].concat();
+    let _ = (&*stream).write(&answer);
+}
+
+fn parse(answer: &[u8]) -> Option<Answer> {
+    let (gid, rest) = answer.strip_prefix(&PREFIX)?.split_first_chunk()?;
+    let &[has_queue_pair_1, high, low] = rest else { return None };
+    let port = Some(u16::from_be_bytes([high, low])).filter(|port| *port != 0);
+    let endpoints = Endpoints { has_queue_pair_1: has_queue_pair_1 != 0, port };
+    Some(Answer::Device(Gid(*gid), endpoints))
 }
 
 /// What is known about a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A program with this device listens.
-    Device(Gid),
+    Device(Gid, Endpoints),
     /// No socket of this machine has the port.
     NobodyListens,
     /// On another machine, no socket has the port or nothing answers. A device may have the
@@ -170,8 +184,7 @@ impl ServiceDirectory {
             if question.received.iter().zip(&PREFIX).any(|(byte, own)| byte != own) {
                 return self.fail(number, Errno::EPROTO, now);
             }
-            if let Some(gid) = question.received.strip_prefix(&PREFIX).and_then(<[u8]>::first_chunk) {
-                let answer = Answer::Device(Gid(*gid));
+            if let Some(answer) = parse(&question.received) {
                 return self.end(number, answer);
             }
         }

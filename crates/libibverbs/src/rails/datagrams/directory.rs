@@ -173,6 +173,12 @@ impl Directory {
         self.own_qps.insert(numbers);
     }
 
+    /// Returns whether a question about this queue pair is one about this device: whether it has the
+    /// queue pair, or the question is about none.
+    pub(super) fn may_answer_for(&self, qpn: Qpn) -> bool {
+        qpn == ANY_QPN || self.own_qps.qps.contains_key(&qpn)
+    }
+
     pub(super) fn remove_qp(&mut self, qpn: Qpn) {
         self.own_qps.remove(qpn);
         self.announced.remove(&qpn);

@@ -11,7 +11,8 @@ use mitra_verbs::{Gid, PortState, Qpn};
 use super::address_handles::AddressHandles;
 use super::directory::{Directory, Move, Route, is_multicast};
 use crate::common::lock::lock;
-use crate::rails::rendezvous::{RailMask, Rendezvous};
+use crate::rails::rail_address::Endpoint;
+use crate::rails::rendezvous::{RailMask, ReachKind, Rendezvous};
 
 /// The maximum number of changes of rails that a process logs.
 const MAX_LOGGED_MOVES: u8 = 64;
@@ -78,8 +79,13 @@ impl DatagramNetwork {
     /// Handles the directory's messages that have arrived, and sends those that are due. Never
     /// waits.
     pub(in crate::rails) fn exchange(&self) {
-        for (rail, from, message) in self.rendezvous.take_reach() {
-            let answer = lock(&self.directory).handle(self.now(), rail, from, message);
+        for (from, message) in self.rendezvous.take_reach() {
+            if let (Endpoint::Socket(_), ReachKind::Ask { qpn, .. }) = (from.endpoint, message.kind)
+                && !lock(&self.directory).may_answer_for(qpn)
+            {
+                continue; // another process at the address may have the queue pair
+            }
+            let answer = lock(&self.directory).handle(self.now(), from.rail, from.gid, message);
             if let Some(answer) = answer {
                 self.rendezvous.send_reach(answer.rail, answer.to, answer.message);
             }

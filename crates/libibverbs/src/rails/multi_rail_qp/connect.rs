@@ -14,6 +14,7 @@ use super::pending_connection::PendingConnection;
 use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
 use crate::common::random::random;
+use crate::rails::rail_address::Endpoint;
 use crate::rails::rendezvous::PeerConnection;
 
 impl MultiRailQp {
@@ -139,12 +140,14 @@ impl MultiRailQp {
         let found = found.map_err(|error| locked.explain_missing_data(error, gid))?;
         match found {
             // The program has passed a former GID of its own device.
-            PeerConnection::Data(info)
+            PeerConnection::Data(info, _)
                 if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
             {
                 locked.connect_to_itself(min_rnr_timer, Arc::clone(&self.waker).into()).map(Some)
             }
-            PeerConnection::Data(info) => locked.connect_to(&info, min_rnr_timer).map(Some),
+            PeerConnection::Data(info, endpoint) => {
+                locked.connect_to(&info, endpoint, min_rnr_timer).map(Some)
+            }
             PeerConnection::AwaitsReset(query) => {
                 locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
                 Ok(None)
@@ -185,13 +188,13 @@ impl MultiRailQp {
         let Some(pending) = &mut locked.pending else { return };
         self.domain.rendezvous.poll();
         let Poll::Ready(answer) = pending.poll(&terms) else { return };
-        let min_rnr_timer = pending.min_rnr_timer;
+        let (min_rnr_timer, endpoint) = (pending.min_rnr_timer, pending.query.endpoint());
         let peer = lock(&self.peer).gids().first().copied();
         let answer = answer.map_err(|error| match peer {
             Some(peer) => locked.explain_missing_data(error, peer),
             None => error,
         });
-        match answer.and_then(|info| finish(locked, &info, min_rnr_timer)) {
+        match answer.and_then(|info| finish(locked, &info, endpoint, min_rnr_timer)) {
             Ok(peer) => {
                 locked.pending = None;
                 *lock(&self.peer) = peer;
@@ -253,8 +256,13 @@ impl MultiRailQp {
 
 /// Connects all rails after the queue pair has waited for its peer, up to the state that the
 /// program has requested.
-fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<Peer> {
-    let peer = locked.connect_to(info, min_rnr_timer)?;
+fn finish(
+    locked: &mut LockedState,
+    info: &ConnectInfo,
+    endpoint: Endpoint,
+    min_rnr_timer: RnrTimer,
+) -> Result<Peer> {
+    let peer = locked.connect_to(info, endpoint, min_rnr_timer)?;
     if matches!(locked.state, QpState::Rts | QpState::Sqe | QpState::Sqd) {
         locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
     }

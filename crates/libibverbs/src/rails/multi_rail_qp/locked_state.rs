@@ -12,6 +12,7 @@ use super::first_contact::FirstContact;
 use super::pending_connection::PendingConnection;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
+use crate::rails::rail_address::Endpoint;
 use crate::rails::rendezvous::{DeviceGid, Terms};
 
 pub(super) struct LockedState {
@@ -34,6 +35,8 @@ pub(super) struct LockedState {
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
     pub(super) attr: QpAttr,
+    /// How queries reach the peer's process.
+    pub(super) peer_endpoint: Endpoint,
     pub(super) region_keys: RegionKeys,
     /// The sends that are deferred because the keys of a region of the peer are unknown, and all
     /// sends posted after them, in posting order.
@@ -80,6 +83,7 @@ impl LockedState {
             first_contact: None,
             destroyed: false,
             attr: QpAttr::default(),
+            peer_endpoint: Endpoint::Any,
             region_keys: RegionKeys::new(names_queues),
             deferred: VecDeque::new(),
             failing_since: None,
@@ -110,11 +114,18 @@ impl LockedState {
         }
     }
 
-    /// Connects all rails to the peer with these connection data, for receiving.
+    /// Connects all rails to the peer with these connection data, for receiving. `endpoint` is that
+    /// of the peer's process on all rails.
     ///
     /// # Errors
     /// The errors of [`VirtualQp::modify_to_rtr`].
-    pub(super) fn connect_to(&mut self, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<Peer> {
+    pub(super) fn connect_to(
+        &mut self,
+        info: &ConnectInfo,
+        endpoint: Endpoint,
+        min_rnr_timer: RnrTimer,
+    ) -> Result<Peer> {
+        self.peer_endpoint = endpoint;
         self.vqp.modify_to_rtr(info, min_rnr_timer)?;
         self.first_contact = (self.vqp.config().service == Service::Unreliable).then(FirstContact::default);
         Ok(Peer::of(info))

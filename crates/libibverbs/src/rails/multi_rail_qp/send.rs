@@ -163,7 +163,7 @@ impl MultiRailQp {
         // A queue pair in RTS has a destination, so the default is never used.
         let subject = about(locked.attr.dest_qpn.unwrap_or(Qpn::new(0)));
         let peer = lock(&self.peer).gids().to_vec();
-        Ok(Query::new(&self.domain.rendezvous, random()?, peer, subject, None))
+        Ok(Query::new(&self.domain.rendezvous, random()?, (peer, locked.peer_endpoint), subject, None))
     }
 
     /// Queries the peer for the region that the oldest deferred request names, and prefetches the

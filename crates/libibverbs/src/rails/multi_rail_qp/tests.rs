@@ -26,6 +26,7 @@ use mitra_verbs::{
 
 use super::*;
 use crate::rails::device::{CompletionQueue, SharedReceives};
+use crate::rails::rail_address::Endpoint;
 use crate::rails::rendezvous::{Query, Rendezvous, Subject};
 use crate::rails::virtual_qps::MultiRail;
 
@@ -284,7 +285,7 @@ fn strangers_learn_no_keys_of_a_connected_queue_pair() {
     *lock(&local.qp.peer) = Peer::Connected(gids(&peer));
     let subject = Subject::Region { qpn: local.qp.qpn(), key: local.remote().rkey };
     for (from, is_told) in [(&peer, true), (&stranger, false)] {
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&local.device), subject, None);
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), (gids(&local.device), Endpoint::Any), subject, None);
         let answer = loop {
             local.answer_peers();
             from.domain().rendezvous.poll();
@@ -464,7 +465,7 @@ fn peer_answers_only_for_regions_of_the_queue_pairs_protection_domain() {
     let mut answers = Vec::new();
     for key in [b.remote().rkey, foreign] {
         let subject = Subject::Region { qpn: b.qp.qpn(), key };
-        let mut query = Query::new(&a.device.domain().rendezvous, rand_id(), gids(&b.device), subject, None);
+        let mut query = Query::new(&a.device.domain().rendezvous, rand_id(), (gids(&b.device), Endpoint::Any), subject, None);
         answers.push(loop {
             b.answer_peers();
             a.device.domain().rendezvous.poll();
@@ -502,7 +503,7 @@ fn burst_of_queries_does_not_disable_rendezvous() {
     let burst: Vec<_> = (0..300)
         .map(|key| {
             let subject = Subject::Region { qpn: qp.qpn(), key: Key(key) };
-            Query::new(rendezvous, rand_id(), gids(&peer), subject, None)
+            Query::new(rendezvous, rand_id(), (gids(&peer), Endpoint::Any), subject, None)
         })
         .collect();
     drop(burst);

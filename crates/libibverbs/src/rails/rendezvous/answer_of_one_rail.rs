@@ -1,26 +1,30 @@
 //! The answer of a device with one rail to peers with several.
 //!
-//! A peer with several rails queries queue pair 1 for connection data. A device with one rail has
+//! A peer with several rails queries the control port for connection data. A device with one rail has
 //! no such data, and answers with the number of its rails. The device also logs the mismatch,
 //! because the program at this end may wait for its peer without an error. UD queue pairs need no
 //! such data: the device answers that they can be reached on its rail.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{AsyncEvent, Codec, Gid, Limits, Provider, Qpn, Result, SrqId};
 
-use super::gsi_qp::{GsiQp, SLOTS};
+use super::control_port::ControlPort;
+use super::gsi_qp::SLOTS;
 use super::message::{ConnectionData, Message, Subject, decode, encode};
 use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use super::{encode_unknown_cm_connections, explain_refusal};
 use crate::common::lock::lock;
-use crate::rails::cm_receiver::{RailAddress, SharedReceiver};
+use crate::rails::cm_receiver::SharedReceiver;
+use crate::rails::rail_address::{Endpoint, Endpoints, RailAddress};
 
-/// Queue pair 1 of a device with one rail.
+/// The control port of a device with one rail.
 pub(in crate::rails) struct OneRail {
-    gsi_qp: Mutex<GsiQp>,
-    srq: SrqId,
+    port: Mutex<ControlPort>,
+    srq: Option<SrqId>,
     device: Mutex<DeviceAddress>,
     pub(in crate::rails) cm_receiver: SharedReceiver,
 }
@@ -39,26 +43,40 @@ pub(in crate::rails) fn limits_of_program(limits: Limits) -> Limits {
 }
 
 impl OneRail {
-    /// Opens queue pair 1, and requests an event for the first datagram.
+    /// Opens the control port, and requests an event for the first datagram.
     ///
     /// # Errors
-    /// The error of the NIC.
+    /// The error of the NIC if it has no queue pair 1 and there is no socket.
     pub(in crate::rails) fn new(provider: Arc<dyn Provider>) -> Result<OneRail> {
         let device = DeviceAddress::new(vec![provider.query_port()?.gid], 1);
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
-        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
-        let gsi_qp = GsiQp::new(&nic, Some(srq))?;
-        gsi_qp.arm()?;
+        // A NIC of the kernel may have no shared receive queues, and has no queue pair 1.
+        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32).ok();
+        let socket = ControlPort::sockets(std::iter::once(&nic)).pop().flatten();
+        let port = ControlPort::new(&nic, srq, socket)?;
+        port.arm()?;
         Ok(OneRail {
-            gsi_qp: Mutex::new(gsi_qp),
+            port: Mutex::new(port),
             srq,
             device: Mutex::new(device),
             cm_receiver: OnceLock::new(),
         })
     }
 
-    pub(in crate::rails) fn send(&self, to: Gid, bytes: &[u8]) {
-        lock(&self.gsi_qp).send(to, bytes);
+    pub(in crate::rails) fn send(&self, to: RailAddress, bytes: &[u8]) {
+        lock(&self.port).send(to.gid, to.endpoint, bytes);
+    }
+
+    pub(in crate::rails) fn endpoints(&self) -> Endpoints {
+        lock(&self.port).endpoints()
+    }
+
+    /// Returns copies of the descriptors that are readable when a datagram has arrived at a socket.
+    ///
+    /// # Errors
+    /// The error of the system if the process has no free descriptor.
+    pub(in crate::rails) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        lock(&self.port).descriptors().map(|descriptor| descriptor.try_clone_to_owned()).collect()
     }
 
     /// Changes the address of the device. Former GIDs are not kept, because the device is not in
@@ -67,17 +85,25 @@ impl OneRail {
         *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
 
-    /// If an event of the NIC concerns queue pair 1, answers the queries of peers and returns true.
-    /// `is_open` tells whether the program has a queue pair with the given number.
-    pub(in crate::rails) fn handle(&self, event: AsyncEvent, is_open: impl Fn(Qpn) -> bool) -> bool {
-        if event != AsyncEvent::SrqLimitReached(self.srq) {
-            return false;
-        }
-        let mut gsi_qp = lock(&self.gsi_qp);
+    /// Returns whether an event of the NIC concerns the control port.
+    pub(in crate::rails) fn is_concerned(&self, event: AsyncEvent) -> bool {
+        self.srq.is_some_and(|srq| event == AsyncEvent::SrqLimitReached(srq))
+    }
+
+    /// Answers the queries of peers that have arrived. `is_open` tells whether the program has a
+    /// queue pair with the given number.
+    pub(in crate::rails) fn answer(&self, is_open: impl Fn(Qpn) -> bool) {
+        let mut port = lock(&self.port);
         let own = lock(&self.device).clone();
         let mut replies = Vec::new();
-        gsi_qp.poll(|from, bytes| {
+        port.poll(|gid, endpoint, bytes| {
+            let from = RailAddress { rail: 0, gid, endpoint };
+            // Another process at the address may have the queue pair.
+            let may_be_of_another = |qpn| matches!(endpoint, Endpoint::Socket(_)) && !is_open(qpn);
             let reply = match decode(bytes) {
+                Some((id, Message::Query(Subject::Connection { qpn, .. }, _))) if may_be_of_another(qpn) => {
+                    encode(id, &Message::Answer(None))
+                }
                 Some((id, Message::Query(Subject::Connection { qpn, terms: peer }, _))) => {
                     let terms = peer.on_one_rail();
                     if is_open(qpn) {
@@ -87,7 +113,7 @@ impl OneRail {
                     encode(id, &Message::Answer(Some(data.to_bytes())))
                 }
                 Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
-                    if own.device.includes(device) =>
+                    if own.device.includes(device) && !may_be_of_another(qpn) =>
                 {
                     let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
                     let kind = ReachKind::Answer { qpn };
@@ -95,19 +121,19 @@ impl OneRail {
                 }
                 Some((_, Message::CmConnections(connections))) => match self.cm_receiver.get() {
                     Some(receiver) if receiver.has_connections() => {
-                        return receiver.on_connections(RailAddress { rail: 0, gid: from }, connections);
+                        return receiver.on_connections(from, connections);
                     }
                     _ => encode_unknown_cm_connections(connections),
                 },
                 Some((_, Message::UnknownCmConnections(connections))) => {
                     if let Some(receiver) = self.cm_receiver.get() {
-                        receiver.on_unknown_connections(RailAddress { rail: 0, gid: from }, connections);
+                        receiver.on_unknown_connections(from, connections);
                     }
                     return;
                 }
                 None => {
                     if let Some(receiver) = self.cm_receiver.get() {
-                        receiver.on_datagram(RailAddress { rail: 0, gid: from }, bytes);
+                        receiver.on_datagram(from, bytes);
                     }
                     return;
                 }
@@ -115,9 +141,8 @@ impl OneRail {
             };
             replies.push((from, reply));
         });
-        replies.iter().for_each(|(to, reply)| gsi_qp.send(*to, reply));
+        replies.iter().for_each(|(to, reply)| port.send(to.gid, to.endpoint, reply));
         // Only a dead NIC refuses, and a dead NIC receives nothing.
-        let _ = gsi_qp.arm();
-        true
+        let _ = port.arm();
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, GRH_LEN, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr,
+    Access, AhId, Buffer, CqId, Data, GRH_LEN, GSI_QKEY, Gid, Mr, Psn, QpAttr, QpCap, QpInitAttr,
     QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
-/// The maximum length of a message, in bytes.
-const MAX_MESSAGE: usize = 512;
+use super::MAX_MESSAGE;
+
 /// The number of receives that are posted. It is also the maximum number of sends in flight.
 pub(super) const SLOTS: u64 = 256;
 /// The size of a receive buffer or a send buffer, in bytes.
@@ -25,7 +25,7 @@ const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
 /// Returns the multicast group of the rendezvous in a GID's address family. The IPv4 group has
 /// organization-local scope (RFC 2365), the IPv6 group is transient and link-local (RFC 4291, 2.7).
 /// The group is not registered, so other programs' datagrams may arrive.
-fn group_of(gid: Gid) -> Gid {
+pub(super) fn group_of(gid: Gid) -> Gid {
     match IpAddr::from(gid) {
         IpAddr::V4(_) => IpAddr::from([239, 192, 77, 84]).into(),
         IpAddr::V6(_) => IpAddr::from([0xff12, 0, 0, 0, 0, 0, 0x4d54, 0x4741]).into(),
@@ -143,10 +143,6 @@ impl GsiQp {
     /// Drops the datagram in the cases of [`GsiQp::send`].
     pub(super) fn send_to_group(&mut self, bytes: &[u8]) {
         self.send(self.group, bytes);
-    }
-
-    pub(super) fn is_up(&self) -> bool {
-        self.nic.provider.query_port().is_ok_and(|port| port.state == PortState::Active)
     }
 
     /// Sends a datagram. If the queue is full, the NIC has failed, or the datagram is too long, the

@@ -13,7 +13,7 @@
 use mitra_failover::ConnectInfo;
 use mitra_verbs::Gid;
 
-use crate::rails::cm_receiver::RailAddress;
+use crate::rails::rail_address::RailAddress;
 
 /// The maximum number of addresses that a search finds. Further claims are dropped.
 const MAX_OWNERS: usize = 8;
@@ -31,9 +31,8 @@ pub(crate) struct OwnerSearch {
     /// because all members of the multicast group see the id of a question.
     pub(crate) id: u64,
     pub(crate) gid: Gid,
-    /// The answers: the rail and the address from which each came, and the present GID of the
-    /// device.
-    owners: Vec<(usize, Gid, Gid)>,
+    /// The answers: the address from which each came, and the present GID of the device.
+    owners: Vec<(RailAddress, Gid)>,
 }
 
 impl OwnerSearch {
@@ -43,14 +42,14 @@ impl OwnerSearch {
 
     /// Returns the rails and addresses of the devices that claim to have the GID.
     pub(crate) fn owners(&self) -> impl Iterator<Item = RailAddress> {
-        self.owners.iter().map(|&(rail, gid, _)| RailAddress { rail, gid })
+        self.owners.iter().map(|(address, _)| *address)
     }
 
     /// Records a device that claims to have the GID, or to have had it. `current` is the GID that
     /// it has now.
-    pub(crate) fn add_owner(&mut self, rail: usize, from: Gid, current: Gid) {
-        if self.owners.len() < MAX_OWNERS && rail > 0 && !self.owners.contains(&(rail, from, current)) {
-            self.owners.push((rail, from, current));
+    pub(crate) fn add_owner(&mut self, from: RailAddress, current: Gid) {
+        if self.owners.len() < MAX_OWNERS && from.rail > 0 && !self.owners.contains(&(from, current)) {
+            self.owners.push((from, current));
         }
     }
 
@@ -58,10 +57,10 @@ impl OwnerSearch {
     /// connection data that agree with the claim. In these data, rail 0 has the claimed GID, and
     /// `rail` has the address `from`. A negative answer is not accepted, because it contains
     /// nothing that could be checked.
-    pub(super) fn accepts(&self, rail: usize, from: Gid, answer: Option<&[u8]>) -> bool {
+    pub(super) fn accepts(&self, from: RailAddress, answer: Option<&[u8]>) -> bool {
         let agrees = |info: &ConnectInfo| {
-            let claims = |current: Gid| self.owners.contains(&(rail, from, current));
-            info.gids().next().is_some_and(claims) && info.gids().nth(rail) == Some(from)
+            let claims = |current: Gid| self.owners.contains(&(from, current));
+            info.gids().next().is_some_and(claims) && info.gids().nth(from.rail) == Some(from.gid)
         };
         answer.is_some_and(|answer| ConnectInfo::decode(answer).as_ref().is_ok_and(agrees))
     }
@@ -78,28 +77,33 @@ pub(crate) fn is_due(transmission: u32, rail_0_is_up: impl FnOnce() -> bool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rails::rail_address::Endpoint;
+
+    fn at(rail: usize, byte: u8) -> RailAddress {
+        RailAddress { rail, gid: Gid([byte; 16]), endpoint: Endpoint::QueuePair1 }
+    }
 
     #[test]
     fn claims_are_bounded_and_counted_once() {
         let mut search = OwnerSearch::new(5, Gid([1; 16]));
         let gid = Gid([1; 16]);
-        search.add_owner(0, Gid([2; 16]), gid);
+        search.add_owner(at(0, 2), gid);
         assert_eq!(search.owners().count(), 0, "rail 0 is addressed by the GID itself");
         for byte in 0..100 {
-            search.add_owner(1, Gid([byte; 16]), gid);
-            search.add_owner(1, Gid([byte; 16]), gid);
+            search.add_owner(at(1, byte), gid);
+            search.add_owner(at(1, byte), gid);
         }
         assert_eq!(search.owners().count(), MAX_OWNERS);
-        let first = (0..MAX_OWNERS as u8).map(|byte| RailAddress { rail: 1, gid: Gid([byte; 16]) });
+        let first = (0..MAX_OWNERS as u8).map(|byte| at(1, byte));
         assert!(search.owners().eq(first));
     }
 
     #[test]
     fn answers_without_connection_data_are_rejected() {
         let mut search = OwnerSearch::new(5, Gid([1; 16]));
-        search.add_owner(1, Gid([2; 16]), Gid([1; 16]));
-        assert!(!search.accepts(1, Gid([2; 16]), None));
-        assert!(!search.accepts(1, Gid([2; 16]), Some(b"MVQ")));
+        search.add_owner(at(1, 2), Gid([1; 16]));
+        assert!(!search.accepts(at(1, 2), None));
+        assert!(!search.accepts(at(1, 2), Some(b"MVQ")));
     }
 
     #[test]

@@ -56,6 +56,10 @@ fn data(info: &ConnectInfo) -> Vec<u8> {
     ConnectionData { terms: terms(), info: info.encode() }.to_bytes()
 }
 
+fn at(rail: usize, gid: Gid) -> RailAddress {
+    RailAddress { rail, gid, endpoint: Endpoint::QueuePair1 }
+}
+
 fn random_id() -> u64 {
     random().expect("the system has a random source")
 }
@@ -71,7 +75,7 @@ fn query(from: &Device, to: &Device, mut answer: impl FnMut()) -> ConnectInfo {
             thread::yield_now();
         }
         match query.join().expect("a query does not panic").expect("the owner answers") {
-            PeerConnection::Data(info) => info,
+            PeerConnection::Data(info, _) => info,
             PeerConnection::AwaitsReset(_) => panic!("no connection has ended"),
         }
     })
@@ -104,7 +108,7 @@ fn queries_that_wait_for_an_answer_are_bounded() {
         DeviceGid::new(peer.gid()),
     );
     for id in 0..2 * MAX_RECEIVED as u64 {
-        lock(&peer.rendezvous.gsi_qps[0]).send(local.gid(), &encode(id, &query));
+        lock(&peer.rendezvous.ports[0]).send(local.gid(), Endpoint::Any, &encode(id, &query));
         // The queue pair has fewer receives than there are queries, so each query is received
         // before the next is sent.
         let started = Instant::now();
@@ -144,16 +148,16 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     let (id, search) = (random_id(), random_id());
     let subject = Subject::Connection { qpn: peer.qp.qpn(), terms: terms() };
     let owners = Some(OwnerSearch::new(search, peer.gid()));
-    let mut outstanding = Query::new(&local.rendezvous, id, vec![peer.gid()], subject, owners);
+    let mut outstanding = Query::new(&local.rendezvous, id, (vec![peer.gid()], Endpoint::Any), subject, owners);
     let add_owner = |from| {
         let mut outstanding = lock(&local.rendezvous.outstanding);
         let search = outstanding.get_mut(&id).and_then(|query| query.search.as_mut());
-        search.expect("it is outstanding").add_owner(1, from, peer.gid());
+        search.expect("it is outstanding").add_owner(at(1, from), peer.gid());
     };
     let answer = data(&peer.info());
     let (peer_1, stranger_1) = (peer.info().gids().nth(1), stranger.info().gids().nth(1));
     let [peer_1, stranger_1] = [peer_1, stranger_1].map(|gid| gid.expect("a device has two rails"));
-    let accept = |rail, from, id| local.rendezvous.accept_answer(rail, from, id, Some(answer.clone()));
+    let accept = |rail, from, id| local.rendezvous.accept_answer(at(rail, from), id, Some(answer.clone()));
     accept(0, peer.gid(), !id);
     accept(0, peer.gid(), search);
     accept(1, peer_1, id); // not found by the search
@@ -166,6 +170,40 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     assert!(matches!(outstanding.poll(), Poll::Ready(Ok(Some(_)))));
 }
 
+/// Processes with one address answer by sockets of their own. That one of them has no such queue
+/// pair says nothing about the others.
+#[test]
+fn only_the_asked_process_denies_a_queue_pair_for_its_address() {
+    let (local, peer) = (Device::new(None), Device::new(None));
+    let subject = Subject::Connection { qpn: peer.qp.qpn(), terms: terms() };
+    let by = |port| RailAddress { endpoint: Endpoint::Socket(port), ..at(0, peer.gid()) };
+    let ask = |endpoint| {
+        let id = random_id();
+        (id, Query::new(&local.rendezvous, id, (vec![peer.gid()], endpoint), subject, None))
+    };
+    let deny = |id, from| local.rendezvous.accept_answer(from, id, None);
+
+    let (id, mut query) = ask(Endpoint::Any);
+    deny(id, by(5));
+    assert!(query.poll().is_pending());
+    local.rendezvous.accept_answer(by(6), id, Some(data(&peer.info())));
+    assert!(matches!(query.poll(), Poll::Ready(Ok(Some(_)))));
+    assert_eq!(query.endpoint(), Endpoint::Socket(6));
+
+    let (id, mut query) = ask(Endpoint::Any);
+    deny(id, by(5));
+    query.started -= local.rendezvous.timeout + Duration::from_secs(1);
+    assert!(matches!(query.poll(), Poll::Ready(Ok(None))), "all have denied it, or are silent");
+
+    for (endpoint, from) in [(Endpoint::Socket(6), by(6)), (Endpoint::Any, at(0, peer.gid()))] {
+        let (id, mut query) = ask(endpoint);
+        deny(id, by(5));
+        assert!(query.poll().is_pending());
+        deny(id, from);
+        assert!(matches!(query.poll(), Poll::Ready(Ok(None))), "{from:?}");
+    }
+}
+
 /// A peer of another version takes no query of this end. Its own queries tell its version.
 #[test]
 fn peer_of_another_version_is_named_after_the_timeout() {
@@ -175,10 +213,10 @@ fn peer_of_another_version_is_named_after_the_timeout() {
     let mut other_version = encode(1, &own_query);
     other_version[3] -= 1;
     for (from, text) in [(&stranger, "does not answer"), (&peer, "another version of Mitra")] {
-        let mut query = Query::new(&local.rendezvous, random_id(), vec![peer.gid()], subject, None);
+        let mut query = Query::new(&local.rendezvous, random_id(), (vec![peer.gid()], Endpoint::Any), subject, None);
         // Datagrams of one queue pair arrive in order.
         for bytes in [&other_version, &encode(2, &own_query)] {
-            lock(&from.rendezvous.gsi_qps[0]).send(local.gid(), bytes);
+            lock(&from.rendezvous.ports[0]).send(local.gid(), Endpoint::Any, bytes);
         }
         let started = Instant::now();
         while local.rendezvous.take_received().is_empty() {

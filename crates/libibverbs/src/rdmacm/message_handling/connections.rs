@@ -6,7 +6,7 @@ use mitra_os_util::random::random_u64;
 use mitra_verbs::{Gid, Psn};
 use nix::errno::Errno;
 
-use crate::rails::cm_receiver::RailAddress;
+use crate::rails::cm_receiver::{Endpoint, RailAddress};
 use crate::rdmacm::cm_event::{CmEvent, IdHandle};
 use crate::rdmacm::connection_table::{ConnectionTable, Entry};
 use crate::rdmacm::identifier::{NegotiatedParams, NetworkState};
@@ -69,9 +69,9 @@ impl ManagerState {
         let request = entry.request.as_ref()?;
         let service = request.service;
         let network = self.network.as_ref()?;
-        let gid = match answer {
-            Answer::Device(gid) => gid,
-            Answer::Unknown => Gid::from(service.destination.ip()),
+        let (gid, endpoint) = match answer {
+            Answer::Device(gid, endpoints) => (gid, endpoints.reached_from(network.endpoints())),
+            Answer::Unknown => (Gid::from(service.destination.ip()), Endpoint::QueuePair1),
             Answer::NobodyListens => {
                 // While no rail is up, this end knows nothing about the peer.
                 if network.is_up() {
@@ -83,7 +83,7 @@ impl ManagerState {
             }
         };
         // Without random numbers, the connection waits for its timeout.
-        entry.path = PeerPath::new(gid).ok();
+        entry.path = PeerPath::new(gid, endpoint).ok();
         if unreachable::is_out_of_reach(network, gid, &service) {
             entry.connection.on_unreachable(Errno::ENETUNREACH);
         } else if let Some(request) = entry.request.take() {
@@ -164,7 +164,7 @@ impl ManagerState {
             return None;
         }
         let (id, psn) = (self.unused_connection_id().ok()?, random_u64().ok()?);
-        let mut path = PeerPath::new(device).ok()?;
+        let mut path = PeerPath::new(device, from.endpoint).ok()?;
         path.set_heard(from);
         let mut child = self.get(listener).ok()?.child(listener);
         let Service { source, destination, .. } = request.service;

@@ -7,7 +7,7 @@ use mitra_verbs::Gid;
 use nix::errno::Errno;
 
 use super::connections::MAX_REFUSED;
-use crate::rails::cm_receiver::RailAddress;
+use crate::rails::cm_receiver::{Endpoint, RailAddress};
 use crate::rdmacm::cm_event::{CmEvent, IdHandle};
 use crate::rdmacm::identifier::{Lookup, NetworkState, ServiceOrigin, ServiceRequest};
 use crate::rdmacm::manager_state::ManagerState;
@@ -63,16 +63,18 @@ impl ManagerState {
             return None;
         };
         let service = lookup.request.service;
-        let gid = match answer {
-            Answer::Device(gid) => gid,
-            Answer::Unknown => Gid::from(service.destination.ip()),
+        let (gid, endpoint) = match answer {
+            Answer::Device(gid, endpoints) => {
+                (gid, endpoints.reached_from(self.network.as_ref()?.endpoints()))
+            }
+            Answer::Unknown => (Gid::from(service.destination.ip()), Endpoint::QueuePair1),
             Answer::NobodyListens if is_up && lookup.lookup.is_refusal_final(now) => {
                 self.end_lookup(handle, unsupported());
                 return None;
             }
             Answer::NobodyListens => return Some(service),
         };
-        lookup.path = PeerPath::new(gid).ok();
+        lookup.path = PeerPath::new(gid, endpoint).ok();
         if unreachable::is_out_of_reach(self.network.as_ref()?, gid, &service) {
             self.fail_lookup(handle, Errno::ENETUNREACH);
             return None;

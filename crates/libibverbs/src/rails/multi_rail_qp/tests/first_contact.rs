@@ -18,7 +18,7 @@ fn enter_rts(end: &End, peer: &End) {
     let info = peer.qp.local_info();
     let mut locked = end.qp.lock();
     locked.set_access(Some(Access::REMOTE)).expect("the NICs are alive");
-    locked.connect_to(&info, RnrTimer::from_code(1)).expect("the configurations agree");
+    locked.connect_to(&info, Endpoint::Any, RnrTimer::from_code(1)).expect("the configurations agree");
     locked.vqp.modify_to_rts(7).expect("the NICs are alive");
     locked.attr.dest_qpn = Some(peer.qp.qpn());
     locked.state = QpState::Rts;
@@ -245,7 +245,7 @@ fn others_than_the_peer_learn_of_no_connection() {
     for (from, asker, is_told) in [(&a.device, own, true), (&a.device, other, false), (&stranger, own, false)]
     {
         let subject = Subject::Connected { qpn: b.qp.qpn(), asker };
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&b.device), subject, None);
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), (gids(&b.device), Endpoint::Any), subject, None);
         let answer = loop {
             b.answer_peers();
             from.domain().rendezvous.poll();
