@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use mitra_verbs::{Data, Provider, RecvWr, SendOp, SendWr, SgeList, Wc, WcStatus};
 
 use crate::devices::Devices;
-use crate::dropped_nic::End;
+use crate::rc_end::End;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -45,5 +45,6 @@ fn completions_stay(devices: &Devices) -> Result<(), Failed> {
     let ids: Vec<_> = received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ids, [(0, WcStatus::Success), (1, WcStatus::Success)]);
     assert_eq!(receiver.nic.poll_cq(receiver.cq, 2, &mut received)?, 0);
-    Ok(())
+    sender.destroy()?;
+    Ok(receiver.destroy()?)
 }

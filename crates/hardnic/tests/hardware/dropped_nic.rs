@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use mitra_hardnic::HardNic;
-use mitra_verbs::{
-    Access, Buffer, CqId, Data, LocalAckTimeout, Mr, PdId, Provider, QpBuilder, Qpn, RcConnection,
-    RemoteAddr, SendOp, SendWr, Wc, WcStatus,
-};
+use mitra_verbs::{Buffer, Data, Provider, RemoteAddr, SendOp, SendWr, Wc, WcStatus};
 
 use crate::devices::Devices;
+use crate::rc_end::End;
 
 const WRITE: u32 = 64 << 10;
 /// The WRITEs in flight. Each has other bytes than the one before it.
@@ -134,43 +132,4 @@ fn bytes_of(memory: &Buffer) -> Vec<u8> {
     let mut bytes = vec![0; memory.len()];
     memory.read_at(0, &mut bytes);
     bytes
-}
-
-/// An end of a reliable connection, with memory.
-pub struct End<'a> {
-    pub nic: &'a HardNic,
-    pd: PdId,
-    pub cq: CqId,
-    pub qp: Qpn,
-    memory: Arc<Buffer>,
-    mr: Mr,
-}
-
-impl<'a> End<'a> {
-    pub fn new(nic: &'a HardNic, bytes: usize) -> mitra_verbs::Result<End<'a>> {
-        let pd = nic.alloc_pd()?;
-        let memory = Arc::new(Buffer::new(bytes));
-        let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE)?;
-        let cq = nic.create_cq(64, None)?;
-        let qp = QpBuilder::rc(pd, cq).build(nic)?;
-        Ok(End { nic, pd, cq, qp, memory, mr })
-    }
-
-    pub fn connect(&self, peer: &End<'_>) -> mitra_verbs::Result<()> {
-        let port = peer.nic.query_port()?;
-        let connection = RcConnection {
-            path_mtu: self.nic.query_port()?.max_mtu.min(port.max_mtu),
-            local_ack_timeout: LocalAckTimeout::from_code(12),
-            retry_cnt: 3,
-            ..RcConnection::to(port.gid, peer.qp)
-        };
-        connection.connect(self.nic, self.qp)
-    }
-
-    fn destroy(self) -> mitra_verbs::Result<()> {
-        self.nic.destroy_qp(self.qp)?;
-        self.nic.dereg_mr(self.mr.id)?;
-        self.nic.destroy_cq(self.cq)?;
-        self.nic.dealloc_pd(self.pd)
-    }
 }

@@ -8,6 +8,7 @@ mod destroyed_queue_pair;
 mod devices;
 mod dropped_nic;
 mod rails;
+mod rc_end;
 mod watch;
 
 use std::process::ExitCode;
