@@ -38,7 +38,7 @@ fn completions_stay(devices: &Devices) -> Result<(), Failed> {
     }
     assert!(sent.len() == 2 && sent.iter().all(|wc| wc.status == WcStatus::Success), "{sent:?}");
     receiver.nic.destroy_qp(receiver.qp)?;
-    // One call takes no more than it asks for.
+    // A poll returns at most the number of completions that the caller asks for.
     while received.len() < 2 && Instant::now() < deadline {
         assert!(receiver.nic.poll_cq(receiver.cq, 1, &mut received)? <= 1);
     }

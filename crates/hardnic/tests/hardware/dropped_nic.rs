@@ -51,7 +51,7 @@ fn memory_stays(devices: &Devices) -> Result<(), Failed> {
     }
 }
 
-/// What the drop of a NIC showed.
+/// The observations of one drop of a NIC.
 struct Dropped {
     /// Memory has a part of a WRITE.
     is_cut_off: bool,
