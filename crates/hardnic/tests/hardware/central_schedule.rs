@@ -249,7 +249,7 @@ fn trial(ends: &Ends, evidence: Evidence, failure: Failure, counts: &mut Counts)
     counts.operations += exchange.outcomes.len() as u64;
     match evidence {
         Evidence::Blanket => counts.doubled += count_doubled(&exchange, &far),
-        _ => check(&exchange, &near.buffer, &far, counts)?,
+        _ => check(&exchange, &near.buffer, &far, failure, counts)?,
     }
     let _ = client.close();
     drop(client);
