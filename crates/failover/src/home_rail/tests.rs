@@ -15,7 +15,7 @@ struct World {
     executing: [u8; MEMBERS as usize],
 }
 
-/// What counts as the fence of a queue pair.
+/// What unbinds a stopped queue pair from the home rail.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FencedBy {
     /// The vQP has fenced the queue pair.

@@ -78,12 +78,12 @@ impl Ledger {
 
     /// Records that an operation failed although the rail works, and halts the queue.
     ///
-    /// If the responder refused the request, it executed neither this operation nor any later one.
-    /// A READ is an exception: the NIC repeats a READ whose response is lost, and the responder may
-    /// refuse the repetition because a later operation has ended access to the memory. If the error
-    /// is local, for example because a response could not be stored, later operations may have been
-    /// executed too. Later operations in flight then end in `undecided`. An unreliable connection
-    /// sends nothing behind a request that fails.
+    /// If the responder refused the request, it executed no later one, and of this one at most the
+    /// packets before the refused packet. A READ is an exception: the NIC repeats a READ whose
+    /// response is lost, and the responder may refuse the repetition because a later operation has
+    /// ended access to the memory. If the error is local, for example because a response could not
+    /// be stored, later operations may have been executed too. Later operations in flight then end
+    /// in `undecided`. An unreliable connection sends nothing behind a request that fails.
     pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         let is_read = self.ops.get(index).is_some_and(|op| op.kind == Kind::Read);

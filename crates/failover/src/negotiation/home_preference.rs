@@ -96,7 +96,7 @@ impl RailNegotiation {
     }
 
     /// Repeats the step of a move that the driver could not take: it had not bound the vQP to the
-    /// new rail, because other vQPs were still bound to the old home.
+    /// new rail, because queue pairs of other vQPs on the old home were still stopping.
     pub fn home_may_be_free(&mut self) {
         let Phase::Moving(m) = &self.phase else { return };
         let Some(evidence) = m.local_evidence.clone() else { return };

@@ -13,8 +13,8 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
 
 impl Recovery {
-    /// Moves the vQP to the home rail after another vQP has moved the home and has fenced this
-    /// vQP's queue pair.
+    /// Moves the vQP to the home rail after another vQP has moved the home and has stopped this
+    /// vQP's queue pair, and fences that queue pair.
     pub(in crate::vqp) fn follow_home(&mut self, dp: &mut Datapath) {
         let Some(view) = self.read_home(dp) else { return };
         // A move in progress may have left the fence to the answer of the peer.
