@@ -69,7 +69,7 @@ pub(crate) struct QpHandle {
 struct QpEnd {
     /// Whether the queue pair was destroyed, perhaps before its completion queue.
     is_ended: AtomicBool,
-    /// Locked while the queue pair is being destroyed.
+    /// Locked while the queue pair is being destroyed, or changes its state without attributes.
     destruction: Mutex<()>,
 }
 
@@ -86,17 +86,21 @@ impl QpHandle {
         self.end.is_ended.load(Ordering::Acquire)
     }
 
-    /// Moves the queue pair to ERR, unless it was destroyed: the NIC may then give its number to
-    /// another queue pair.
+    /// Moves the queue pair to a state that needs no other attributes. In RESET, the queue pair has
+    /// no completions.
     ///
     /// # Errors
-    /// Any error of the NIC.
-    pub(crate) fn modify_to_error(&self) -> Result<()> {
+    /// [`Error::NoSuchObject`] if the queue pair was destroyed: the NIC may then give its number to
+    /// another one. Otherwise any error of the NIC.
+    pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
         let _destruction = lock(&self.end.destruction);
         if self.is_ended() {
-            return Ok(());
+            return Err(Error::NoSuchObject { kind: "queue pair", id: self.qpn.value() });
         }
-        self.provider().modify_qp(self.qpn, &QpAttr::to(QpState::Err))
+        match &self.cq {
+            DataCq::Shared(shared, inbox) if state == QpState::Reset => shared.reset(self.qpn, inbox),
+            _ => self.provider().modify_qp(self.qpn, &QpAttr::to(state)),
+        }
     }
 
     /// Destroys the queue pair, and keeps its completion queue, which holds what the NIC has
@@ -288,12 +292,9 @@ impl DataQp {
         }
     }
 
-    /// For states that need no other attributes. In RESET, the queue pair has no completions.
+    /// See [`QpHandle::modify_to`].
     pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
-        match self.cq() {
-            DataCq::Shared(shared, inbox) if state == QpState::Reset => shared.reset(self.qpn(), inbox),
-            _ => self.provider().modify_qp(self.qpn(), &QpAttr::to(state)),
-        }
+        self.handle.modify_to(state)
     }
 
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use mitra_verbs::{AtomicScope, Error, Result, Time};
+use mitra_verbs::{AtomicScope, Error, QpState, Result, Time};
 
 use super::{Domain, lock};
 use crate::data_qp::QpHandle;
@@ -301,7 +301,7 @@ impl Domain {
             return true;
         }
         (home_qp.stopped_at, home_qp.late_checks) = (now, 0);
-        match home_qp.qp.modify_to_error() {
+        match home_qp.qp.modify_to(QpState::Err) {
             Ok(()) => state.rail.stop(member, rail),
             Err(Error::NoSuchObject { .. }) => state.rail.unbind(member, rail),
             Err(_) => return self.reset(state, rail),
@@ -322,7 +322,7 @@ impl Domain {
 
     /// Moves a queue pair to ERR that has executed nothing, or that its vQP has fenced.
     fn stop_unbound(&self, state: &mut State, rail: u8, qp: &QpHandle) -> bool {
-        match qp.modify_to_error() {
+        match qp.modify_to(QpState::Err) {
             Ok(()) | Err(Error::NoSuchObject { .. }) => true,
             Err(_) => self.reset(state, rail),
         }
