@@ -114,9 +114,8 @@ impl Fence {
             self.0 = State::Emptying { nic_alive: false };
             return FenceStep::Pending;
         }
-        match qp.modify_to(QpState::Err) {
-            Ok(()) => {}
-            Err(error) => return self.on_refused_change(&error),
+        if let Err(error) = qp.modify_to(QpState::Err) {
+            return self.on_refused_change(&error);
         }
         let deadline = now + DRAIN_TIMEOUT;
         let used = if Mutant::FenceAwaitsSendQueueOnly.is_on() { [used[0], false] } else { used };
