@@ -22,7 +22,9 @@ pub enum LibraryError {
     )]
     NotFound(String),
     /// This process and its ancestors have loaded the library as often as the loader permits.
-    #[error("libibverbs.so.1 cannot be loaded in a child of {0} forks; open the device before the forks, or fewer forks deep")]
+    #[error(
+        "libibverbs.so.1 cannot be loaded in a child of {0} forks; open the device before the forks, or fewer forks deep"
+    )]
     TooManyForks(u32),
     /// The library is too old.
     #[error("libibverbs.so.1 has no {symbol} of {version}; install rdma-core 32 or newer")]
@@ -224,9 +226,7 @@ impl Library {
 ///
 /// # Safety
 /// `handle` is the handle of a loaded libibverbs.
-unsafe fn errno_location(
-    handle: *mut c_void,
-) -> Result<unsafe extern "C" fn() -> *mut c_int, LibraryError> {
+unsafe fn errno_location(handle: *mut c_void) -> Result<unsafe extern "C" fn() -> *mut c_int, LibraryError> {
     // SAFETY: the handle is valid, and the name ends with a zero. The search includes the libraries
     // that libibverbs needs.
     let address = unsafe { libc::dlsym(handle, c"__errno_location".as_ptr()) };

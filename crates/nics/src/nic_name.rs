@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use mitra_hardnic::{HardNic, OpenError};
-use mitra_verbs::{Links, NicAddress, NicOpenError, OpenedNic};
+use mitra_verbs::{Links, NicAddress, NicOpenError, OpenedNic, Provider};
 use serde::{Deserialize, Serialize};
 
 use crate::NicKind;
@@ -31,9 +32,9 @@ impl NicName {
     /// Why it cannot be opened, in one line.
     pub fn open(&self, kind: NicKind, links: Links) -> Result<OpenedNic, NicOpenError> {
         match self {
-            NicName::Device(name) => Ok(OpenedNic { nic: HardNic::open(name)?, warning: None }),
+            NicName::Device(name) => Ok(opened(HardNic::open(name)?)),
             NicName::Address(address) => match HardNic::open_at(*address) {
-                Ok(nic) => Ok(OpenedNic { nic, warning: None }),
+                Ok(nic) => Ok(opened(nic)),
                 Err(OpenError::Library(_) | OpenError::NoDevice | OpenError::NoSuchAddress(_)) => {
                     kind.open(NicAddress::At(*address), links)
                 }
@@ -58,6 +59,17 @@ impl NicName {
     pub fn is_device(&self) -> bool {
         matches!(self, NicName::Device(_))
     }
+}
+
+/// The driver whose programs may use more than the verbs.
+const MLX5: &str = "mlx5_core";
+
+fn opened(nic: Arc<HardNic>) -> OpenedNic {
+    let hardware = nic.hardware();
+    let warning = (hardware.driver == MLX5).then(|| {
+        format!("{}: its direct verbs (mlx5dv) are not offered, only those of libibverbs", nic.attr().name)
+    });
+    OpenedNic { nic, warning }
 }
 
 impl fmt::Display for NicName {

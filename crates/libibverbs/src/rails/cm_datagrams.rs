@@ -20,8 +20,10 @@ impl RailSet {
         nic.is_some_and(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
     }
 
-    /// Returns [`mitra_verbs::Provider::port_refusals`] of the rail.
-    pub(crate) fn port_refusals(&self, RailAddress { rail, gid, .. }: RailAddress) -> u64 {
-        self.nics.get(rail).map_or(0, |nic| nic.port_refusals(gid))
+    /// Returns a number that changes when the host at an address says that the process there has
+    /// ended: that nobody has its socket, or [`mitra_verbs::Provider::port_refusals`] of the rail.
+    pub(crate) fn port_refusals(&self, at: RailAddress) -> u64 {
+        let of_nic = || self.nics.get(at.rail).map_or(0, |nic| nic.port_refusals(at.gid));
+        self.device.socket_refusals(at).unwrap_or_else(of_nic)
     }
 }

@@ -201,6 +201,10 @@ impl Device for OneNic {
         self.gsi.iter().for_each(|gsi| gsi.send(to, bytes));
     }
 
+    fn socket_refusals(&self, at: RailAddress) -> Option<u64> {
+        self.gsi.as_ref().and_then(|gsi| gsi.refusals(at))
+    }
+
     fn endpoints(&self) -> Endpoints {
         let none = Endpoints { has_queue_pair_1: false, port: None };
         self.gsi.as_ref().map_or(none, |gsi| gsi.endpoints())

@@ -139,11 +139,14 @@ fn open_nics(settings: &Settings) -> Result<Vec<Arc<dyn Nic>>> {
     let addresses: Vec<NicAddress> = match &settings.rails {
         RailsConfig::Devices(names) => {
             let open = |name: &String| {
-                let name: NicName =
-                    name.parse().map_err(|e: String| Error::system("reading --device", &io::Error::other(e)))?;
+                let name: NicName = name
+                    .parse()
+                    .map_err(|e: String| Error::system("reading --device", &io::Error::other(e)))?;
                 name.open(kind, settings.links).map(opened).map_err(system)
             };
-            return names.iter().map(open).collect();
+            let nics: Vec<_> = names.iter().map(open).collect::<Result<_>>()?;
+            warn_without_evidence(&nics, settings);
+            return Ok(nics);
         }
         RailsConfig::Count(n) => {
             let expected = EXPECTED_ADDRESS.existing().and_then(OnceLock::get).copied();
@@ -162,6 +165,19 @@ fn open_nics(settings: &Settings) -> Result<Vec<Arc<dyn Nic>>> {
         source.open(&request).map(opened).map_err(system)
     };
     addresses.iter().enumerate().map(open).collect()
+}
+
+/// Says which of several rails give no evidence of what they have executed when they fail.
+fn warn_without_evidence(nics: &[Arc<dyn Nic>], settings: &Settings) {
+    let has_none = |nic: &&Arc<dyn Nic>| !nic.attr().capabilities.psn_query;
+    let names: Vec<_> = nics.iter().filter(has_none).map(|nic| nic.attr().name.as_str()).collect();
+    if nics.len() > 1 && !settings.completion_log && !names.is_empty() {
+        let names = names.join(",");
+        tracing::warn!(
+            "{names}: what is in flight when a rail fails may end in an error, because nothing tells whether it was executed: \
+             qualify each kind of device once (mitra devices --qualify --device {names}), or use --log at both ends"
+        );
+    }
 }
 
 /// Starts the metrics endpoint. The program runs without it if the address is not free, for example

@@ -89,7 +89,8 @@ fn round(
     let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
         .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
         .collect();
-    let descriptors = channels.iter().map(|(_, channel)| channel.as_fd()).chain(sockets.iter().map(AsFd::as_fd));
+    let descriptors =
+        channels.iter().map(|(_, channel)| channel.as_fd()).chain(sockets.iter().map(AsFd::as_fd));
     let mut ready: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));

@@ -261,6 +261,10 @@ impl Device for SeveralRails {
         self.multi_rail.domain().rendezvous.send(to, bytes);
     }
 
+    fn socket_refusals(&self, at: RailAddress) -> Option<u64> {
+        self.multi_rail.domain().rendezvous.refusals(at)
+    }
+
     fn endpoints(&self) -> Endpoints {
         self.multi_rail.domain().rendezvous.endpoints()
     }

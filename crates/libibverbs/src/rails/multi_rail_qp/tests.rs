@@ -285,7 +285,13 @@ fn strangers_learn_no_keys_of_a_connected_queue_pair() {
     *lock(&local.qp.peer) = Peer::Connected(gids(&peer));
     let subject = Subject::Region { qpn: local.qp.qpn(), key: local.remote().rkey };
     for (from, is_told) in [(&peer, true), (&stranger, false)] {
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), (gids(&local.device), Endpoint::Any), subject, None);
+        let mut query = Query::new(
+            &from.domain().rendezvous,
+            rand_id(),
+            (gids(&local.device), Endpoint::Any),
+            subject,
+            None,
+        );
         let answer = loop {
             local.answer_peers();
             from.domain().rendezvous.poll();
@@ -465,7 +471,13 @@ fn peer_answers_only_for_regions_of_the_queue_pairs_protection_domain() {
     let mut answers = Vec::new();
     for key in [b.remote().rkey, foreign] {
         let subject = Subject::Region { qpn: b.qp.qpn(), key };
-        let mut query = Query::new(&a.device.domain().rendezvous, rand_id(), (gids(&b.device), Endpoint::Any), subject, None);
+        let mut query = Query::new(
+            &a.device.domain().rendezvous,
+            rand_id(),
+            (gids(&b.device), Endpoint::Any),
+            subject,
+            None,
+        );
         answers.push(loop {
             b.answer_peers();
             a.device.domain().rendezvous.poll();

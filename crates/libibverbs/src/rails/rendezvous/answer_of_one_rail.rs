@@ -55,16 +55,16 @@ impl OneRail {
         let socket = ControlPort::sockets(std::iter::once(&nic)).pop().flatten();
         let port = ControlPort::new(&nic, srq, socket)?;
         port.arm()?;
-        Ok(OneRail {
-            port: Mutex::new(port),
-            srq,
-            device: Mutex::new(device),
-            cm_receiver: OnceLock::new(),
-        })
+        Ok(OneRail { port: Mutex::new(port), srq, device: Mutex::new(device), cm_receiver: OnceLock::new() })
     }
 
     pub(in crate::rails) fn send(&self, to: RailAddress, bytes: &[u8]) {
         lock(&self.port).send(to.gid, to.endpoint, bytes);
+    }
+
+    /// As [`ControlPort::refusals`].
+    pub(in crate::rails) fn refusals(&self, at: RailAddress) -> Option<u64> {
+        lock(&self.port).refusals(at)
     }
 
     pub(in crate::rails) fn endpoints(&self) -> Endpoints {

@@ -9,7 +9,7 @@ use mitra_verbs::{CqId, Gid, PortState, Result, SrqId};
 
 use super::control_socket::ControlSocket;
 use super::gsi_qp::GsiQp;
-use crate::rails::rail_address::{Endpoint, Endpoints};
+use crate::rails::rail_address::{Endpoint, Endpoints, RailAddress};
 
 pub(super) struct ControlPort {
     nic: LocalNic,
@@ -22,7 +22,11 @@ impl ControlPort {
     ///
     /// # Errors
     /// The error of the NIC if there is no socket.
-    pub(super) fn new(nic: &LocalNic, srq: Option<SrqId>, socket: Option<ControlSocket>) -> Result<ControlPort> {
+    pub(super) fn new(
+        nic: &LocalNic,
+        srq: Option<SrqId>,
+        socket: Option<ControlSocket>,
+    ) -> Result<ControlPort> {
         let gsi_qp = match GsiQp::new(nic, srq) {
             Ok(gsi_qp) => Some(gsi_qp),
             Err(error) if socket.is_none() => return Err(error),
@@ -36,9 +40,11 @@ impl ControlPort {
     pub(super) fn sockets<'a>(nics: impl Iterator<Item = &'a LocalNic>) -> Vec<Option<ControlSocket>> {
         let addresses: Vec<_> =
             nics.map(|nic| nic.provider.query_port().map(|port| IpAddr::from(port.gid))).collect();
-        let reached: Vec<_> = addresses.iter().flatten().copied().filter(|address| !address.is_loopback()).collect();
-        let claimed = ControlSocket::claim(&reached)
-            .inspect_err(|error| tracing::warn!("peers on NICs of the kernel do not reach this device: {error}"));
+        let reached: Vec<_> =
+            addresses.iter().flatten().copied().filter(|address| !address.is_loopback()).collect();
+        let claimed = ControlSocket::claim(&reached).inspect_err(|error| {
+            tracing::warn!("peers on NICs of the kernel do not reach this device: {error}")
+        });
         let mut sockets = claimed.unwrap_or_default().into_iter();
         let mut socket_of = |address: &Result<IpAddr>| match address {
             Ok(address) if !address.is_loopback() => sockets.next(),
@@ -93,6 +99,15 @@ impl ControlPort {
                 (Some(socket), _) => socket.send_to_all(to, bytes),
                 (None, _) => {}
             }
+        }
+    }
+
+    /// Returns a number that changes when the host at an address says that no process has the port
+    /// of the socket. `None` for queue pair 1.
+    pub(super) fn refusals(&self, at: RailAddress) -> Option<u64> {
+        match (&self.socket, at.endpoint) {
+            (Some(socket), Endpoint::Socket(port)) => Some(socket.refusals(at.gid, port)),
+            _ => None,
         }
     }
 

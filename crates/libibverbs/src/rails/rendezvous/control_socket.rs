@@ -9,15 +9,15 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use mitra_os_util::interfaces::interface_index;
 use mitra_verbs::Gid;
-use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::MAX_MESSAGE;
+use super::socket_refusals::SocketRefusals;
 use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 
 /// The first port of the range. No service is registered for the range.
@@ -57,6 +57,7 @@ pub(super) struct ControlSocket {
     scope: u32,
     port: u16,
     known: HashMap<Gid, Known>,
+    refusals: SocketRefusals,
 }
 
 fn socket(address: IpAddr) -> io::Result<Socket> {
@@ -84,7 +85,10 @@ impl ControlSocket {
     fn open(address: IpAddr, port: u16) -> io::Result<ControlSocket> {
         let bound = socket(address)?;
         // The address may be gone for a while: its interface is down.
-        setsockopt(&bound, sockopt::IpFreebind, &true)?;
+        match address {
+            IpAddr::V4(_) => bound.set_freebind_v4(true)?,
+            IpAddr::V6(_) => bound.set_freebind_v6(true)?,
+        }
         let scope = interface_index(address).unwrap_or(0);
         bound.bind(&at(address, port, scope).into())?;
         let group = join_group(address, scope)
@@ -97,8 +101,11 @@ impl ControlSocket {
             }
         }
         let bound = UdpSocket::from(bound);
-        let closed_on_fork =
-            [Some(&bound), group.as_ref()].into_iter().flatten().map(|socket| close_on_fork(socket.as_raw_fd()));
+        SocketRefusals::enable(&bound, address.is_ipv4())?;
+        let closed_on_fork = [Some(&bound), group.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|socket| close_on_fork(socket.as_raw_fd()));
         Ok(ControlSocket {
             _closed_on_fork: closed_on_fork.collect::<Result<_, _>>()?,
             socket: bound,
@@ -106,6 +113,7 @@ impl ControlSocket {
             scope,
             port,
             known: HashMap::new(),
+            refusals: SocketRefusals::default(),
         })
     }
 
@@ -120,8 +128,18 @@ impl ControlSocket {
     }
 
     /// Sends a datagram to one process. It may be lost, as any datagram may.
-    pub(super) fn send(&self, to: Gid, port: u16, bytes: &[u8]) {
-        let _ = self.socket.send_to(bytes, at(to.into(), port, self.scope));
+    pub(super) fn send(&mut self, to: Gid, port: u16, bytes: &[u8]) {
+        let to = at(to.into(), port, self.scope);
+        if self.socket.send_to(bytes, to).is_err() {
+            // The call may have failed for an earlier datagram.
+            self.refusals.take(&self.socket);
+            let _ = self.socket.send_to(bytes, to);
+        }
+    }
+
+    /// Returns a number that changes when the host at an address says that no process has the port.
+    pub(super) fn refusals(&self, at: Gid, port: u16) -> u64 {
+        self.refusals.count(SocketAddr::new(at.into(), port))
     }
 
     /// Sends a datagram to all processes at an address, as far as their ports are known or likely,
@@ -150,15 +168,18 @@ impl ControlSocket {
     /// Calls `on_datagram` with the source and the content of each datagram that has arrived from a
     /// port of the range.
     pub(super) fn poll(&mut self, mut on_datagram: impl FnMut(Gid, u16, &[u8])) {
-        let Self { socket, group, known, .. } = self;
+        let Self { socket, group, known, refusals, .. } = self;
         for socket in std::iter::once(&*socket).chain(&*group) {
             let mut buffer = [0; MAX_MESSAGE + 1];
             for _ in 0..BATCH {
                 let (length, from) = match socket.recv_from(&mut buffer) {
                     Ok(received) => received,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     // An earlier datagram was refused, or the call was interrupted.
-                    Err(error) if error.kind() != ErrorKind::WouldBlock => continue,
-                    Err(_) => break,
+                    Err(_) => {
+                        refusals.take(socket);
+                        continue;
+                    }
                 };
                 let is_peer = (FIRST_PORT..FIRST_PORT + PORTS).contains(&from.port());
                 if length > MAX_MESSAGE || !is_peer {
@@ -193,10 +214,17 @@ fn join_group(address: IpAddr, scope: u32) -> io::Result<UdpSocket> {
     let socket = socket(address)?;
     socket.set_reuse_address(true)?;
     socket.bind(&at(group, GROUP_PORT, scope).into())?;
+    // Only the datagrams of this rail's interface: each rail has a socket.
     match (group, address) {
-        (IpAddr::V4(group), IpAddr::V4(address)) => socket.join_multicast_v4(&group, &address)?,
-        (IpAddr::V6(group), _) => socket.join_multicast_v6(&group, scope)?,
-        (IpAddr::V4(group), IpAddr::V6(_)) => socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?,
+        (IpAddr::V4(group), IpAddr::V4(address)) => {
+            socket.set_multicast_all_v4(false)?;
+            socket.join_multicast_v4(&group, &address)?;
+        }
+        (IpAddr::V6(group), _) => {
+            socket.set_multicast_all_v6(false)?;
+            socket.join_multicast_v6(&group, scope)?;
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) => return Err(ErrorKind::Unsupported.into()),
     }
     Ok(socket.into())
 }
@@ -269,12 +297,34 @@ mod tests {
     #[test]
     fn foreign_datagrams_are_dropped() {
         let address = address(5);
-        let (mut socket, peer) = (claim(address), claim(address));
+        let (mut socket, mut peer) = (claim(address), claim(address));
         let foreign = UdpSocket::bind((address, 0)).expect("a port is free");
         foreign.send_to(b"foreign", (address, socket.port())).expect("it is sent");
         peer.send(address.into(), socket.port(), &[0; MAX_MESSAGE + 1]);
         peer.send(address.into(), socket.port(), &[1; MAX_MESSAGE]);
         assert_eq!(receive(&mut socket, 1), [(peer.port(), vec![1; MAX_MESSAGE])]);
+    }
+
+    #[test]
+    fn ended_process_refuses() {
+        let address = address(7);
+        let (mut asker, ended) = (claim(address), claim(address));
+        let port = ended.port();
+        asker.send(address.into(), port, b"one");
+        asker.poll(|_, _, _| ());
+        assert_eq!(asker.refusals(address.into(), port), 0);
+        drop(ended);
+        asker.send(address.into(), port, b"two");
+        let begin = Instant::now();
+        while asker.refusals(address.into(), port) == 0 && begin.elapsed() < Duration::from_secs(20) {
+            asker.poll(|_, _, _| ());
+        }
+        assert_eq!(asker.refusals(address.into(), port), 1);
+        // A refusal costs no other datagram.
+        let mut other = claim(address);
+        asker.send(address.into(), port + 9, b"nobody");
+        asker.send(address.into(), other.port(), b"three");
+        assert_eq!(receive(&mut other, 1), [(asker.port(), b"three".to_vec())]);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, GRH_LEN, GSI_QKEY, Gid, Mr, Psn, QpAttr, QpCap, QpInitAttr,
-    QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, GRH_LEN, GSI_QKEY, Gid, Mr, Psn, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use super::MAX_MESSAGE;

@@ -26,6 +26,7 @@ mod message;
 mod owner_search;
 mod query;
 mod reach_message;
+mod socket_refusals;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -42,13 +43,13 @@ use mitra_failover::{ConnectInfo, LocalNic};
 use mitra_verbs::{Codec, CqId, Error, Gid, Limits, Qpn, Result};
 
 pub(super) use self::answer_of_one_rail::{OneRail, limits_of_nic, limits_of_program};
-pub(super) use self::device_gid::DeviceGid;
 use self::control_port::ControlPort;
+pub(super) use self::device_gid::DeviceGid;
 use self::message::{Answer, Message, decode, encode, is_of_other_version};
 pub(super) use self::message::{ConnectionData, Subject};
+pub(crate) use self::owner_search::{OwnerSearch, is_due as is_search_due};
 use self::query::OutstandingQuery;
 pub(super) use self::query::Query;
-pub(crate) use self::owner_search::{OwnerSearch, is_due as is_search_due};
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 pub(super) use self::terms::Terms;
 use crate::common::lock::lock;
@@ -147,6 +148,12 @@ impl Rendezvous {
         Ok(descriptors)
     }
 
+    /// Returns a number that changes when the host at an address says that no process has the port
+    /// of the socket. `None` for queue pair 1.
+    pub(super) fn refusals(&self, at: RailAddress) -> Option<u64> {
+        self.ports.get(at.rail).and_then(|port| lock(port).refusals(at))
+    }
+
     pub(super) fn endpoints(&self) -> Endpoints {
         lock(&self.ports[0]).endpoints()
     }
@@ -181,7 +188,8 @@ impl Rendezvous {
         terms: Terms,
     ) -> Result<PeerConnection> {
         let search = Some(OwnerSearch::new(search, gid));
-        let mut query = Query::new(self, id, (vec![gid], Endpoint::Any), Subject::Connection { qpn, terms }, search);
+        let mut query =
+            Query::new(self, id, (vec![gid], Endpoint::Any), Subject::Connection { qpn, terms }, search);
         loop {
             self.poll();
             match query.poll() {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use mitra_verbs::{Error, Gid, Result};
 
+use super::Rendezvous;
 use super::message::{Answer, Message, Subject, encode};
 use super::owner_search::{self, OwnerSearch};
-use super::Rendezvous;
 use crate::common::lock::lock;
 use crate::rails::rail_address::{Endpoint, RailAddress};
 
@@ -37,8 +37,7 @@ impl OutstandingQuery {
     /// Returns whether an answer comes from an address of the peer. `data` are the connection data
     /// in the answer.
     pub(super) fn accepts(&self, from: RailAddress, data: Option<&[u8]>) -> bool {
-        self.peer.contains(&from.gid)
-            || self.search.as_ref().is_some_and(|search| search.accepts(from, data))
+        self.peer.contains(&from.gid) || self.search.as_ref().is_some_and(|search| search.accepts(from, data))
     }
 
     /// Stores the first answer, unless it denies the object for one process of several.
@@ -119,11 +118,11 @@ impl Query {
         let device = lock(&self.rendezvous.device).clone();
         let query = encode(self.id, &Message::Query(self.subject, device));
         let rail = self.transmissions as usize % peer.len().max(1);
-        let mut to: Vec<_> = peer.get(rail).map(|&gid| RailAddress { rail, gid, endpoint }).into_iter().collect();
+        let mut to: Vec<_> =
+            peer.get(rail).map(|&gid| RailAddress { rail, gid, endpoint }).into_iter().collect();
         if let Some(search) = search {
             to.extend(search.owners());
-            if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&ports[0]).is_up())
-            {
+            if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&ports[0]).is_up()) {
                 self.rendezvous.ask_group(&search);
             }
         }
@@ -139,7 +138,8 @@ impl Query {
 
     /// Returns the endpoint from which the answer came, or else that to which the query goes.
     pub(in crate::rails) fn endpoint(&self) -> Endpoint {
-        let endpoint = self.read(|query| Some(query.answer.as_ref().map_or(query.endpoint, |(_, from)| *from)));
+        let endpoint =
+            self.read(|query| Some(query.answer.as_ref().map_or(query.endpoint, |(_, from)| *from)));
         endpoint.unwrap_or(Endpoint::Any)
     }
 

@@ -148,7 +148,8 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     let (id, search) = (random_id(), random_id());
     let subject = Subject::Connection { qpn: peer.qp.qpn(), terms: terms() };
     let owners = Some(OwnerSearch::new(search, peer.gid()));
-    let mut outstanding = Query::new(&local.rendezvous, id, (vec![peer.gid()], Endpoint::Any), subject, owners);
+    let mut outstanding =
+        Query::new(&local.rendezvous, id, (vec![peer.gid()], Endpoint::Any), subject, owners);
     let add_owner = |from| {
         let mut outstanding = lock(&local.rendezvous.outstanding);
         let search = outstanding.get_mut(&id).and_then(|query| query.search.as_mut());
@@ -213,7 +214,8 @@ fn peer_of_another_version_is_named_after_the_timeout() {
     let mut other_version = encode(1, &own_query);
     other_version[3] -= 1;
     for (from, text) in [(&stranger, "does not answer"), (&peer, "another version of Mitra")] {
-        let mut query = Query::new(&local.rendezvous, random_id(), (vec![peer.gid()], Endpoint::Any), subject, None);
+        let mut query =
+            Query::new(&local.rendezvous, random_id(), (vec![peer.gid()], Endpoint::Any), subject, None);
         // Datagrams of one queue pair arrive in order.
         for bytes in [&other_version, &encode(2, &own_query)] {
             lock(&from.rendezvous.ports[0]).send(local.gid(), Endpoint::Any, bytes);

@@ -245,7 +245,8 @@ fn others_than_the_peer_learn_of_no_connection() {
     for (from, asker, is_told) in [(&a.device, own, true), (&a.device, other, false), (&stranger, own, false)]
     {
         let subject = Subject::Connected { qpn: b.qp.qpn(), asker };
-        let mut query = Query::new(&from.domain().rendezvous, rand_id(), (gids(&b.device), Endpoint::Any), subject, None);
+        let mut query =
+            Query::new(&from.domain().rendezvous, rand_id(), (gids(&b.device), Endpoint::Any), subject, None);
         let answer = loop {
             b.answer_peers();
             from.domain().rendezvous.poll();
