@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use ahash::AHashMap;
 use mitra_qualify::{Hardware, ProbeReport, QualificationStore, probe};
-use mitra_verbs::{DeviceAttr, Error, Gid, Nic, Qpn, Result};
+use mitra_verbs::{DeviceAttr, Error, Gid, Nic, PortState, Qpn, Result};
 
 use crate::async_events::{Watch, Watched};
 use crate::channel::HardChannel;
@@ -116,8 +116,17 @@ impl HardNic {
             context,
             _watch: watch,
         };
-        nic.probe = probe(&nic).map_err(failed)?;
-        nic.attr.capabilities.psn_query = nic.probe.passed() && store.permits_psn(&nic.hardware);
+        let permits_psn = store.permits_psn(&nic.hardware);
+        nic.attr.capabilities.psn_query = match probe(&nic) {
+            Ok(report) => {
+                nic.probe = report;
+                nic.probe.passed() && permits_psn
+            }
+            // A rail may be down when a program starts. Without a link, the device does not reach
+            // itself either. The qualification has found all that the probe would.
+            Err(_) if nic.watched.port().state != PortState::Active => permits_psn,
+            Err(error) => return Err(failed(error)),
+        };
         Ok(Arc::new(nic))
     }
 
@@ -126,7 +135,8 @@ impl HardNic {
         &self.hardware
     }
 
-    /// Returns what the probe of the responder's PSN found when the NIC was opened.
+    /// Returns what the probe of the responder's PSN found when the NIC was opened. Empty if the port
+    /// was down.
     pub fn probe(&self) -> &ProbeReport {
         &self.probe
     }

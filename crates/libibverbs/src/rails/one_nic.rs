@@ -54,15 +54,10 @@ pub(super) fn open(nic: Arc<dyn Nic>) -> Result<Arc<RailSet>> {
 fn deliver_events(rails: &RailSet, gsi: Option<&OneRail>) -> ! {
     let nic = &rails.nics[0];
     let mut is_alive = true;
-    let sockets = gsi.map(OneRail::descriptors).transpose();
-    let sockets = sockets
-        .inspect_err(|error| tracing::warn!("peers with several rails get no answer: {error}"))
-        .ok()
-        .flatten()
-        .unwrap_or_default();
+    let sockets = gsi.map(OneRail::sockets).unwrap_or_default();
     let is_open = |qpn| rails.objects().qps.contains_key(&qpn);
     loop {
-        let descriptors = nic.async_event_fd().into_iter().chain(sockets.iter().map(AsFd::as_fd));
+        let descriptors = nic.async_event_fd().into_iter().chain(sockets.iter().map(|socket| socket.as_fd()));
         let mut ready: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // After `DeviceFatal`, which is the last event, nothing is left to check. If a signal
         // interrupts the wait, the queue is empty, and the loop waits again.

@@ -6,7 +6,8 @@
 //! completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use mitra_os_util::thread;
@@ -33,7 +34,7 @@ const ROUNDS_UNTIL_FATAL: u32 = 16;
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
     let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid, rounds_until_fatal: None };
     multi_rail.domain().rendezvous.arm();
-    let sockets = multi_rail.domain().rendezvous.descriptors()?;
+    let sockets = multi_rail.domain().rendezvous.sockets();
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
     thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &sockets, &mut port) {})?;
     Ok(())
@@ -82,15 +83,17 @@ impl ReportedPort {
 fn round(
     rails: &Weak<RailSet>,
     multi_rail: &MultiRail,
-    sockets: &[OwnedFd],
+    sockets: &[Arc<UdpSocket>],
     port: &mut ReportedPort,
 ) -> bool {
     let (failover, rendezvous) = (&multi_rail.domain().failover, &multi_rail.domain().rendezvous);
     let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (failover.nics().iter().enumerate())
         .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
         .collect();
-    let descriptors =
-        channels.iter().map(|(_, channel)| channel.as_fd()).chain(sockets.iter().map(AsFd::as_fd));
+    let descriptors = channels
+        .iter()
+        .map(|(_, channel)| channel.as_fd())
+        .chain(sockets.iter().map(|socket| socket.as_fd()));
     let mut ready: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));

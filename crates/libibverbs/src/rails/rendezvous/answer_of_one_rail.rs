@@ -5,8 +5,7 @@
 //! because the program at this end may wait for its peer without an error. UD queue pairs need no
 //! such data: the device answers that they can be reached on its rail.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_failover::LocalNic;
@@ -52,7 +51,7 @@ impl OneRail {
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
         // A NIC of the kernel may have no shared receive queues, and has no queue pair 1.
         let srq = nic.provider.create_srq(nic.pd, SLOTS as u32).ok();
-        let socket = ControlPort::sockets(std::iter::once(&nic)).pop().flatten();
+        let socket = ControlPort::open_sockets(std::iter::once(&nic)).pop().flatten();
         let port = ControlPort::new(&nic, srq, socket)?;
         port.arm()?;
         Ok(OneRail { port: Mutex::new(port), srq, device: Mutex::new(device), cm_receiver: OnceLock::new() })
@@ -71,12 +70,9 @@ impl OneRail {
         lock(&self.port).endpoints()
     }
 
-    /// Returns copies of the descriptors that are readable when a datagram has arrived at a socket.
-    ///
-    /// # Errors
-    /// The error of the system if the process has no free descriptor.
-    pub(in crate::rails) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
-        lock(&self.port).descriptors().map(|descriptor| descriptor.try_clone_to_owned()).collect()
+    /// Returns the sockets, for a thread that waits until one is readable.
+    pub(in crate::rails) fn sockets(&self) -> Vec<Arc<UdpSocket>> {
+        lock(&self.port).sockets().collect()
     }
 
     /// Changes the address of the device. Former GIDs are not kept, because the device is not in

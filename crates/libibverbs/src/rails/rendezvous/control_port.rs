@@ -1,8 +1,8 @@
 //! What a device sends and receives its datagrams with on a rail: queue pair 1 of the NIC, if the
 //! NIC lets programs have it, and UDP sockets, by which NICs of the kernel are reached.
 
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{CqId, Gid, PortState, Result, SrqId};
@@ -37,7 +37,7 @@ impl ControlPort {
 
     /// Opens the sockets of a device whose NICs may have peers that the sockets alone reach: not
     /// those at loopback addresses. `None` for a rail without.
-    pub(super) fn sockets<'a>(nics: impl Iterator<Item = &'a LocalNic>) -> Vec<Option<ControlSocket>> {
+    pub(super) fn open_sockets<'a>(nics: impl Iterator<Item = &'a LocalNic>) -> Vec<Option<ControlSocket>> {
         let addresses: Vec<_> =
             nics.map(|nic| nic.provider.query_port().map(|port| IpAddr::from(port.gid))).collect();
         let reached: Vec<_> =
@@ -58,12 +58,12 @@ impl ControlPort {
         Endpoints { has_queue_pair_1: self.gsi_qp.is_some(), port }
     }
 
-    /// The descriptors of the socket.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.socket.iter().flat_map(ControlSocket::descriptors)
+    /// The sockets, for a thread that waits until one is readable.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = Arc<UdpSocket>> {
+        self.socket.iter().flat_map(ControlSocket::sockets)
     }
 
-    /// As [`GsiQp::arm`]. The descriptors need no request.
+    /// As [`GsiQp::arm`]. The sockets need no request.
     ///
     /// # Errors
     /// The error of the NIC.

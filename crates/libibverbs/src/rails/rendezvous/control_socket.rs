@@ -10,7 +10,8 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use mitra_os_util::interfaces::interface_index;
 use mitra_verbs::Gid;
@@ -50,9 +51,9 @@ struct Known {
 pub(super) struct ControlSocket {
     // Before the sockets, so that the descriptors are given up before they are closed.
     _closed_on_fork: Vec<CloseOnFork>,
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     /// `None` if the system has no multicast on the interface.
-    group: Option<UdpSocket>,
+    group: Option<Arc<UdpSocket>>,
     /// The scope of link-local IPv6 addresses.
     scope: u32,
     port: u16,
@@ -108,8 +109,8 @@ impl ControlSocket {
             .map(|socket| close_on_fork(socket.as_raw_fd()));
         Ok(ControlSocket {
             _closed_on_fork: closed_on_fork.collect::<Result<_, _>>()?,
-            socket: bound,
-            group,
+            socket: Arc::new(bound),
+            group: group.map(Arc::new),
             scope,
             port,
             known: HashMap::new(),
@@ -122,9 +123,9 @@ impl ControlSocket {
         self.port
     }
 
-    /// The descriptors that are readable when a datagram has arrived.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(&self.socket).chain(&self.group).map(AsFd::as_fd)
+    /// The sockets, for a thread that waits until one is readable.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = Arc<UdpSocket>> {
+        std::iter::once(&self.socket).chain(&self.group).cloned()
     }
 
     /// Sends a datagram to one process. It may be lost, as any datagram may.
@@ -169,7 +170,7 @@ impl ControlSocket {
     /// port of the range.
     pub(super) fn poll(&mut self, mut on_datagram: impl FnMut(Gid, u16, &[u8])) {
         let Self { socket, group, known, refusals, .. } = self;
-        for socket in std::iter::once(&*socket).chain(&*group) {
+        for socket in std::iter::once(&**socket).chain(group.as_deref()) {
             let mut buffer = [0; MAX_MESSAGE + 1];
             for _ in 0..BATCH {
                 let (length, from) = match socket.recv_from(&mut buffer) {

@@ -32,8 +32,7 @@ mod terms;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
-use std::os::fd::OwnedFd;
+use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::thread;
@@ -105,7 +104,7 @@ impl Rendezvous {
     /// The error of the first NIC that refuses.
     pub(super) fn new(nics: &[LocalNic], timeout: Duration) -> Result<Arc<Rendezvous>> {
         let device = nics[0].provider.query_port()?.gid;
-        let sockets = ControlPort::sockets(nics.iter());
+        let sockets = ControlPort::open_sockets(nics.iter());
         let open = |(nic, socket)| ControlPort::new(nic, None, socket).map(Mutex::new);
         let ports: Vec<_> = nics.iter().zip(sockets).map(open).collect::<Result<_>>()?;
         for (rail, port) in ports.iter().enumerate().skip(1) {
@@ -134,18 +133,9 @@ impl Rendezvous {
         }
     }
 
-    /// Returns copies of the descriptors that are readable when a datagram has arrived at a socket.
-    ///
-    /// # Errors
-    /// The error of the system if the process has no free descriptor.
-    pub(super) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
-        let mut descriptors = Vec::new();
-        for port in &self.ports {
-            for descriptor in lock(port).descriptors() {
-                descriptors.push(descriptor.try_clone_to_owned()?);
-            }
-        }
-        Ok(descriptors)
+    /// Returns the sockets of all rails, for a thread that waits until one is readable.
+    pub(super) fn sockets(&self) -> Vec<Arc<UdpSocket>> {
+        self.ports.iter().flat_map(|port| lock(port).sockets().collect::<Vec<_>>()).collect()
     }
 
     /// Returns a number that changes when the host at an address says that no process has the port
