@@ -1,23 +1,34 @@
 //! Applies faults to a NIC and reports its status, for implementations of
 //! [`ControlledDevice`](crate::ControlledDevice).
 
-use mitra_verbs::fault::Noise;
+use mitra_verbs::fault::{FaultKind, FaultSwitch, Noise};
 use mitra_verbs::{Nic, PortState};
 
 use crate::{FaultAction, NewAddress, RailState, RailStatus};
 
+/// Checks whether a fault can be applied to a NIC. Whether it can have the address of
+/// [`FaultAction::Address`] is known only when the fault is applied.
+///
+/// # Errors
+/// If the NIC cannot have this fault: the reason, in one line.
+pub fn check_fault(nic: &dyn Nic, action: FaultAction) -> Result<(), String> {
+    fault_switch(nic)?.check(match action {
+        FaultAction::Fail(failure) => FaultKind::Failure(failure),
+        FaultAction::Heal => FaultKind::Heal,
+        FaultAction::Arm(_) => FaultKind::Trigger,
+        FaultAction::Noise(_) => FaultKind::Noise,
+        FaultAction::Address(_) => FaultKind::Address,
+    })
+}
+
 /// Applies a fault to a NIC immediately.
 ///
 /// # Errors
-/// If the NIC does not fail on demand, or cannot have the address of [`FaultAction::Address`]: the
-/// reason, in one line.
+/// If the NIC cannot have this fault, or not the address of [`FaultAction::Address`]: the reason,
+/// in one line.
 pub fn apply_fault(nic: &dyn Nic, action: FaultAction) -> Result<(), String> {
-    let faults = nic.fault_switch().ok_or_else(|| {
-        format!(
-            "{} does not fail on demand; take its link down (ip link set INTERFACE down)",
-            nic.attr().name
-        )
-    })?;
+    check_fault(nic, action)?;
+    let faults = fault_switch(nic)?;
     match action {
         FaultAction::Fail(failure) => faults.fail(failure),
         FaultAction::Heal => faults.heal(),
@@ -27,6 +38,10 @@ pub fn apply_fault(nic: &dyn Nic, action: FaultAction) -> Result<(), String> {
         FaultAction::Address(NewAddress::At(address)) => return faults.change_address(Some(address)),
     }
     Ok(())
+}
+
+fn fault_switch(nic: &dyn Nic) -> Result<&dyn FaultSwitch, String> {
+    nic.fault_switch().ok_or_else(|| format!("{} does not fail on demand", nic.attr().name))
 }
 
 /// Returns the state of the rail that a NIC belongs to.

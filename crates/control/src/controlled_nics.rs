@@ -6,7 +6,7 @@ use mitra_failover::{Activity, Domain};
 use mitra_metrics::{RailStatus, Snapshot};
 use mitra_verbs::{Counter, Nic, Time};
 
-use crate::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, rail_status};
+use crate::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, check_fault, rail_status};
 
 /// The NICs that `mitra fault` controls, and the domain of their queue pairs. A program with NICs
 /// and vQPs of its own passes this device to [`ControlServer::start`](crate::ControlServer::start),
@@ -25,6 +25,10 @@ impl ControlledNics {
 }
 
 impl ControlledDevice for ControlledNics {
+    fn check_fault(&self, rail: usize, action: FaultAction) -> Result<(), String> {
+        self.nics.get(rail).map_or(Ok(()), |nic| check_fault(&**nic, action))
+    }
+
     fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
         self.nics.get(rail).map_or(Ok(()), |nic| apply_fault(&**nic, action))
     }

@@ -13,7 +13,7 @@ mod server;
 mod settings;
 mod socket_file;
 
-pub use apply_fault_and_report_status::{apply_fault, rail_status};
+pub use apply_fault_and_report_status::{apply_fault, check_fault, rail_status};
 pub use client::{ControlledProcess, RequestError, list_processes};
 pub use controlled_nics::{ControlledNics, nic_snapshots};
 pub use fault_script::{FaultAction, FaultScript, NewAddress, ScheduledFault};

@@ -14,6 +14,16 @@ use crate::{FaultAction, FaultScript};
 
 /// A device that a [`ControlServer`](crate::ControlServer) controls.
 pub trait ControlledDevice: Send + 'static {
+    /// Checks whether a fault can be applied to a rail. The server has checked that the device has
+    /// this rail.
+    ///
+    /// # Errors
+    /// The reason why not, and what can be applied, in one line.
+    fn check_fault(&self, rail: usize, action: FaultAction) -> Result<(), String> {
+        let _ = (rail, action);
+        Ok(())
+    }
+
     /// Applies a fault to a rail immediately. The server has checked that the device has this rail.
     ///
     /// # Errors

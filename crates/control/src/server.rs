@@ -13,7 +13,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::fault_script::MAX_SCRIPT_BYTES;
 use crate::socket_file::SocketFile;
-use crate::{ControlledDevice, FaultAction, Request, Response, ScheduledFault, Settings, run_dir};
+use crate::{
+    ControlledDevice, FaultAction, FaultScript, Request, Response, ScheduledFault, Settings, run_dir,
+};
 
 /// Timeout for reading a request, and for each write of its response. Scheduled faults wait while a
 /// slow client is served.
@@ -67,7 +69,9 @@ impl ControlServer {
             listener,
             stop_requested,
         };
-        server.schedule(&settings.faults.0).iter().for_each(|error| tracing::warn!("{error}"));
+        let (faults, refused) = server.check(&settings.faults.0);
+        let failed = server.schedule(&faults);
+        refused.iter().chain(&failed).for_each(|error| tracing::warn!("{error}"));
         let thread = mitra_os_util::thread::spawn("mitra-control", move || server.run())?;
         Ok(ControlServer { thread: Some(thread), stop_signal: Some(stop_signal), socket, pid: process::id() })
     }
@@ -100,6 +104,17 @@ struct ServerThread<D> {
 }
 
 impl<D: ControlledDevice> ServerThread<D> {
+    /// Returns the faults that the device can have, and the errors of the others.
+    fn check(&self, faults: &[ScheduledFault]) -> (Vec<ScheduledFault>, Vec<String>) {
+        let mut errors = Vec::new();
+        let mut is_possible = |fault: &&ScheduledFault| {
+            let checked = self.device.check_fault(fault.rail, fault.action);
+            errors.extend(checked.as_ref().err().map(|reason| format!("`{fault}`: {reason}")));
+            checked.is_ok()
+        };
+        (faults.iter().filter(&mut is_possible).copied().collect(), errors)
+    }
+
     /// Schedules faults, whose delays begin now, and applies the due faults. Returns the errors of
     /// the applied faults.
     fn schedule(&mut self, faults: &[ScheduledFault]) -> Vec<String> {
@@ -151,6 +166,21 @@ impl<D: ControlledDevice> ServerThread<D> {
         !fds[0].any().unwrap_or(false)
     }
 
+    /// Applies the faults of a script, each after its delay, or none of them.
+    fn apply(&mut self, script: &FaultScript) -> Response {
+        if let Err(reason) = script.check_rails(self.rails) {
+            return Response::Refused(reason);
+        }
+        let (_, refused) = self.check(&script.0);
+        if !refused.is_empty() {
+            return Response::Refused(refused.join("; "));
+        }
+        match self.schedule(&script.0).join("; ") {
+            errors if errors.is_empty() => Response::Done,
+            errors => Response::Failed(errors),
+        }
+    }
+
     fn respond(&mut self, client: &mut UnixStream) -> io::Result<()> {
         client.set_nonblocking(false)?;
         client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
@@ -163,13 +193,7 @@ impl<D: ControlledDevice> ServerThread<D> {
                 program: command_line(),
                 snapshot: Box::new(self.device.snapshot()),
             },
-            Ok(Request::ApplyFaults(script)) => match script.check_rails(self.rails) {
-                Ok(()) => match self.schedule(&script.0).join("; ") {
-                    errors if errors.is_empty() => Response::Done,
-                    errors => Response::Failed(errors),
-                },
-                Err(reason) => Response::Refused(reason),
-            },
+            Ok(Request::ApplyFaults(script)) => self.apply(&script),
             Err(reason) => Response::Refused(reason),
         };
         let mut line = serde_json::to_vec(&response)?;

@@ -29,6 +29,13 @@ type AppliedFault = (Instant, usize, FaultAction);
 struct RecordingDevice(Sender<AppliedFault>);
 
 impl ControlledDevice for RecordingDevice {
+    fn check_fault(&self, rail: usize, action: FaultAction) -> Result<(), String> {
+        match action {
+            FaultAction::Noise(_) => Err(format!("rail {rail} has no noise")),
+            _ => Ok(()),
+        }
+    }
+
     fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
         let _ = self.0.send((Instant::now(), rail, action)); // fails if the test has dropped the receiver
         match action {
@@ -114,6 +121,22 @@ fn snapshot_request_returns_process_and_snapshot() {
     assert_eq!((snapshot.queue_pairs, snapshot.recovering), (3, 1));
     let json: serde_json::Value = serde_json::from_str(&send_raw(&dir, b"snapshot\n")).unwrap();
     assert_eq!(json["snapshot"]["recovering"], 1);
+}
+
+/// A fault that the device cannot have is refused at once, and not when it is due.
+#[test]
+fn script_with_an_impossible_fault_is_refused_as_a_whole() {
+    let (_parent, dir) = run_dir();
+    let (server, applied) = start(Some(&dir), "rail1 noise none; rail1 up");
+    let request =
+        |script: &str| only_process(&dir).request(&Request::ApplyFaults(script.parse().unwrap())).unwrap();
+    let response = request("rail0 down; rail1 noise drop=5ppm at 2s");
+    let refused = "`rail1 noise drop=5ppm at 2s`: rail 1 has no noise";
+    assert!(matches!(&response, Response::Refused(reason) if reason == refused), "{response:?}");
+    assert!(matches!(request("rail0 up"), Response::Done));
+    drop(server);
+    let applied: Vec<_> = applied.iter().map(|(_, rail, action)| (rail, action)).collect();
+    assert_eq!(applied, [(1, FaultAction::Heal), (0, FaultAction::Heal)]);
 }
 
 #[test]

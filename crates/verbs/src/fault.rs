@@ -80,9 +80,34 @@ pub struct Noise {
     pub max_delay: Duration,
 }
 
+/// A kind of fault, or of its end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FaultKind {
+    /// [`FaultSwitch::fail`] with this failure.
+    Failure(Failure),
+    /// [`FaultSwitch::heal`].
+    Heal,
+    /// [`FaultSwitch::arm`].
+    Trigger,
+    /// [`FaultSwitch::set_noise`].
+    Noise,
+    /// [`FaultSwitch::change_address`].
+    Address,
+}
+
 /// Makes a NIC and its link fail on demand. The methods work from any thread, also on a dead or
 /// hung NIC.
 pub trait FaultSwitch {
+    /// Checks whether this NIC can have faults of a kind. The method for a kind that is refused
+    /// does nothing.
+    ///
+    /// # Errors
+    /// In one line, which faults it can have.
+    fn check(&self, kind: FaultKind) -> Result<(), String> {
+        let _ = kind;
+        Ok(())
+    }
+
     /// Fails the link or the NIC immediately.
     fn fail(&self, failure: Failure);
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_consensus_rdma::Token;
-use mitra_control::{ControlServer, ControlledDevice, ControlledNics, MetricsAddress};
+use mitra_control::{ControlServer, ControlledDevice, ControlledNics, MetricsAddress, check_fault};
 use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::Domain;
 use mitra_metrics::MetricsServer;
@@ -132,12 +132,8 @@ impl ClusterArgs {
         let faults = FaultScript(self.fault.iter().flat_map(|script| script.0.clone()).collect());
         faults.check_rails(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
         for fault in &faults.0 {
-            let nic = &nics[fault.rail];
-            ensure!(
-                nic.fault_switch().is_some(),
-                "--fault: {} does not fail on demand; take its link down (ip link set INTERFACE down), or kill a process",
-                nic.attr().name
-            );
+            let checked = check_fault(&*nics[fault.rail], fault.action);
+            checked.map_err(|reason| anyhow::anyhow!("--fault: `{fault}`: {reason}"))?;
         }
         let run_dir = environment.run_dir.unwrap_or_else(run_dir::default_path);
         let rails = match self.device {

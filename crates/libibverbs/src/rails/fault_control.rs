@@ -2,7 +2,9 @@
 
 use std::sync::Weak;
 
-use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, nic_snapshots, rail_status};
+use mitra_control::{
+    ControlledDevice, DeviceStatus, FaultAction, apply_fault, check_fault, nic_snapshots, rail_status,
+};
 use mitra_metrics::Snapshot;
 
 use super::rail_set::RailSet;
@@ -12,6 +14,11 @@ use super::rail_set::RailSet;
 pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 
 impl ControlledDevice for FaultControl {
+    fn check_fault(&self, rail: usize, action: FaultAction) -> Result<(), String> {
+        let Some(rails) = self.0.upgrade() else { return Ok(()) };
+        rails.nics.get(rail).map_or(Ok(()), |nic| check_fault(&**nic, action))
+    }
+
     fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
         let Some(rails) = self.0.upgrade() else { return Ok(()) };
         rails.nics.get(rail).map_or(Ok(()), |nic| apply_fault(&**nic, action))
