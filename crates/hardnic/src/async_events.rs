@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -36,9 +36,27 @@ const FIRST_CHECK_MS: u16 = 1;
 pub(crate) struct Watched {
     context: Arc<Context>,
     pub(crate) events: EventQueue<AsyncEvent>,
-    port: Mutex<Port>,
+    state: Mutex<State>,
+    /// Whether the death of the device was reported.
+    is_dead: AtomicBool,
     /// The number of events and of changes of the port.
     generation: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The port as it was read last.
+    port: Port,
+    /// The port is reported down.
+    is_held_down: bool,
+}
+
+impl State {
+    /// Returns the attributes that are reported.
+    fn attr(&self) -> PortAttr {
+        let state = if self.is_held_down { PortState::Down } else { self.port.attr.state };
+        PortAttr { state, ..self.port.attr }
+    }
 }
 
 /// The watch thread of a device. The drop ends it.
@@ -50,8 +68,9 @@ pub(crate) struct Watch {
 
 impl Watched {
     pub(crate) fn new(context: Arc<Context>, port: Port) -> io::Result<Watched> {
-        let (events, port) = (EventQueue::new(MAX_EVENTS)?, Mutex::new(port));
-        Ok(Watched { context, events, port, generation: AtomicU64::new(0) })
+        let state = Mutex::new(State { port, is_held_down: false });
+        let (events, is_dead) = (EventQueue::new(MAX_EVENTS)?, AtomicBool::new(false));
+        Ok(Watched { context, events, state, is_dead, generation: AtomicU64::new(0) })
     }
 
     /// See [`Provider::generation`](mitra_verbs::Provider::generation). The first bit is that of a
@@ -68,42 +87,67 @@ impl Watched {
 
     /// Returns the port's attributes as they were read last.
     pub(crate) fn port(&self) -> PortAttr {
-        self.lock().attr
+        self.lock().attr()
     }
 
     /// Makes the device dead, and says so once.
     pub(crate) fn die(&self) {
         self.context.set_dead();
-        if std::mem::replace(&mut self.lock().attr.state, PortState::Down) == PortState::Active {
+        if self.is_dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let was_active = {
+            let mut state = self.lock();
+            let was_active = state.attr().state == PortState::Active;
+            state.port.attr.state = PortState::Down;
+            was_active
+        };
+        if was_active {
             self.push(AsyncEvent::PortError);
         }
         self.push(AsyncEvent::DeviceFatal);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Port> {
-        self.port.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reports the port down whatever the device says, or ends that.
+    pub(crate) fn hold_down(&self, is_held_down: bool) {
+        let (old, new) = {
+            let mut state = self.lock();
+            let old = state.attr();
+            state.is_held_down = is_held_down;
+            (old, state.attr())
+        };
+        self.report_change(old, new, false);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the state of the port, and reports what has changed and no event has reported.
     fn check_port(&self) {
         let Ok(mut new) = port::read(&self.context, self.port().gid) else { return };
-        let old = {
-            let mut port = self.lock();
+        let (old, old_index, attr) = {
+            let mut state = self.lock();
+            let (old, old_index) = (state.attr(), state.port.gid_index);
             if new.interfaces.is_empty() {
                 // The interface that has lost its addresses may get them back.
-                new.interfaces.clone_from(&port.interfaces);
+                new.interfaces.clone_from(&state.port.interfaces);
             }
-            std::mem::replace(&mut *port, new.clone())
+            state.port = new.clone();
+            (old, old_index, state.attr())
         };
-        let Port { attr, gid_index, .. } = new;
         // An address that was removed and added again has another index. The queue pairs that are
         // connected use the old one, and are dead.
-        let has_moved = gid_index.is_some() && old.gid_index.is_some() && old.gid_index != gid_index;
-        if attr != old.attr {
+        let has_moved = new.gid_index.is_some() && old_index.is_some() && old_index != new.gid_index;
+        self.report_change(old, attr, has_moved);
+    }
+
+    fn report_change(&self, old: PortAttr, new: PortAttr, has_moved: bool) {
+        if new != old {
             self.generation.fetch_add(1, Ordering::Release);
         }
-        let was_active = old.attr.state == PortState::Active;
-        let is_active = attr.state == PortState::Active;
+        let was_active = old.state == PortState::Active;
+        let is_active = new.state == PortState::Active;
         if was_active && (!is_active || has_moved) {
             self.push(AsyncEvent::PortError);
         }
@@ -127,8 +171,14 @@ impl Watched {
             match translated {
                 Some(AsyncEvent::PortError) => {
                     // The port may be up again by now. Its users still have to hear of this.
-                    self.lock().attr.state = PortState::Down;
-                    self.push(AsyncEvent::PortError);
+                    let is_known = {
+                        let mut state = self.lock();
+                        state.port.attr.state = PortState::Down;
+                        state.is_held_down
+                    };
+                    if !is_known {
+                        self.push(AsyncEvent::PortError);
+                    }
                     self.check_port();
                 }
                 Some(AsyncEvent::PortActive | AsyncEvent::GidChange) => self.check_port(),
@@ -145,7 +195,6 @@ impl Watched {
         // SAFETY: the context, and so its descriptor, is open as long as `self`.
         let device = unsafe { BorrowedFd::borrow_raw((*self.context.raw).async_fd) };
         let interface_events = InterfaceEvents::open();
-        let mut is_reported = false;
         let mut check_ms = PORT_CHECK_MS;
         loop {
             let mut fds: SmallVec<[PollFd<'_>; 3]> = [end.as_fd(), device]
@@ -160,7 +209,7 @@ impl Watched {
             }
             check_ms = check_ms.saturating_mul(2).min(PORT_CHECK_MS);
             if let Some(events) = &interface_events {
-                let interfaces = self.lock().interfaces.clone();
+                let interfaces = self.lock().port.interfaces.clone();
                 if events.take(&interfaces) == Change::Possible {
                     check_ms = FIRST_CHECK_MS;
                 }
@@ -169,11 +218,8 @@ impl Watched {
                 self.take_events();
                 self.check_port();
             }
-            if self.context.is_dead() && !is_reported {
-                is_reported = true;
+            if self.context.is_dead() {
                 self.die();
-            }
-            if is_reported {
                 // A dead device's descriptor may be readable for ever.
                 let _ = poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
                 return;

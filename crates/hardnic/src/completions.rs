@@ -87,6 +87,7 @@ fn completion(qp: &Qp, wc: &ibv_wc, is_rxe: bool) -> Option<Wc> {
     };
     let status = status_from(wc.status);
     if status != WcStatus::Success {
+        let status = if is_send { qp.failed_send(status) } else { status };
         qp.follow_failure();
         let opcode = if is_send { WcOpcode::Send } else { WcOpcode::Recv };
         return Some(Wc { vendor_err: wc.vendor_err, ..Wc::new(wr_id, status, opcode, qp.qpn) });

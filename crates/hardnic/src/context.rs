@@ -11,6 +11,7 @@ use mitra_verbs_abi::*;
 use nix::errno::Errno;
 
 use crate::library::Library;
+use crate::link::Link;
 
 /// The port of each device that is used.
 pub(crate) const PORT: u8 = 1;
@@ -34,6 +35,7 @@ pub(crate) use shared_by_threads;
 pub(crate) struct Context {
     pub(crate) raw: *mut ibv_context,
     pub(crate) lib: &'static Library,
+    pub(crate) link: Link,
     is_dead: AtomicBool,
     /// The number of the process that has opened it ([`fork_generation`]).
     owner: u32,
@@ -52,6 +54,7 @@ impl Context {
         Context {
             raw,
             lib,
+            link: Link::default(),
             is_dead: AtomicBool::new(false),
             owner: fork_generation::current(),
             closed_on_fork: descriptors.map(CloseOnFork::new),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use ahash::AHashMap;
 use mitra_qualify::{Hardware, ProbeReport, QualificationStore, probe};
+use mitra_verbs::fault::FaultSwitch;
 use mitra_verbs::{DeviceAttr, Error, Gid, Nic, PortState, Qpn, Result};
 
 use crate::async_events::{Watch, Watched};
@@ -49,6 +50,8 @@ pub struct HardNic {
     /// The number of queue pairs that were created.
     pub(crate) created_qps: AtomicU32,
     pub(crate) context: Arc<Context>,
+    /// Held while a fault is being injected.
+    pub(crate) faults: Mutex<()>,
     _watch: Watch,
 }
 
@@ -114,6 +117,7 @@ impl HardNic {
             reaper: Reaper::start().map_err(system)?,
             created_qps: AtomicU32::new(getrandom::u32().unwrap_or(0)),
             context,
+            faults: Mutex::default(),
             _watch: watch,
         };
         let permits_psn = store.permits_psn(&nic.hardware);
@@ -163,6 +167,10 @@ pub(crate) fn no_such_qp(qpn: Qpn) -> Error {
 impl Nic for HardNic {
     fn address(&self) -> IpAddr {
         IpAddr::from(self.gid)
+    }
+
+    fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
+        Some(self)
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::PoisonError;
 
 use mitra_verbs::{
-    Data, DeviceAttr, Error, PostError, QpAttr, QpState, RecvWr, Result, SendFlags, SendOp, SendWr,
+    Data, DeviceAttr, Error, PostError, QpAttr, QpState, QpType, RecvWr, Result, SendFlags, SendOp, SendWr,
     check_recv_state, check_send, check_send_state,
 };
 use mitra_verbs_abi::*;
@@ -52,6 +52,7 @@ pub(crate) fn post_sends(
     check_send_state(qp.qpn, qp.state()).map_err(refuse(0))?;
     let referred = Referred::lock(objects, wrs);
     let mut posting = qp.sends.lock();
+    let muted = if qp.init.qp_type == QpType::Ud { qp.pd.context.link.sent_qkey() } else { None };
     let free = posting.free() as usize;
     let depth = qp.sends.depth;
     let full = || Error::QueueFull { queue: "send queue", qpn: qp.qpn, depth };
@@ -72,7 +73,7 @@ pub(crate) fn post_sends(
         for (n, wr) in batch.iter().enumerate() {
             let send = check(wr)
                 .and_then(|()| if posted + n < free { Ok(()) } else { Err(full()) })
-                .and_then(|()| send_to(wr, &referred, objects, &mut sges));
+                .and_then(|()| send_to(wr, &referred, objects, &mut sges, muted));
             match send {
                 Ok(send) => {
                     sends.push(ibv_send_wr { wr_id: posting.id(n, wr.wr_id), ..send });
@@ -148,11 +149,13 @@ fn link(sends: &mut [ibv_send_wr], sges: &mut [ibv_sge]) {
     }
 }
 
+/// Translates a send. A datagram has the Q_Key `muted`, if there is one.
 fn send_to(
     wr: &SendWr,
     referred: &Referred<'_>,
     objects: &Objects,
     sges: &mut SmallVec<[ibv_sge; 2 * BATCH]>,
+    muted: Option<u32>,
 ) -> Result<ibv_send_wr> {
     let mut send = ibv_send_wr::zeroed();
     for (flag, bit) in [
@@ -229,9 +232,9 @@ fn send_to(
     if let Some(to) = wr.ud {
         let ah = referred.ahs.as_ref().and_then(|ahs| ahs.get(to.ah.0));
         let ah = ah.ok_or_else(|| objects.ahs.no_such_object(to.ah.0))?;
-        send.wr = ibv_send_wr_wr {
-            ud: ibv_send_wr_ud { ah: ah.raw, remote_qpn: to.qpn.value(), remote_qkey: to.qkey },
-        };
+        let remote_qkey = muted.unwrap_or(to.qkey);
+        send.wr =
+            ibv_send_wr_wr { ud: ibv_send_wr_ud { ah: ah.raw, remote_qpn: to.qpn.value(), remote_qkey } };
     }
     let before = sges.len();
     match &wr.data {

@@ -1,17 +1,18 @@
 //! Queue pairs.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{
-    Access, Error, Psn, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, Result, SqDrain, check_modify,
+    Access, Error, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, Result, SqDrain, check_modify,
 };
 use mitra_verbs_abi::*;
 
 use crate::context::{Context, shared_by_threads};
 use crate::objects::{Cq, Pd, Srq};
 use crate::qp_attributes::{attributes_to, state_to, type_to};
+use crate::without_link::WithoutLink;
 use crate::work_ids::{QueueKind, WorkQueue};
 
 /// A queue pair. Its state is kept here, because drivers report it wrong (siw: RESET in RTS).
@@ -25,6 +26,8 @@ pub(crate) struct Qp {
     /// The state, for posts and completions.
     state: AtomicU8,
     modified: Mutex<Modified>,
+    /// No send has failed since the link went down.
+    pub(crate) has_lost_link: AtomicBool,
     pub(crate) pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
@@ -32,10 +35,11 @@ pub(crate) struct Qp {
 }
 
 #[derive(Debug, Default)]
-struct Modified {
-    attr: QpAttr,
+pub(crate) struct Modified {
+    pub(crate) attr: QpAttr,
     /// The program has destroyed the queue pair.
-    is_destroyed: bool,
+    pub(crate) is_destroyed: bool,
+    pub(crate) without_link: WithoutLink,
 }
 
 shared_by_threads!(Qp);
@@ -83,6 +87,7 @@ impl Qp {
             recvs: WorkQueue::new(QueueKind::Recv, init.cap.recv_wrs, epoch),
             state: AtomicU8::new(QpState::Reset as u8),
             modified: Mutex::default(),
+            has_lost_link: AtomicBool::new(false),
             pd,
             send_cq,
             recv_cq,
@@ -100,7 +105,7 @@ impl Qp {
         queues.into_iter().chain(self.srq.as_ref().map(|srq| &srq.users))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Modified> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Modified> {
         self.modified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,7 +113,7 @@ impl Qp {
         STATES[usize::from(self.state.load(Ordering::Acquire))]
     }
 
-    fn set_state(&self, state: QpState) {
+    pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
@@ -116,7 +121,7 @@ impl Qp {
         Error::NoSuchObject { kind: "queue pair", id: self.qpn.value() }
     }
 
-    fn modify_raw(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
+    pub(crate) fn modify_raw(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
         // SAFETY: the queue pair exists, and the attributes named in the mask are set.
         let result = unsafe { (self.context().lib.modify_qp)(self.raw, &raw mut attr, mask as c_int) };
         self.context().check("changing a queue pair", result)
@@ -142,13 +147,17 @@ impl Qp {
                 let (attributes, mask) = attributes_to(&init, || Ok(0))?;
                 self.modify_raw(attributes, mask)?;
             }
-            let (attributes, mask) = attributes_to(&QpAttr { state: Some(to), ..*attr }, sgid_index)?;
-            self.modify_raw(attributes, mask)?;
+            let change = QpAttr { state: Some(to), ..*attr };
+            if let Some(change) = self.change_for_device(&mut modified, from, &change)? {
+                let (attributes, mask) = attributes_to(&change, sgid_index)?;
+                self.modify_raw(attributes, mask)?;
+            }
         }
         if to == QpState::Reset {
             self.sends.reset();
             self.recvs.reset();
-            modified.attr = QpAttr::default();
+            self.has_lost_link.store(false, Ordering::Relaxed);
+            (modified.attr, modified.without_link) = Default::default();
         } else {
             modified.attr.update(&QpAttr { state: None, rq_psn: None, sq_psn: None, ..*attr });
         }
@@ -208,14 +217,16 @@ impl Qp {
             return Err(self.no_such_object());
         }
         let attr = self.query_raw()?;
-        self.set_failed_state(attr.qp_state);
+        if !modified.without_link.is_cut() {
+            self.set_failed_state(attr.qp_state);
+        }
         let state = self.state();
         Ok(QpStatus {
             state,
             init: self.init,
             attr: modified.attr,
-            rq_psn: Psn::new(attr.rq_psn),
-            sq_psn: Psn::new(attr.sq_psn),
+            rq_psn: modified.without_link.rq_psn(attr.rq_psn),
+            sq_psn: modified.without_link.sq_psn(attr.sq_psn),
             sq_drain: match (state, attr.sq_draining) {
                 (QpState::Sqd, 0) => SqDrain::Drained,
                 (QpState::Sqd, _) => SqDrain::Draining,

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use mitra_verbs::{Data, Provider, RecvWr, SendOp, SendWr, SgeList, Wc, WcStatus};
 
 use crate::devices::Devices;
-use crate::rc_end::End;
+use crate::ends::End;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

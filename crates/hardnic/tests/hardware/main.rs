@@ -7,8 +7,9 @@ mod conformance;
 mod destroyed_queue_pair;
 mod devices;
 mod dropped_nic;
+mod ends;
+mod faults;
 mod rails;
-mod rc_end;
 mod watch;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     trials.extend(central_schedule::trials(devices.as_ref()));
     trials.extend(destroyed_queue_pair::trials(devices.as_ref()));
     trials.extend(dropped_nic::trials(devices.as_ref()));
+    trials.extend(faults::trials(devices.as_ref()));
     trials.extend(watch::trials(devices.as_ref()));
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
