@@ -39,7 +39,7 @@ const DEADLINE: Duration = Duration::from_secs(900);
 /// A test.
 type Body = fn(&Devices) -> Result<(), Failed>;
 
-const TESTS: [(&str, Body); 13] = [
+const TESTS: [(&str, Body); 14] = [
     ("programs::devices_are_listed_and_qualified", programs::devices_are_listed_and_qualified),
     ("programs::demo_is_exactly_once", programs::demo_is_exactly_once),
     ("programs::latency_and_bandwidth", programs::latency_and_bandwidth),
@@ -47,6 +47,7 @@ const TESTS: [(&str, Body); 13] = [
     ("programs::figures_of_varuna", programs::figures_of_varuna),
     ("programs::tpcc_keeps_its_conditions", programs::tpcc_keeps_its_conditions),
     ("programs::what_devices_cannot_do_is_refused", programs::what_devices_cannot_do_is_refused),
+    ("programs::links_fail_on_demand", programs::links_fail_on_demand),
     ("killed_programs::store_survives", killed_programs::store_survives),
     ("killed_programs::survivors_decide", killed_programs::survivors_decide),
     ("killed_programs::survivors_elect", killed_programs::survivors_elect),

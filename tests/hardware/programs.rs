@@ -1,6 +1,7 @@
 //! Commands that run to their end.
 
 use libtest_mimic::Failed;
+use mitra_test_process::output;
 use serde_json::Value;
 
 use crate::Devices;
@@ -117,13 +118,37 @@ pub fn what_devices_cannot_do_is_refused(devices: &Devices) -> Result<(), Failed
             "--mtu and --links are of software NICs",
         ),
         (
-            &["memory", "kv", "--device", &end, "--fault", "rail0 down"],
-            "does not fail on demand; take its link",
+            &["memory", "kv", "--device", &end, "--fault", "rail0 down; rail1 noise drop=5ppm at 9s"],
+            "`rail1 noise drop=5ppm at 9s`: ",
         ),
         (&["memory", "kv", "--device", "none0"], "this machine has no verbs device none0; it has "),
     ] {
         let said = devices.refusal(words);
         assert!(said.contains(says), "{words:?}: {said}");
     }
+    Ok(())
+}
+
+/// A memory node whose rails fail and come back while it runs.
+pub fn links_fail_on_demand(devices: &Devices) -> Result<(), Failed> {
+    devices.qualification();
+    let (memory, _) = devices.memory(&["memory", "kv", "--fault", "rail1 down"]);
+    let pid = memory.id().to_string();
+    let states = || {
+        let listed = devices.json(&["fault", "--pid", &pid, "--list"]);
+        let rails = listed["processes"][0]["rails"].as_array().expect("its rails").clone();
+        rails.iter().map(|rail| rail["state"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["up", "down"]);
+    devices.json(&["fault", "--pid", &pid, "rail0 down; rail1 up"]);
+    assert_eq!(states(), ["down", "up"]);
+    let refused = output(&mut devices.mitra(&["fault", "--pid", &pid, "rail0 up; rail1 nic-hung at 9s"]));
+    let printed = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert_eq!((refused.status.code(), printed.lines().count()), (Some(1), 1), "{printed}");
+    let says = "which can be made to fail by down, up and nic-dead only";
+    assert!(printed.contains("`rail1 nic-hung at 9s`: ") && printed.contains(says), "{printed}");
+    assert_eq!(states(), ["down", "up"]);
+    devices.json(&["fault", "--pid", &pid, "rail0 up; rail1 nic-dead"]);
+    assert_eq!(states(), ["up", "failed"]);
     Ok(())
 }

@@ -16,7 +16,8 @@ use libtest_mimic::{Failed, Trial};
 use mitra_failover::{CompletionLogConfig, Config, Domain, Policy, VirtualMr, VirtualQp};
 use mitra_qualify::QualificationStore;
 use mitra_qualify::testing::{FaultyNic, NicFault};
-use mitra_verbs::{Access, Buffer, LocalAckTimeout, PortState, Provider};
+use mitra_verbs::fault::Failure::LinkDown;
+use mitra_verbs::{Access, Buffer, LocalAckTimeout, Nic, PortState, Provider};
 
 pub use peer::run as run_peer;
 
@@ -55,6 +56,10 @@ enum Evidence {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
     Rail(Fault),
+    /// The link of the requester's NIC of rail 0, on demand.
+    LinkOnDemand,
+    /// The link of the responder's.
+    PeerLinkOnDemand,
     /// The peer's process, by SIGKILL.
     PeerKilled,
 }
@@ -136,8 +141,12 @@ fn run_all(devices: &Devices, evidence: Evidence) -> Result<(), Failed> {
     });
     // The operations of a client without a peer are not sent again, so nothing doubles them.
     let killed = (evidence != Evidence::Blanket).then_some(Failure::PeerKilled);
+    let on_demand = (evidence == Evidence::Psn)
+        .then_some([Failure::LinkOnDemand, Failure::PeerLinkOnDemand])
+        .into_iter()
+        .flatten();
     let mut doubled = 0;
-    for failure in Fault::ALL.map(Failure::Rail).into_iter().chain(killed) {
+    for failure in Fault::ALL.map(Failure::Rail).into_iter().chain(on_demand).chain(killed) {
         let mut counts = Counts::default();
         for _ in 0..trials_of_each_failure() {
             trial(&ends, evidence, failure, &mut counts).map_err(|why| format!("{failure:?}: {why}"))?;
@@ -197,7 +206,7 @@ fn trial(ends: &Ends, evidence: Evidence, failure: Failure, counts: &mut Counts)
     let near = Memory::new(&ends.client, Arc::new(Buffer::new(8 * OPERATIONS as usize + WRITE as usize)))?;
     let (mut here, mut other) = (None, None);
     let (info, region, far) = match failure {
-        Failure::Rail(_) => {
+        Failure::Rail(_) | Failure::LinkOnDemand | Failure::PeerLinkOnDemand => {
             let mut server = Receiver::new(&ends.server, config, Arc::new(Buffer::new(FAR_BYTES)))?;
             let (info, region) = server.connect(&client.local_info())?;
             let far = server.memory();
@@ -218,7 +227,12 @@ fn trial(ends: &Ends, evidence: Evidence, failure: Failure, counts: &mut Counts)
     let phase = Phase::default();
     let injection = match failure {
         Failure::Rail(fault) => Some(fault.prepare(0)),
-        Failure::PeerKilled => None,
+        _ => None,
+    };
+    let failing_nic = match failure {
+        Failure::LinkOnDemand => Some(&ends.nics[0]),
+        Failure::PeerLinkOnDemand => Some(&ends.nics[1]),
+        _ => None,
     };
     let outcomes = thread::scope(|scope| {
         let failing = scope.spawn(|| {
@@ -229,6 +243,9 @@ fn trial(ends: &Ends, evidence: Evidence, failure: Failure, counts: &mut Counts)
             if let Some(injection) = injection {
                 injection.inject();
             }
+            if let Some(switch) = failing_nic.and_then(|nic| nic.fault_switch()) {
+                switch.fail(LinkDown);
+            }
             phase.is_failed.store(true, Ordering::Release);
         });
         let result = exchange(&mut client, here.as_mut(), &near, &region, &phase);
@@ -237,11 +254,17 @@ fn trial(ends: &Ends, evidence: Evidence, failure: Failure, counts: &mut Counts)
         if let Failure::Rail(fault) = failure {
             fault.heal(0);
         }
+        if let Some(switch) = failing_nic.and_then(|nic| nic.fault_switch()) {
+            switch.heal();
+        }
         result
     })?;
     // The vQP ends with its peer, and not with a rail.
     if client.close_reason().is_some() != (failure == Failure::PeerKilled) {
         return Err(format!("the client's vQP is closed: {:?}", client.close_reason()));
+    }
+    if failing_nic.is_some() && client.active_rail() == 0 {
+        return Err("the vQP did not leave the rail".to_owned());
     }
     let exchange = Exchange { outcomes, messages: exchange::messages(here.as_ref(), &far) };
     counts.trials += 1;
