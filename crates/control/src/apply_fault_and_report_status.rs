@@ -1,7 +1,7 @@
 //! Applies faults to a NIC and reports its status, for implementations of
 //! [`ControlledDevice`](crate::ControlledDevice).
 
-use mitra_verbs::fault::{FaultKind, FaultSwitch, Noise};
+use mitra_verbs::fault::{FaultSwitch, Noise};
 use mitra_verbs::{Nic, PortState};
 
 use crate::{FaultAction, NewAddress, RailState, RailStatus};
@@ -12,13 +12,7 @@ use crate::{FaultAction, NewAddress, RailState, RailStatus};
 /// # Errors
 /// If the NIC cannot have this fault: the reason, in one line.
 pub fn check_fault(nic: &dyn Nic, action: FaultAction) -> Result<(), String> {
-    fault_switch(nic)?.check(match action {
-        FaultAction::Fail(failure) => FaultKind::Failure(failure),
-        FaultAction::Heal => FaultKind::Heal,
-        FaultAction::Arm(_) => FaultKind::Trigger,
-        FaultAction::Noise(_) => FaultKind::Noise,
-        FaultAction::Address(_) => FaultKind::Address,
-    })
+    fault_switch(nic)?.check(action.kind())
 }
 
 /// Applies a fault to a NIC immediately.

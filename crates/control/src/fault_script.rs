@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use mitra_failover::MAX_RAILS;
-use mitra_verbs::fault::{Delay, Failure, Noise, Trigger};
+use mitra_verbs::fault::{Delay, Failure, FaultKind, Noise, Trigger};
 
 /// The longest script, in bytes.
 pub const MAX_SCRIPT_BYTES: usize = 4096;
@@ -28,6 +28,19 @@ pub enum FaultAction {
     Noise(Noise),
     /// Gives the NIC another address. In text: `address ADDRESS`.
     Address(NewAddress),
+}
+
+impl FaultAction {
+    /// Returns the kind of the fault, for [`FaultSwitch::check`](mitra_verbs::fault::FaultSwitch::check).
+    pub fn kind(self) -> FaultKind {
+        match self {
+            FaultAction::Fail(failure) => FaultKind::Failure(failure),
+            FaultAction::Heal => FaultKind::Heal,
+            FaultAction::Arm(_) => FaultKind::Trigger,
+            FaultAction::Noise(_) => FaultKind::Noise,
+            FaultAction::Address(_) => FaultKind::Address,
+        }
+    }
 }
 
 /// The address that a NIC gets.
