@@ -14,7 +14,7 @@ macro_rules! faults_in_help {
   noise KIND=RATE    packets are lost (drop), copied (dup), changed (corrupt) or overtaken (reorder, which needs delay=50us),
                      as in drop=1000ppm,dup=10ppm; `noise none` ends it
   address ADDRESS    the rail gets another address; `free` takes a free one
-docs/faults.md says more.
+NICs of the kernel: down, up and nic-dead. docs/faults.md says more.
 "
     };
 }

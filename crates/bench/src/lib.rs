@@ -112,7 +112,7 @@ impl Common {
         })
     }
 
-    /// Whether a NIC is a device of the kernel, which does not fail on demand.
+    /// Whether a NIC is a device of the kernel, whose faults are no part of the measurements.
     fn has_devices(&self) -> bool {
         self.device.as_ref().is_some_and(TwoEnds::have_devices)
     }

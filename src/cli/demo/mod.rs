@@ -54,7 +54,7 @@ from the evidence, and `replayed` those that were executed again. Under transpar
 --fault: FAILURE is link-down, nic-dead or nic-hung; it comes when the NTH packet reaches the STAGE: 1 posted, 2 request on
 the wire, 3 arrived, 4 partly executed, 5 executed, 6 acknowledgement on the wire, 7 acknowledged, 8 not placed. At 3 to 6
 and 8 it strikes the server, at the others the client.
---device: a device of the kernel does not fail on demand, so the client resets its own NIC of rail 0 in mid-stream (nic-dead@1).
+--device: no packet of a device of the kernel fails on demand, so the client resets its own NIC of rail 0 in mid-stream (nic-dead@1).
 Such devices save no results of atomics, so operations under exact may end in the errors that docs/promises.md names.
 Exit codes: 0 no operation lost, doubled or wrong under exact, and all succeeded; and violations under blanket. If
 --fault makes the server's NIC dead or hung, as in the last example, operations under exact may also end in the errors that
@@ -162,7 +162,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
         let is_reset = |fault: &Trigger| (fault.failure, fault.stage) == (Failure::NicDead, Stage::Posted);
         ensure!(
             args.fault.as_ref().is_none_or(is_reset),
-            "--fault: a device of the kernel does not fail on demand; give nic-dead@1:NTH, which resets the client's"
+            "--fault: no packet of a device of the kernel fails on demand; give nic-dead@1:NTH, which resets the client's"
         );
     }
     Ok(Settings {
