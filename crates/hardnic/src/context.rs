@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use mitra_os_util::close_on_fork::CloseOnFork;
 use mitra_os_util::fork_generation;
@@ -28,6 +28,8 @@ macro_rules! shared_by_threads {
 }
 pub(crate) use shared_by_threads;
 
+const NO_INDEX: u16 = u16::MAX;
+
 /// An open device. The drop closes it; all objects of the device hold an `Arc` of it, because the
 /// close is no fence: the kernel keeps the device open for queues that are mapped, and traffic goes
 /// on.
@@ -37,6 +39,9 @@ pub(crate) struct Context {
     pub(crate) lib: &'static Library,
     pub(crate) link: Link,
     is_dead: AtomicBool,
+    /// The index of the NIC's address in the device's table, as it was read last, or
+    /// [`NO_INDEX`].
+    gid_index: AtomicU16,
     /// The number of the process that has opened it ([`fork_generation`]).
     owner: u32,
     /// `None` for a descriptor that children keep.
@@ -56,6 +61,7 @@ impl Context {
             lib,
             link: Link::default(),
             is_dead: AtomicBool::new(false),
+            gid_index: AtomicU16::new(NO_INDEX),
             owner: fork_generation::current(),
             closed_on_fork: descriptors.map(CloseOnFork::new),
         }
@@ -65,6 +71,16 @@ impl Context {
     /// queues are not mapped here.
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire) || self.owner != fork_generation::current()
+    }
+
+    /// Returns the index of the NIC's address, as it was read last. `None` if the device has lost the
+    /// address.
+    pub(crate) fn gid_index(&self) -> Option<u8> {
+        u8::try_from(self.gid_index.load(Ordering::Relaxed)).ok()
+    }
+
+    pub(crate) fn set_gid_index(&self, index: Option<u8>) {
+        self.gid_index.store(index.map_or(NO_INDEX, u16::from), Ordering::Relaxed);
     }
 
     /// Makes every later call fail. Returns whether the device was alive.

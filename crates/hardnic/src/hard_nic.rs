@@ -9,10 +9,11 @@ use mitra_qualify::{Hardware, ProbeReport, QualificationStore, probe};
 use mitra_verbs::fault::FaultSwitch;
 use mitra_verbs::{DeviceAttr, Error, Gid, Nic, PortState, Qpn, Result};
 
+use crate::address_handle::AddressHandle;
 use crate::async_events::{Watch, Watched};
 use crate::channel::HardChannel;
 use crate::context::Context;
-use crate::objects::{AddressHandle, Cq, Pd, Region, Srq, Window};
+use crate::objects::{Cq, Pd, Region, Srq, Window};
 use crate::open::{Choice, OpenError, Opened, is_rxe, open, qualifications_file};
 use crate::port;
 use crate::qp::Qp;

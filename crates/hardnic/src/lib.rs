@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![allow(unsafe_code, reason = "the crate calls a C library, which gets pointers to objects and memory")]
 
+mod address_handle;
 mod async_events;
 mod channel;
 mod completions;

@@ -12,7 +12,7 @@ use crate::channel::HardChannel;
 use crate::context::{Context, shared_by_threads};
 use crate::work_ids::SharedIds;
 
-shared_by_threads!(Pd, Cq, Srq, Region, Window, AddressHandle);
+shared_by_threads!(Pd, Cq, Srq, Region, Window);
 
 /// A protection domain.
 #[derive(Debug)]
@@ -116,24 +116,9 @@ pub(crate) struct Window {
     pub(crate) pd: Arc<Pd>,
 }
 
-/// An address handle.
-#[derive(Debug)]
-pub(crate) struct AddressHandle {
-    pub(crate) raw: *mut ibv_ah,
-    pub(crate) pd: Arc<Pd>,
-}
-
 impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the window exists.
         unsafe { (self.dealloc)(self.raw) };
-    }
-}
-
-impl Drop for AddressHandle {
-    fn drop(&mut self) {
-        // SAFETY: the handle exists. No post uses it, because a post holds the lock of the table
-        // from which the handle was removed.
-        unsafe { (self.pd.context.lib.destroy_ah)(self.raw) };
     }
 }

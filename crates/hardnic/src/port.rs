@@ -31,6 +31,7 @@ pub(crate) fn read(context: &Context, gid: Gid) -> Result<Port> {
     let attr = query(context)?;
     let table = GidTable::read(context)?;
     let gid_index = table.index_of(gid).ok();
+    context.set_gid_index(gid_index);
     let is_active = attr.state == IBV_PORT_ACTIVE && gid_index.is_some();
     let state = if is_active { PortState::Active } else { PortState::Down };
     let max_mtu = mtu_from(attr.active_mtu).ok_or(Error::Unsupported("the port's MTU"))?;

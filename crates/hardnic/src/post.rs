@@ -11,8 +11,9 @@ use mitra_verbs_abi::*;
 use nix::errno::Errno;
 use smallvec::SmallVec;
 
+use crate::address_handle::AddressHandle;
 use crate::hard_nic::Objects;
-use crate::objects::{AddressHandle, Region, Srq, Window};
+use crate::objects::{Region, Srq, Window};
 use crate::qp::Qp;
 use crate::qp_attributes::access_to;
 use crate::table::Slots;
@@ -234,7 +235,7 @@ fn send_to(
         let ah = ah.ok_or_else(|| objects.ahs.no_such_object(to.ah.0))?;
         let remote_qkey = muted.unwrap_or(to.qkey);
         send.wr =
-            ibv_send_wr_wr { ud: ibv_send_wr_ud { ah: ah.raw, remote_qpn: to.qpn.value(), remote_qkey } };
+            ibv_send_wr_wr { ud: ibv_send_wr_ud { ah: ah.raw(), remote_qpn: to.qpn.value(), remote_qkey } };
     }
     let before = sges.len();
     match &wr.data {

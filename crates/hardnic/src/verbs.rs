@@ -15,12 +15,13 @@ use mitra_verbs::{
 use mitra_verbs_abi::*;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::address_handle::AddressHandle;
 use crate::channel::HardChannel;
 use crate::gid_table::GidTable;
 use crate::hard_nic::{HardNic, no_such_qp};
-use crate::objects::{AddressHandle, Cq, Pd, Region, Srq, Window};
+use crate::objects::{Cq, Pd, Region, Srq, Window};
 use crate::qp::Qp;
-use crate::qp_attributes::{access_to, address_vector};
+use crate::qp_attributes::access_to;
 use crate::work_ids::SharedIds;
 use crate::{completions, post, sysfs};
 
@@ -216,12 +217,9 @@ impl Provider for HardNic {
 
     fn create_ah_with_traffic_class(&self, pd: PdId, destination: Gid, traffic_class: u8) -> Result<AhId> {
         let pd = self.pd(pd)?;
-        let mut attr = address_vector(destination, self.gid_index()?, traffic_class);
-        // SAFETY: the domain exists. The call may wait until the kernel has resolved the address.
-        let raw = unsafe { (self.context.lib.create_ah)(pd.raw, &raw mut attr) };
-        let raw = self.context.check_ptr("creating an address handle", raw)?;
+        let ah = AddressHandle::new(Arc::clone(&pd), destination, self.gid_index()?, traffic_class)?;
         use_once(&pd.users);
-        let ah = Arc::new(AddressHandle { raw, pd });
+        let ah = Arc::new(ah);
         self.objects.ahs.insert_with(|_| Ok(ah)).map(AhId)
     }
 

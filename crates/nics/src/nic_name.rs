@@ -55,8 +55,7 @@ impl NicName {
         }
     }
 
-    /// Whether the name is that of a device of the kernel.
-    /// Whether the NIC is a device of the kernel, which has few faults on demand.
+    /// Whether the name is that of a device of the kernel, which has few faults on demand.
     pub fn is_device(&self) -> bool {
         matches!(self, NicName::Device(_))
     }

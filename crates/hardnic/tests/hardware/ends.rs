@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use mitra_hardnic::HardNic;
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Error, LocalAckTimeout, Mr, PdId, Provider, Psn, QpAttr, QpBuilder, QpState, QpType,
-    Qpn, RcConnection, RemoteAddr, SendOp, SendWr, Wc, WcStatus,
+    Access, Buffer, CqId, Data, Error, LocalAckTimeout, Mr, PdId, Provider, Psn, QpAttr, QpBuilder, QpState,
+    QpType, Qpn, RcConnection, RemoteAddr, SendOp, SendWr, Wc, WcStatus,
 };
 
 pub const WRITE: u32 = 64 << 10;
