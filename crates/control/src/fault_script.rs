@@ -31,7 +31,8 @@ pub enum FaultAction {
 }
 
 impl FaultAction {
-    /// Returns the kind of the fault, for [`FaultSwitch::check`](mitra_verbs::fault::FaultSwitch::check).
+    /// Returns the kind of the fault, for
+    /// [`FaultSwitch::check`](mitra_verbs::fault::FaultSwitch::check).
     pub fn kind(self) -> FaultKind {
         match self {
             FaultAction::Fail(failure) => FaultKind::Failure(failure),

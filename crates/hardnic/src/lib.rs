@@ -24,7 +24,6 @@ mod source;
 mod sysfs;
 mod table;
 mod verbs;
-mod without_link;
 mod work_ids;
 
 pub use device_list::{Device, Refusal, devices};

@@ -1,10 +1,6 @@
 //! The link of a device, which can be made to fail on demand.
 //!
-//! The device's own link stays up, so every queue pair has to be kept from it: see [`Qp::cut`] and
-//! [`Qp::mute`].
-//!
-//! [`Qp::cut`]: crate::qp::Qp::cut
-//! [`Qp::mute`]: crate::qp::Qp::mute
+//! The device's own link stays up, so every queue pair has to be kept from it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

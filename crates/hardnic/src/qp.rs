@@ -1,5 +1,7 @@
 //! Queue pairs.
 
+mod without_link;
+
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +14,8 @@ use mitra_verbs_abi::*;
 use crate::context::{Context, shared_by_threads};
 use crate::objects::{Cq, Pd, Srq};
 use crate::qp_attributes::{attributes_to, state_to, type_to};
-use crate::without_link::WithoutLink;
 use crate::work_ids::{QueueKind, WorkQueue};
+use without_link::WithoutLink;
 
 /// A queue pair. Its state is kept here, because drivers report it wrong (siw: RESET in RTS).
 #[derive(Debug)]
@@ -27,7 +29,7 @@ pub(crate) struct Qp {
     state: AtomicU8,
     modified: Mutex<Modified>,
     /// No send has failed since the link went down.
-    pub(crate) has_lost_link: AtomicBool,
+    has_lost_link: AtomicBool,
     pub(crate) pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
@@ -35,11 +37,11 @@ pub(crate) struct Qp {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Modified {
-    pub(crate) attr: QpAttr,
+struct Modified {
+    attr: QpAttr,
     /// The program has destroyed the queue pair.
-    pub(crate) is_destroyed: bool,
-    pub(crate) without_link: WithoutLink,
+    is_destroyed: bool,
+    without_link: WithoutLink,
 }
 
 shared_by_threads!(Qp);
@@ -105,7 +107,7 @@ impl Qp {
         queues.into_iter().chain(self.srq.as_ref().map(|srq| &srq.users))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Modified> {
+    fn lock(&self) -> MutexGuard<'_, Modified> {
         self.modified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,7 +115,7 @@ impl Qp {
         STATES[usize::from(self.state.load(Ordering::Acquire))]
     }
 
-    pub(crate) fn set_state(&self, state: QpState) {
+    fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
@@ -121,7 +123,7 @@ impl Qp {
         Error::NoSuchObject { kind: "queue pair", id: self.qpn.value() }
     }
 
-    pub(crate) fn modify_raw(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
+    fn modify_raw(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
         // SAFETY: the queue pair exists, and the attributes named in the mask are set.
         let result = unsafe { (self.context().lib.modify_qp)(self.raw, &raw mut attr, mask as c_int) };
         self.context().check("changing a queue pair", result)

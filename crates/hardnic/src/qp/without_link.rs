@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 
 use mitra_verbs::{Psn, QpAttr, QpState, QpType, Result, WcStatus};
 
-use crate::qp::{Modified, Qp};
+use super::{Modified, Qp};
 use crate::qp_attributes::attributes_to;
 
 /// What the device has otherwise than the program.
 #[derive(Debug, Default)]
-pub(crate) struct WithoutLink {
+pub(super) struct WithoutLink {
     /// The device has a connected queue pair in ERR, where it stays until a change to RESET. The
     /// program finds its state when a request has failed, as on a link that is down.
     is_cut: bool,
@@ -26,15 +26,15 @@ pub(crate) struct WithoutLink {
 
 impl WithoutLink {
     /// Whether the state of the device is not the program's.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    pub(crate) fn rq_psn(&self, of_device: u32) -> Psn {
+    pub(super) fn rq_psn(&self, of_device: u32) -> Psn {
         self.rq_psn.unwrap_or(Psn::new(of_device))
     }
 
-    pub(crate) fn sq_psn(&self, of_device: u32) -> Psn {
+    pub(super) fn sq_psn(&self, of_device: u32) -> Psn {
         self.sq_psn.unwrap_or(Psn::new(of_device))
     }
 }
@@ -106,7 +106,7 @@ impl Qp {
 
     /// Returns the change of the device for a change `attr` by the program, or `None` if the device
     /// is not to be changed. `attr` has the new state.
-    pub(crate) fn change_for_device(
+    pub(super) fn change_for_device(
         &self,
         modified: &mut Modified,
         from: QpState,
@@ -150,8 +150,8 @@ impl Qp {
         Ok(None)
     }
 
-    /// Returns the status of a send that the device has completed with the error `status`. The first
-    /// that is flushed because the link is down ends as after the last retry. An unreliable
+    /// Returns the status of a send that the device has completed with the error `status`. The
+    /// first that is flushed because the link is down ends as after the last retry. An unreliable
     /// connection has no retries.
     pub(crate) fn failed_send(&self, status: WcStatus) -> WcStatus {
         let is_first =
