@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use mitra_hardnic::{HardNic, OpenError};
+use mitra_verbs::fault::FaultKind;
 use mitra_verbs::{Links, NicAddress, NicOpenError, OpenedNic, Provider};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,18 @@ impl NicName {
                 devices.into_iter().find(|device| device.name == *name)?.address
             }
             NicName::Address(address) => Some(*address),
+        }
+    }
+
+    /// Checks whether a fault can be injected, without opening the NIC. A device that is named by its
+    /// address refuses later what it cannot have.
+    ///
+    /// # Errors
+    /// Which faults the NIC can have, in one line.
+    pub fn check_fault(&self, kind: FaultKind) -> Result<(), String> {
+        match self {
+            NicName::Device(name) => mitra_hardnic::check_fault(name, kind),
+            NicName::Address(_) => Ok(()),
         }
     }
 

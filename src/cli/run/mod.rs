@@ -178,6 +178,13 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     let name = |is_given: bool, option, variable| if is_given { option } else { variable };
     let source = name(!args.fault.is_empty(), "--fault", "MITRA_FAULTS");
     settings.faults.check_rails(settings.rails.count()).map_err(anyhow::Error::msg).context(source)?;
+    if let RailsConfig::Devices(names) = &settings.rails {
+        let names: RailNics = names.join(",").parse().map_err(anyhow::Error::msg).context("MITRA_DEVICE")?;
+        for fault in &settings.faults.0 {
+            let checked = names.names()[fault.rail].check_fault(fault.action.kind());
+            checked.map_err(anyhow::Error::msg).context(source)?;
+        }
+    }
     let source = name(args.prefer.is_some(), "--prefer", "MITRA_PREFER");
     settings.check_prefer().map_err(anyhow::Error::msg).context(source)?;
     let dir = settings.run_dir.get_or_insert_with(run_dir::default_path);
