@@ -106,6 +106,7 @@ impl Domain {
         let nics = providers
             .into_iter()
             .map(|provider| {
+                provider.connect_unreached_peers();
                 Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
             })
             .collect::<Result<Vec<_>>>()?;

@@ -30,6 +30,10 @@ pub(crate) use shared_by_threads;
 
 const NO_INDEX: u16 = u16::MAX;
 
+/// How the kernel says that it cannot resolve the address of a peer (`rdma_resolve_ip` and the route
+/// look-up).
+const UNREACHED: [Errno; 4] = [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::ETIMEDOUT, Errno::ENETDOWN];
+
 /// An open device. The drop closes it; all objects of the device hold an `Arc` of it, because the
 /// close is no fence: the kernel keeps the device open for queues that are mapped, and traffic goes
 /// on.
@@ -42,6 +46,8 @@ pub(crate) struct Context {
     /// The index of the NIC's address in the device's table, as it was read last, or
     /// [`NO_INDEX`].
     gid_index: AtomicU16,
+    /// See [`Provider::connect_unreached_peers`](mitra_verbs::Provider::connect_unreached_peers).
+    connects_unreached: AtomicBool,
     /// The number of the process that has opened it ([`fork_generation`]).
     owner: u32,
     /// `None` for a descriptor that children keep.
@@ -62,6 +68,7 @@ impl Context {
             link: Link::default(),
             is_dead: AtomicBool::new(false),
             gid_index: AtomicU16::new(NO_INDEX),
+            connects_unreached: AtomicBool::new(false),
             owner: fork_generation::current(),
             closed_on_fork: descriptors.map(CloseOnFork::new),
         }
@@ -81,6 +88,19 @@ impl Context {
 
     pub(crate) fn set_gid_index(&self, index: Option<u8>) {
         self.gid_index.store(index.map_or(NO_INDEX, u16::from), Ordering::Relaxed);
+    }
+
+    pub(crate) fn connect_unreached_peers(&self) {
+        self.connects_unreached.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an error says that the peer is not reached at present, and is tolerated.
+    pub(crate) fn tolerates(&self, error: &Error) -> bool {
+        let is_unreached = match error {
+            Error::System { errno: Some(errno), .. } => UNREACHED.contains(&Errno::from_raw(*errno)),
+            _ => false,
+        };
+        self.connects_unreached.load(Ordering::Relaxed) && (is_unreached || self.gid_index().is_none())
     }
 
     /// Makes every later call fail. Returns whether the device was alive.

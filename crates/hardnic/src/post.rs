@@ -235,7 +235,7 @@ fn send_to(
         let ah = ah.ok_or_else(|| objects.ahs.no_such_object(to.ah.0))?;
         let remote_qkey = muted.unwrap_or(to.qkey);
         send.wr =
-            ibv_send_wr_wr { ud: ibv_send_wr_ud { ah: ah.raw(), remote_qpn: to.qpn.value(), remote_qkey } };
+            ibv_send_wr_wr { ud: ibv_send_wr_ud { ah: ah.raw()?, remote_qpn: to.qpn.value(), remote_qkey } };
     }
     let before = sges.len();
     match &wr.data {

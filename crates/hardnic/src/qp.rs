@@ -151,8 +151,14 @@ impl Qp {
             }
             let change = QpAttr { state: Some(to), ..*attr };
             if let Some(change) = self.change_for_device(&mut modified, from, &change)? {
-                let (attributes, mask) = attributes_to(&change, sgid_index)?;
-                self.modify_raw(attributes, mask)?;
+                let changed = attributes_to(&change, sgid_index)
+                    .and_then(|(attributes, mask)| self.modify_raw(attributes, mask));
+                match changed {
+                    Err(error) if to == QpState::Rtr && self.context().tolerates(&error) => {
+                        self.connect_unreached(&mut modified, &change)?;
+                    }
+                    changed => changed?,
+                }
             }
         }
         if to == QpState::Reset {

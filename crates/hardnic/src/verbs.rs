@@ -118,6 +118,10 @@ impl Provider for HardNic {
         Some(self.watched.generation())
     }
 
+    fn connect_unreached_peers(&self) {
+        self.context.connect_unreached_peers();
+    }
+
     fn async_event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watched.events.as_fd())
     }
@@ -217,7 +221,7 @@ impl Provider for HardNic {
 
     fn create_ah_with_traffic_class(&self, pd: PdId, destination: Gid, traffic_class: u8) -> Result<AhId> {
         let pd = self.pd(pd)?;
-        let ah = AddressHandle::new(Arc::clone(&pd), destination, self.gid_index()?, traffic_class)?;
+        let ah = AddressHandle::new(Arc::clone(&pd), destination, traffic_class)?;
         use_once(&pd.users);
         let ah = Arc::new(ah);
         self.objects.ahs.insert_with(|_| Ok(ah)).map(AhId)

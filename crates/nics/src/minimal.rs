@@ -99,6 +99,7 @@ impl Provider for MinimalNic {
         fn port_refusals(&self, destination: Gid) -> u64;
         fn poll_async_event(&self) -> Option<AsyncEvent>;
         fn generation(&self) -> Option<u64>;
+        fn connect_unreached_peers(&self);
         fn async_event_fd(&self) -> Option<BorrowedFd<'_>>;
         fn alloc_pd(&self) -> Result<PdId>;
         fn dealloc_pd(&self, pd: PdId) -> Result<()>;

@@ -1,4 +1,5 @@
-//! Queue pairs whose link is held down, while that of their device stays up.
+//! Queue pairs whose link is held down, while that of their device stays up, and queue pairs whose
+//! peer was not reached when they were connected.
 
 use std::sync::atomic::Ordering;
 
@@ -72,6 +73,14 @@ impl Qp {
         {
             self.set_qkey(&mut modified, qkey);
         }
+    }
+
+    /// Connects to a peer that the device does not reach: its requests fail as on a link that is
+    /// down. `attr` is the refused change to RTR.
+    pub(super) fn connect_unreached(&self, modified: &mut Modified, attr: &QpAttr) -> Result<()> {
+        self.cut(modified)?;
+        modified.without_link.rq_psn = attr.rq_psn;
+        Ok(())
     }
 
     /// Moves a connected queue pair to ERR on the device.
