@@ -9,6 +9,7 @@ mod devices;
 mod dropped_nic;
 mod ends;
 mod faults;
+mod lost_address;
 mod rails;
 mod watch;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     trials.extend(destroyed_queue_pair::trials(devices.as_ref()));
     trials.extend(dropped_nic::trials(devices.as_ref()));
     trials.extend(faults::trials(devices.as_ref()));
+    trials.extend(lost_address::trials(devices.as_ref()));
     trials.extend(watch::trials(devices.as_ref()));
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
