@@ -25,7 +25,7 @@ of `mitra kv`, `elect`, `propose` and `txn`, and those of `mitra demo`. Without 
 injects nothing.
 ", faults_in_help!(), "\
 --json: {\"processes\": [...]}, each with `pid` and, on failure, `error`; in a list also `program`, `rails` (`address`,
-`state`: up, down, failed), `queue_pairs` (over several rails: virtual ones), `failovers`.
+`device`: the kernel's name of it, `state`: up, down, failed), `queue_pairs` (over several rails: virtual ones), `failovers`.
 Exit codes: 0 every selected process accepted the fault; 1 there is no such process, or one refused or did not respond;
 2 bad arguments, or none of --pid, --program and --all selects a process."))]
 pub(crate) struct Args {
@@ -170,7 +170,7 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 writeln!(out, "{pid}: {program}")?;
                 writeln!(out, "  queue pairs {queue_pairs}, failovers {failovers}")?;
                 let rows = rails.iter().enumerate().map(|(rail, status)| {
-                    [format!("rail{rail} {}", status.address), status.state.to_string()]
+                    [format!("rail{rail} {}", status.address_and_device()), status.state.to_string()]
                 });
                 text_table::layout(2, &[], rows).iter().try_for_each(|line| writeln!(out, "{line}"))?;
             }

@@ -373,7 +373,9 @@ impl ControlledDevice for Notes {
     }
 
     fn status(&mut self) -> DeviceStatus {
-        let rail = |last, state| RailStatus { address: [127, 0, 0, last].into(), state };
+        let device = |last| (last == 6).then(|| "mlx5_0".to_owned());
+        let rail =
+            |last, state| RailStatus { address: [127, 0, 0, last].into(), device: device(last), state };
         DeviceStatus {
             rails: vec![rail(5, RailState::Up), rail(6, RailState::Failed)],
             queue_pairs: 4,
@@ -440,8 +442,10 @@ fn faults_reach_running_programs() {
         (&process["rails"][1]["address"], &process["rails"][1]["state"]),
         (&"127.0.0.6".into(), &"failed".into())
     );
+    let [soft, hard] = [0, 1].map(|rail| process["rails"][rail].get("device"));
+    assert_eq!((soft, hard), (None, Some(&"mlx5_0".into())), "{process}");
     let text = String::from_utf8(fault(&["--list"]).stdout).unwrap();
-    assert!(text.contains("rail0 127.0.0.5") && text.contains("failovers 1"), "{text}");
+    assert!(text.contains("rail1 127.0.0.6 (mlx5_0)") && text.contains("failovers 1"), "{text}");
 
     refused(
         &mut scene.mitra(&["fault", "--pid", "1", "rail0 up"]),

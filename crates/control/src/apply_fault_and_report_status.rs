@@ -45,5 +45,5 @@ pub fn rail_status(nic: &dyn Nic) -> RailStatus {
         Ok(_) => RailState::Down,
         Err(_) => RailState::Failed,
     };
-    RailStatus { address: nic.address(), state }
+    RailStatus { address: nic.address(), device: nic.device_name().map(str::to_owned), state }
 }

@@ -47,7 +47,7 @@ impl ControlledDevice for RecordingDevice {
     fn status(&mut self) -> DeviceStatus {
         let address = IpAddr::from([127, 0, 0, 5]);
         DeviceStatus {
-            rails: vec![RailStatus { address, state: RailState::Down }],
+            rails: vec![RailStatus { address, device: None, state: RailState::Down }],
             queue_pairs: 3,
             failovers: 2,
         }

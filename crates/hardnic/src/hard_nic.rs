@@ -173,6 +173,10 @@ impl Nic for HardNic {
     fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
         Some(self)
     }
+
+    fn device_name(&self) -> Option<&str> {
+        Some(&self.attr.name)
+    }
 }
 
 impl Drop for HardNic {

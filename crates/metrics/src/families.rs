@@ -157,10 +157,12 @@ macro_rules! families {
 families! {
     Info "mitra_build" ["version"] "The version of Mitra." =>
         |_s, out| out.add_suffixed("_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    Info "mitra_rail" ["rail, address"] "The address of the rail's local NIC." =>
+    Info "mitra_rail" ["rail, address, device"] "The address of the rail's local NIC, and the kernel's name of it; empty for a software NIC." =>
         |s, out| for (rail, snapshot) in s.rails.iter().enumerate() {
-            let address = snapshot.status.address.to_string();
-            out.add_suffixed("_info", &[("rail", &rail.to_string()), ("address", &address)], 1.0);
+            let (rail, address) = (rail.to_string(), snapshot.status.address.to_string());
+            // Samples of a family have the same labels, and an empty label counts as absent.
+            let device = snapshot.status.device.as_deref().unwrap_or_default();
+            out.add_suffixed("_info", &[("rail", &rail), ("address", &address), ("device", device)], 1.0);
         };
     Gauge "mitra_rail_up" ["rail"] "Whether the rail's local link and NIC work: 1 or 0." =>
         |s, out| per_rail(s, out, |rail| (rail.status.state == RailState::Up).into());

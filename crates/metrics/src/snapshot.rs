@@ -21,8 +21,21 @@ pub const MAX_EVENTS: usize = 100;
 pub struct RailStatus {
     /// The IP address of the rail's local NIC.
     pub address: IpAddr,
+    /// The kernel's name of the NIC. `None` for a software NIC, which is no device of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Whether the link and the NIC work.
     pub state: RailState,
+}
+
+impl RailStatus {
+    /// Returns the address for text output, with the device's name if there is one.
+    pub fn address_and_device(&self) -> String {
+        match &self.device {
+            Some(device) => format!("{} ({device})", self.address),
+            None => self.address.to_string(),
+        }
+    }
 }
 
 /// Whether the link and the NIC of a rail work.

@@ -57,6 +57,10 @@ impl Nic for MinimalNic {
         self.nic.address()
     }
 
+    fn device_name(&self) -> Option<&str> {
+        self.nic.device_name()
+    }
+
     fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
         self.nic.fault_switch()
     }

@@ -13,6 +13,12 @@ pub trait Nic: Provider {
     /// Returns the IP address of the NIC. A dead NIC keeps its address.
     fn address(&self) -> IpAddr;
 
+    /// Returns the kernel's name of the RDMA device that the NIC is, such as `mlx5_0`, or `None` if
+    /// the kernel knows no such device.
+    fn device_name(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns the switch of a NIC that fails on demand, or `None` if this one does not.
     fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
         None

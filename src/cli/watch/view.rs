@@ -122,7 +122,7 @@ fn rail_table(snapshot: &Snapshot, previous: Option<&Snapshot>, elapsed: Duratio
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         [
             format!("rail{index}"),
-            rail.status.address.to_string(),
+            rail.status.address_and_device(),
             rail.status.state.to_string(),
             or_dash(rate("rx_bytes")),
             or_dash(rate("tx_bytes")),

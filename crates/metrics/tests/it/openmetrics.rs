@@ -71,7 +71,11 @@ fn prometheus_client_reads_every_family_and_sample() {
     let rail0 = ("rail", "0");
     assert_eq!(value("mitra_rail_up", &[rail0]), 1.0);
     assert_eq!(value("mitra_rail_up", &[("rail", "1")]), 0.0);
-    assert_eq!(value("mitra_rail_info", &[("rail", "1"), ("address", "::1")]), 1.0);
+    let info = |address, device| [("address", address), ("device", device)];
+    let [address, device] = info("127.0.0.5", "mlx5_0");
+    assert_eq!(value("mitra_rail_info", &[rail0, address, device]), 1.0);
+    let [address, device] = info("::1", "");
+    assert_eq!(value("mitra_rail_info", &[("rail", "1"), address, device]), 1.0);
     assert_eq!(value("mitra_rail_received_bytes_total", &[rail0]), 1e6);
     assert_eq!(value("mitra_rail_transmitted_packets_total", &[rail0]), 20.0);
     assert_eq!(value("mitra_rail_dropped_packets_total", &[rail0, ("reason", "no_qp")]), 3.0);

@@ -25,7 +25,7 @@ pub fn snapshot() -> Snapshot {
     serde_json::from_value(json!({
         "rails": [
             {
-                "address": "127.0.0.5", "state": "up", "failover": counts(3),
+                "address": "127.0.0.5", "device": "mlx5_0", "state": "up", "failover": counts(3),
                 "counters": {
                     "rx_bytes": 1_000_000, "tx_bytes": 2_000_000, "packets_received": 10, "packets_sent": 20,
                     "retransmitted_packets": 1, "timeouts": 2, "drop_no_qp": 3, "drop_qkey": 0,

@@ -78,6 +78,20 @@ fn screen_shows_rails_rates_vqps_and_events() {
     assert_eq!(rows[6][3], "60", "vqp 6 completed 120 operations in 2 s");
 }
 
+/// A process of an earlier version sends no `device`, like one with software NICs.
+#[test]
+fn device_of_the_kernel_is_shown_beside_the_address() {
+    let mut snapshot = snapshot(1, 10, 0);
+    snapshot["rails"][1]["device"] = json!("mlx5_0\x1b[2J");
+    let lines = lines(&[observation(9, snapshot)], &[], Duration::ZERO, Order::Number, LARGE);
+    let rail = |index| {
+        let line = lines.iter().find(|line| line.trim_start().starts_with(index)).expect("a row");
+        line.split_whitespace().take(4).collect::<Vec<_>>()
+    };
+    assert_eq!(rail("rail0"), ["rail0", "127.0.0.5", "up", "-"]);
+    assert_eq!(rail("rail1"), ["rail1", "127.0.0.5", "(mlx5_0?[2J)", "down"]);
+}
+
 #[test]
 fn table_of_vqps_fits_a_terminal_of_80_columns() {
     let lines = view(7, Order::Number, Size { rows: 60, columns: 80 });
