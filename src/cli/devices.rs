@@ -189,6 +189,7 @@ fn capabilities(capabilities: &Capabilities) -> Vec<Item<String>> {
         write_order,
         reset,
         windows,
+        on_demand,
     } = *capabilities;
     let scope = match atomic_scope {
         AtomicScope::None => "none",
@@ -204,6 +205,7 @@ fn capabilities(capabilities: &Capabilities) -> Vec<Item<String>> {
         item("write_order", "keeps the order of writes", yes(write_order)),
         item("reset", "can be reset", yes(reset)),
         item("windows", "memory windows of type 2B", yes(windows)),
+        item("on_demand", "reaches memory that is mapped later", yes(on_demand)),
     ]
 }
 

@@ -160,6 +160,8 @@ fn describe(name: String, context: Context, gid: Gid) -> Result<Opened, OpenErro
         write_order: true,
         reset: true,
         windows: device.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0,
+        // No region is registered with on-demand paging.
+        on_demand: false,
     };
     Ok(Opened { context, attr: DeviceAttr { name, limits, capabilities }, gid, hardware, srq_sges })
 }

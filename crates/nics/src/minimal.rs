@@ -33,9 +33,9 @@ impl NicSource for MinimalNics {
     }
 }
 
-/// A NIC over another one that has no inline data, no saved results of atomics, and no PSN of a
-/// responder that can be read, as the kernel's interface to hardware has none. The tests run
-/// everything over it that is to run over NICs of any kind.
+/// A NIC over another one that has no inline data, no saved results of atomics, no PSN of a
+/// responder that can be read, and no on-demand paging, as the kernel's interface to hardware has
+/// none. The tests run everything over it that is to run over NICs of any kind.
 #[derive(Debug)]
 pub struct MinimalNic {
     nic: Arc<dyn Nic>,
@@ -48,6 +48,7 @@ impl MinimalNic {
         attr.name = format!("minimal-{}", nic.address());
         attr.capabilities.psn_query = false;
         attr.capabilities.saved_results = false;
+        attr.capabilities.on_demand = false;
         MinimalNic { nic, attr }
     }
 }
@@ -74,6 +75,11 @@ impl Nic for MinimalNic {
     }
 }
 
+/// Refuses what a NIC of the kernel cannot lock. Whether the pages are mapped, the caller knows.
+fn check_memory(memory: &Buffer) -> Result<()> {
+    memory.process_addr().map(drop).ok_or(Error::Unsupported("memory without an address in this process"))
+}
+
 /// Defines methods that only call the same method of the NIC below.
 macro_rules! delegate {
     ($(fn $name:ident(&self $(, $arg:ident: $arg_type:ty)*) $(-> $result:ty)?;)*) => {
@@ -95,6 +101,16 @@ impl Provider for MinimalNic {
         Err(Error::Unsupported("saved results of atomics"))
     }
 
+    fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
+        check_memory(&memory)?;
+        self.nic.reg_mr(pd, memory, access)
+    }
+
+    fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
+        check_memory(&memory)?;
+        self.nic.rereg_mr(mr, pd, memory, access)
+    }
+
     delegate! {
         fn now(&self) -> Time;
         fn random_u64(&self) -> Result<u64>;
@@ -107,9 +123,7 @@ impl Provider for MinimalNic {
         fn async_event_fd(&self) -> Option<BorrowedFd<'_>>;
         fn alloc_pd(&self) -> Result<PdId>;
         fn dealloc_pd(&self, pd: PdId) -> Result<()>;
-        fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
         fn dereg_mr(&self, mr: MrId) -> Result<()>;
-        fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
         fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw>;
         fn dealloc_mw(&self, mw: MwId) -> Result<()>;
         fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId>;

@@ -17,11 +17,13 @@ fn minimal_nic_has_what_it_says() {
     let soft = NicKind::Soft.open_free().expect("an address is free");
     let soft = soft.attr();
     assert!(soft.capabilities.psn_query && soft.capabilities.saved_results && soft.limits.inline > 0);
+    assert!(soft.capabilities.on_demand);
 
     let nic = NicKind::Minimal.open_free().expect("an address is free");
     let attr = nic.attr();
     assert_eq!(attr.name, format!("minimal-{}", nic.address()));
     assert!(!attr.capabilities.psn_query && !attr.capabilities.saved_results);
+    assert!(!attr.capabilities.on_demand && nic.device_name().is_none());
     assert_eq!(attr.limits.inline, 0);
     assert!(matches!(nic.saved_results(Qpn::new(1)), Err(Error::Unsupported(_))));
     let (pd, cq) = (nic.alloc_pd().expect("it has room"), nic.create_cq(8, None).expect("it has room"));

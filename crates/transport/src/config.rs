@@ -100,6 +100,7 @@ impl NicConfig {
                 write_order: true,
                 reset: true,
                 windows: true,
+                on_demand: true,
             },
             seed,
             tuning: Tuning::default(),

@@ -130,6 +130,10 @@ pub struct Capabilities {
     pub reset: bool,
     /// Whether the device has memory windows of type 2B.
     pub windows: bool,
+    /// Whether the memory of a region may be mapped after the region is registered, or have no
+    /// address in the process. A device without this needs the pages when it registers them, and
+    /// NICs of the kernel lock them until the region is deregistered.
+    pub on_demand: bool,
 }
 
 /// The limits of a device. A call that would exceed a limit fails with

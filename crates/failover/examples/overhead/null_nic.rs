@@ -75,6 +75,7 @@ impl Null {
             write_order: true,
             reset: true,
             windows: true,
+            on_demand: true,
         };
         let attr = DeviceAttr { name: "null".to_owned(), limits, capabilities };
         Arc::new(Null { attr, state: Mutex::default() })

@@ -12,6 +12,7 @@ use super::pd::Pd;
 use crate::common::errno::{pointer, refuse_object, status};
 use crate::program_memory::program_buffer;
 use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_buffer};
+use crate::rails::rail_set::RailSet;
 use mitra_verbs_abi::*;
 
 #[repr(C)]
@@ -51,7 +52,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     const CALL: &str = "ibv_alloc_dm";
     // SAFETY: rules *objects* and *structures* (module `calls`).
     let (found, attr) = unsafe { (Context::find_raw_or_inherited(context), &*attr) };
-    let context = match found.and_then(|context| check(attr).map(|()| context)) {
+    let context = match found.and_then(|context| check(&context.rails, attr).map(|()| context)) {
         Ok(context) => context,
         Err(error) => return pointer(CALL, Err(error)),
     };
@@ -72,10 +73,21 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     Dm { header, memory: Arc::new(memory), member: Arc::default() }.into_raw()
 }
 
+/// Returns the size of the device's memory. The memory has no address in the process, where a NIC
+/// of the kernel could find it.
+pub(super) fn size(rails: &RailSet) -> usize {
+    if rails.has_on_demand_paging() { DEVICE_MEMORY_BYTES } else { 0 }
+}
+
 /// # Errors
 /// `Invalid` for an empty allocation, an unknown attribute, or an alignment that no address has.
-/// `Limit` for more than the device's memory.
-fn check(attr: &ibv_alloc_dm_attr) -> Result<()> {
+/// `Limit` for more than the device's memory. `Unsupported` if the device has none.
+fn check(rails: &RailSet, attr: &ibv_alloc_dm_attr) -> Result<()> {
+    if size(rails) == 0 {
+        return Err(Error::Unsupported(
+            "device memory over these NICs, which reach memory of the program only; register memory of the program",
+        ));
+    }
     if attr.comp_mask != 0 || attr.log_align_req >= u64::BITS || attr.length == 0 {
         return Err(Error::Invalid(
             "device memory has at least one byte, an alignment of at most 2^63, and no optional attributes",

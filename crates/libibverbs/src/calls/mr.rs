@@ -7,12 +7,14 @@ use mitra_verbs::{Access, Buffer, Error, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, destroy_with_context, find_with_context};
+use super::on_demand;
 use super::pd::{Pd, PdMember};
 use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno};
 use crate::common::lock::lock;
 use crate::common::refusal;
 use crate::program_memory::{self, page_check};
 use crate::rails::on_demand_regions::OnDemandRegion;
+use crate::rails::rail_set::RailSet;
 use mitra_verbs_abi::*;
 
 /// A memory region. `ibv_rereg_mr` changes the registration and the parameters.
@@ -55,7 +57,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::WINDOW_BIND),
     ];
-    // `IBV_ACCESS_HUGETLB` concerns the page size, which has no effect on a software NIC.
+    // `IBV_ACCESS_HUGETLB` concerns the page size, which only the speed of a NIC depends on.
     // `IBV_ACCESS_ON_DEMAND` concerns the check at registration only.
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND;
     let known = FLAGS.iter().fold(ignored, |all, (bit, _)| all | bit);
@@ -86,15 +88,23 @@ struct ProgramRange {
 ///   smaller.
 /// - `Inaccessible` without on-demand paging, if a page is not mapped, or if the flags need a
 ///   writable page and the page is read-only.
-/// - `Unsupported` for an access flag that the device does not know.
+/// - `Unsupported` for an access flag that the device does not know, or for on-demand paging if a
+///   NIC does not have it (`ib_check_mr_access` in the kernel's `include/rdma/ib_verbs.h`).
 ///
 /// # Safety
 /// Until the buffer is dropped, no Rust object is in the memory, and the program permits that NICs
 /// read and write it at any time as far as the access flags allow. The program may unmap it
 /// earlier.
-unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buffer>, Access)> {
+unsafe fn checked_buffer(
+    rails: &RailSet,
+    range: ProgramRange,
+    flags: c_uint,
+) -> Result<(Arc<Buffer>, Access)> {
     let ProgramRange { addr, length, iova } = range;
     let (start, len) = (addr as u64, length as u64);
+    if flags & IBV_ACCESS_ON_DEMAND != 0 {
+        on_demand::check_paging(rails)?;
+    }
     if start.checked_add(len).is_none() || iova.checked_add(len).is_none() {
         return Err(Error::Invalid("the region ends beyond the address space; pass a smaller length"));
     }
@@ -173,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         let range = ProgramRange { addr, length, iova };
         // SAFETY: the memory belongs to the C program, which by registering it permits the access
         // of NICs (`ibv_reg_mr(3)`).
-        let (memory, rights) = unsafe { checked_buffer(range, access)? };
+        let (memory, rights) = unsafe { checked_buffer(&domain.1.rails, range, access)? };
         let mr = register(domain, memory, rights, addr, length)?;
         set_on_demand(domain.1, &lock(&mr.registration), range, access);
         lock(&mr.params).access = access;
@@ -215,8 +225,7 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _access: c_int,
 ) -> *mut ibv_mr {
     const CALL: &str = "ibv_reg_dmabuf_mr";
-    const REASON: &str =
-        "a software NIC cannot access the memory of another device; copy the data to memory of the program";
+    const REASON: &str = "Mitra's device registers memory of the program only, because it also reads and writes it without a NIC; copy the data to memory of the program";
     if fd < 0 {
         // UCX finds out by such a call whether the device has the feature
         // (`uct_ib_md_check_dmabuf`).
@@ -313,7 +322,7 @@ unsafe fn reregister(
     let domain = unsafe { Pd::find(pd)? };
     // SAFETY: the memory belongs to the C program, which by registering it permits the access of
     // NICs (`ibv_reg_mr(3)`).
-    let (memory, rights) = unsafe { checked_buffer(range, flags)? };
+    let (memory, rights) = unsafe { checked_buffer(&context.rails, range, flags)? };
     let mut registration = lock(&mr.registration);
     *registration = context.rails.device.rereg_mr(&registration, domain.id, memory, rights)?;
     set_on_demand(context, &registration, range, flags);

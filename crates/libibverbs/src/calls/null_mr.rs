@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, ForeignMemory, Result, Unmapped};
+use mitra_verbs::{Access, Buffer, Error, ForeignMemory, Result, Unmapped};
 
 use super::abi_object::AbiObject;
 use super::context::find_with_context;
@@ -34,6 +34,11 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: rule *objects* (module `calls`): `pd` and its context exist during the call.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let made = found.and_then(|domain| {
+        if !domain.1.rails.has_on_demand_paging() {
+            return Err(Error::Unsupported(
+                "null regions over these NICs, which reach memory of the program only; register memory whose content nobody needs",
+            ));
+        }
         let memory = Arc::new(Buffer::from_foreign(Box::new(NullMemory), 0, usize::MAX));
         let region = mr::register(domain, memory, Access::LOCAL_WRITE, std::ptr::null_mut(), usize::MAX)?;
         Ok(region.into_raw())

@@ -1,9 +1,9 @@
 //! On-demand paging: the capabilities of the device, and `ibv_advise_mr`.
 //!
-//! The device never pins memory, so a region with on-demand paging differs from another region only
-//! in that its pages need not be mapped when it is registered. The capabilities are the same as on
-//! soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`), which has
-//! no implicit regions.
+//! A software NIC never pins memory, so a region with on-demand paging differs from another region
+//! only in that its pages need not be mapped when it is registered. The capabilities are the same
+//! as on soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`),
+//! which has no implicit regions. A device has no on-demand paging if one of its NICs has none.
 
 use std::ffi::c_int;
 
@@ -15,9 +15,24 @@ use crate::common::errno::status;
 use crate::common::lock::lock;
 use crate::program_memory::page_check;
 use crate::rails::on_demand_regions::OnDemandRegions;
+use crate::rails::rail_set::RailSet;
 use mitra_verbs_abi::*;
 
-pub(crate) fn capabilities() -> ibv_odp_caps {
+/// # Errors
+/// `Unsupported` if a NIC of the device needs the pages of a region when it is registered.
+pub(super) fn check_paging(rails: &RailSet) -> Result<()> {
+    if rails.has_on_demand_paging() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(
+        "on-demand paging over these NICs, which need the pages of a region when it is registered; register mapped memory without IBV_ACCESS_ON_DEMAND",
+    ))
+}
+
+pub(crate) fn capabilities(rails: &RailSet) -> ibv_odp_caps {
+    if !rails.has_on_demand_paging() {
+        return ibv_odp_caps::zeroed();
+    }
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     ibv_odp_caps {
         general_caps: IBV_ODP_SUPPORT.into(),
@@ -44,6 +59,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.
     let sges = (0..count).map(|index| unsafe { sg_list.add(index).read_unaligned() });
     let advised = found.and_then(|(object, context)| {
+        check_paging(&context.rails)?;
         advise(&lock(&context.rails.on_demand), object.id, advice, flags, sges)
     });
     status("ibv_advise_mr", advised)

@@ -6,9 +6,8 @@ use std::ptr;
 use mitra_verbs::AtomicScope;
 
 use super::context::{Context, PORT};
-use super::{device, on_demand};
+use super::{device, dm, on_demand};
 use crate::common::errno::{refuse, status};
-use crate::rails::device_memory::DEVICE_MEMORY_BYTES;
 use crate::rails::open;
 use mitra_verbs_abi::*;
 
@@ -94,14 +93,15 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }
     let mut out = ibv_device_attr_ex::zeroed();
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    out.orig_attr = match unsafe { Context::find_raw_or_inherited(context) } {
-        Ok(context) => device_attr(context),
+    let context = match unsafe { Context::find_raw_or_inherited(context) } {
+        Ok(context) => context,
         Err(error) => return status("ibv_query_device_ex", Err(error)),
     };
+    out.orig_attr = device_attr(context);
     out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
     out.phys_port_cnt_ex = PORT.into();
-    out.odp_caps = on_demand::capabilities();
-    out.max_dm_size = DEVICE_MEMORY_BYTES as u64;
+    out.odp_caps = on_demand::capabilities(&context.rails);
+    out.max_dm_size = dm::size(&context.rails) as u64;
     let known = attr_size.min(size_of::<ibv_device_attr_ex>());
     // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_size` bytes,
     // and at most `known` of these are copied from `out`.

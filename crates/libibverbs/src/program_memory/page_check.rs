@@ -1,7 +1,7 @@
 //! Checks at registration that the memory is mapped with the rights that the registration needs.
 //!
 //! A NIC that pins pages finds a missing mapping when it pins them (`ib_umem_get` in the kernel's
-//! `drivers/infiniband/core/umem.c`). This device pins nothing. The check touches each page of a
+//! `drivers/infiniband/core/umem.c`). A software NIC pins nothing. The check touches each page of a
 //! short range. In a long range, the check touches the first and the last page, and the beginning
 //! of each part for which `/proc/self/maps` does not show the rights. The cost for a long range
 //! depends on the number of mappings.

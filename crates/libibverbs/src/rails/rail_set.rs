@@ -74,6 +74,12 @@ impl RailSet {
         self.nics.iter().any(|nic| nic.query_port().is_ok())
     }
 
+    /// Returns whether every NIC reaches memory that is mapped after its registration, or has no
+    /// address in the process.
+    pub(crate) fn has_on_demand_paging(&self) -> bool {
+        self.nics.iter().all(|nic| nic.attr().capabilities.on_demand)
+    }
+
     pub(crate) fn objects(&self) -> MutexGuard<'_, ObjectTable> {
         lock(&self.objects)
     }

@@ -293,11 +293,34 @@ static void on_demand(void)
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(pinned) == 0 && ibv_dealloc_pd(other) == 0);
 }
 
+/* Over NICs that need the pages of a region when it is registered. */
+static void without_on_demand(void)
+{
+	enum { DEMAND = IBV_ACCESS_ON_DEMAND };
+	struct ibv_device_attr_ex attr;
+	struct ibv_alloc_dm_attr dm = { .length = 64 };
+	struct ibv_mr *mr;
+	CHECK(ibv_query_device_ex(end.context, NULL, &attr) == 0);
+	CHECK(attr.odp_caps.general_caps == 0 && attr.odp_caps.per_transport_caps.rc_odp_caps == 0);
+	CHECK(attr.odp_caps.per_transport_caps.ud_odp_caps == 0 && attr.max_dm_size == 0);
+	REFUSED(EOPNOTSUPP, ibv_reg_mr(end.pd, end.memory, PAGE, LOCAL | DEMAND));
+	REFUSED(EOPNOTSUPP, ibv_reg_mr(end.pd, NULL, SIZE_MAX, LOCAL | DEMAND));
+	CHECK(advise(end.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, entry(end.memory, end.mr)) == EOPNOTSUPP);
+	REFUSED(EOPNOTSUPP, ibv_alloc_dm(end.context, &dm));
+	REFUSED(EOPNOTSUPP, ibv_alloc_null_mr(end.pd));
+
+	char *memory = pages(SHORT);
+	CHECK(mr = ibv_reg_mr(end.pd, memory, SHORT * PAGE, ALL));
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL | DEMAND) == IBV_REREG_MR_ERR_CMD && errno == EOPNOTSUPP);
+	CHECK(ibv_dereg_mr(mr) == 0 && munmap(memory + PAGE, PAGE) == 0);
+	REFUSED(EFAULT, ibv_reg_mr(end.pd, memory, SHORT * PAGE, ALL));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "unregisterable", unregisterable }, { "reregistration", reregistration }, { "null_regions", null_regions },
-		{ "on_demand", on_demand },
+		{ "on_demand", on_demand }, { "without_on_demand", without_on_demand },
 	};
 	CHECK(argc == 2);
 	alarm(60);

@@ -96,6 +96,11 @@ fn on_two_or_three_rails(program: &Path, scenario: &str) {
     run(program, &[scenario], &[("2", None), ("3", None)]);
 }
 
+fn on_minimal_nics(program: &Path, scenario: &str) {
+    let minimal = Some(("MITRA_NICS", "minimal"));
+    run(program, &[scenario], &[("1", minimal), ("2", minimal)]);
+}
+
 fn on_two_rails_with_log_or_without(program: &Path, scenario: &str) {
     run(program, &[scenario], &[("2", None), ("2", Some(LOG))]);
 }
@@ -180,6 +185,8 @@ mod changed_addresses {
 }
 
 scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistration null_regions on_demand }
+
+scenarios! { MEMORY_REGIONS (on_minimal_nics): without_on_demand }
 
 scenarios! { PERMISSIONS (on_one_rail on_several_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_short_receives shared_immediates failovers datagrams unreliable_writes }
 
