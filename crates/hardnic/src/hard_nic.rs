@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use ahash::AHashMap;
 use mitra_qualify::{Hardware, ProbeReport, QualificationStore, probe};
 use mitra_verbs::fault::FaultSwitch;
-use mitra_verbs::{DeviceAttr, Error, Gid, Nic, PortState, Qpn, Result};
+use mitra_verbs::{DeviceAttr, Error, Extras, Gid, Nic, PortState, Qpn, Result};
 
 use crate::address_handle::AddressHandle;
 use crate::async_events::{Watch, Watched};
@@ -43,8 +43,7 @@ pub struct HardNic {
     pub(crate) gid: Gid,
     hardware: Hardware,
     probe: ProbeReport,
-    /// The number of scatter entries of a receive in a shared receive queue.
-    pub(crate) srq_sges: u32,
+    pub(crate) extras: Extras,
     pub(crate) objects: Objects,
     pub(crate) watched: Arc<Watched>,
     pub(crate) reaper: Reaper,
@@ -88,7 +87,7 @@ impl HardNic {
     }
 
     fn start(opened: Opened, store: &QualificationStore) -> Result<Arc<HardNic>, OpenError> {
-        let Opened { context, attr, gid, hardware, srq_sges } = opened;
+        let Opened { context, attr, gid, hardware, extras } = opened;
         let name = attr.name.clone();
         if store.lacks_fence(&hardware) {
             return Err(OpenError::NoFence { name });
@@ -103,7 +102,7 @@ impl HardNic {
             gid,
             hardware,
             probe: ProbeReport { findings: Vec::new() },
-            srq_sges,
+            extras,
             objects: Objects {
                 pds: Table::new("protection domain"),
                 mrs: Table::new("memory region"),
@@ -172,6 +171,10 @@ impl Nic for HardNic {
 
     fn fault_switch(&self) -> Option<&dyn FaultSwitch> {
         Some(self)
+    }
+
+    fn extras(&self) -> Extras {
+        self.extras
     }
 
     fn device_name(&self) -> Option<&str> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mitra_qualify::{Hardware, StoreError};
-use mitra_verbs::{AtomicScope, Capabilities, DeviceAttr, Error, Gid, Limits};
+use mitra_verbs::{AtomicScope, Capabilities, DeviceAttr, Error, Extras, Gid, Limits};
 use mitra_verbs_abi::*;
 use nix::sys::utsname::uname;
 
@@ -91,7 +91,7 @@ pub(crate) struct Opened {
     pub(crate) attr: DeviceAttr,
     pub(crate) gid: Gid,
     pub(crate) hardware: Hardware,
-    pub(crate) srq_sges: u32,
+    pub(crate) extras: Extras,
 }
 
 /// Finds and opens the device.
@@ -145,7 +145,14 @@ fn describe(name: String, context: Context, gid: Gid) -> Result<Opened, OpenErro
     };
     let (device, limits) = attributes().map_err(|error| OpenError::Nic { name: name.clone(), error })?;
     let hardware = hardware(&name, &device);
-    let srq_sges = limits.sges.min(u32::try_from(device.max_srq_sge).unwrap_or(0));
+    let count = |value: i32| u32::try_from(value).unwrap_or(0);
+    let extras = Extras {
+        srq_wrs: limits.wrs.min(count(device.max_srq_wr)),
+        srq_sges: limits.sges.min(count(device.max_srq_sge)),
+        srq_resize: device.device_cap_flags & IBV_DEVICE_SRQ_RESIZE != 0,
+        xrc: false,
+        type_1_windows: false,
+    };
     let capabilities = Capabilities {
         atomic_scope: match device.atomic_cap {
             IBV_ATOMIC_NONE => AtomicScope::None,
@@ -163,7 +170,7 @@ fn describe(name: String, context: Context, gid: Gid) -> Result<Opened, OpenErro
         // No region is registered with on-demand paging.
         on_demand: false,
     };
-    Ok(Opened { context, attr: DeviceAttr { name, limits, capabilities }, gid, hardware, srq_sges })
+    Ok(Opened { context, attr: DeviceAttr { name, limits, capabilities }, gid, hardware, extras })
 }
 
 /// Returns what a qualification of the device belongs to.

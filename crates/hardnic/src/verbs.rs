@@ -306,12 +306,12 @@ impl Provider for HardNic {
     }
 
     fn create_srq(&self, pd: PdId, depth: u32) -> Result<SrqId> {
-        check_limit("shared receive queue entries", depth, self.attr.limits.wrs)?;
+        check_limit("shared receive queue entries", depth, self.extras.srq_wrs)?;
         let pd = self.pd(pd)?;
         let srq = self.objects.srqs.insert_with(|handle| {
             let mut init = ibv_srq_init_attr {
                 srq_context: std::ptr::without_provenance_mut(handle as usize),
-                attr: ibv_srq_attr { max_wr: depth, max_sge: self.srq_sges, srq_limit: 0 },
+                attr: ibv_srq_attr { max_wr: depth, max_sge: self.extras.srq_sges, srq_limit: 0 },
             };
             // SAFETY: the domain exists.
             let raw = unsafe { (self.context.lib.create_srq)(pd.raw, &raw mut init) };
@@ -336,7 +336,7 @@ impl Provider for HardNic {
 
     fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()> {
         self.context.check_alive()?;
-        check_limit("shared receive queue entries", depth, self.attr.limits.wrs)?;
+        check_limit("shared receive queue entries", depth, self.extras.srq_wrs)?;
         if depth == 0 {
             return Err(Error::Invalid("a shared receive queue needs at least one entry"));
         }
@@ -364,7 +364,7 @@ impl Provider for HardNic {
         self.context.check_alive().map_err(refuse_all)?;
         let srqs = self.objects.srqs.read();
         let queue = srqs.get(srq.0).ok_or_else(|| refuse_all(self.objects.srqs.no_such_object(srq.0)))?;
-        post::post_shared_receives(queue, wrs, self.srq_sges)
+        post::post_shared_receives(queue, wrs, self.extras.srq_sges)
     }
 
     fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn> {

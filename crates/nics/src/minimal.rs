@@ -7,10 +7,10 @@ use std::sync::Arc;
 use mitra_softnic::SoftNics;
 use mitra_verbs::fault::FaultSwitch;
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Limits, Mr,
-    MrId, Mw, MwId, Nic, NicOpenError, NicRequest, NicSource, OpenedNic, PdId, PortAttr, PostError, Provider,
-    Psn, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SavedResult, SendWr, SrqId, Srqn, Time, Wc,
-    WindowType, XrcdId,
+    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Extras, Gid,
+    Limits, Mr, MrId, Mw, MwId, Nic, NicOpenError, NicRequest, NicSource, OpenedNic, PdId, PortAttr,
+    PostError, Provider, Psn, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SavedResult, SendWr, SrqId,
+    Srqn, Time, Wc, WindowType, XrcdId,
 };
 
 /// The source of [`MinimalNic`]s.
@@ -60,6 +60,10 @@ impl Nic for MinimalNic {
 
     fn device_name(&self) -> Option<&str> {
         self.nic.device_name()
+    }
+
+    fn extras(&self) -> Extras {
+        self.nic.extras()
     }
 
     fn fault_switch(&self) -> Option<&dyn FaultSwitch> {

@@ -42,7 +42,7 @@ pub use foreign_memory::{ForeignMemory, Unmapped};
 pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId, XrcdId};
 pub use mitra_wire::{Psn, Qpn, Srqn};
 pub use mr::{Access, Mr, Mw, WindowBind, WindowType};
-pub use nic::{Links, Nic};
+pub use nic::{Extras, Links, Nic};
 pub use nic_source::{NicAddress, NicOpenError, NicRequest, NicSource, OpenedNic};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{

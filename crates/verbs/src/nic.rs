@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
 
+use crate::Limits;
 use crate::Provider;
 use crate::Result;
 use crate::fault::FaultSwitch;
@@ -17,6 +18,12 @@ pub trait Nic: Provider {
     /// the kernel knows no such device.
     fn device_name(&self) -> Option<&str> {
         None
+    }
+
+    /// Returns what programs get of a device whose only NIC this is.
+    fn extras(&self) -> Extras {
+        let Limits { wrs, sges, .. } = self.attr().limits;
+        Extras { srq_wrs: wrs, srq_sges: sges, srq_resize: true, xrc: true, type_1_windows: true }
     }
 
     /// Returns the switch of a NIC that fails on demand, or `None` if this one does not.
@@ -39,6 +46,22 @@ pub trait Nic: Provider {
     /// up after 100 ms, because an exit handler or signal handler may run on a thread that holds
     /// the NIC's lock. A NIC that outlives its process has nothing to do.
     fn settle(&self) {}
+}
+
+/// What a NIC has for programs, besides its [`Limits`] and the
+/// [`Capabilities`](crate::Capabilities) on which failover depends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extras {
+    /// The maximum number of entries in a shared receive queue.
+    pub srq_wrs: u32,
+    /// The maximum number of scatter entries of a receive in a shared receive queue.
+    pub srq_sges: u32,
+    /// Whether a shared receive queue can be resized.
+    pub srq_resize: bool,
+    /// Whether the NIC has XRC.
+    pub xrc: bool,
+    /// Whether the NIC has memory windows of type 1.
+    pub type_1_windows: bool,
 }
 
 /// How datagrams reach the NICs of this host: through shared memory, or over UDP. Shared memory
