@@ -27,6 +27,8 @@ struct OneNic {
     nic: Arc<dyn Nic>,
     /// `None` if queue pair 1 cannot be opened. Then nothing arrives there.
     gsi: Option<Arc<OneRail>>,
+    /// The limits of the program.
+    limits: Limits,
 }
 
 /// Opens the device, and starts its thread. The thread runs as long as the process, and keeps the
@@ -41,7 +43,9 @@ pub(super) fn open(nic: Arc<dyn Nic>) -> Result<Arc<RailSet>> {
         .inspect_err(|error| tracing::debug!("queue pair 1 cannot be opened: {error}"))
         .ok()
         .map(Arc::new);
-    let device = OneNic { nic: Arc::clone(&nic), gsi: gsi.clone() };
+    let has_queue_pair_1 = gsi.as_ref().is_some_and(|gsi| gsi.endpoints().has_queue_pair_1);
+    let limits = limits_of_program(nic.attr().limits, has_queue_pair_1);
+    let device = OneNic { nic: Arc::clone(&nic), gsi: gsi.clone(), limits };
     let rails = Arc::new(RailSet::new(vec![nic], first_gid, Box::new(device)));
     let opened = Arc::clone(&rails);
     thread::spawn("mitra-events", move || deliver_events(&opened, gsi.as_deref()))
@@ -91,7 +95,7 @@ impl OneNic {
 
 impl Device for OneNic {
     fn limits(&self) -> Limits {
-        limits_of_program(self.nic.attr().limits)
+        self.limits
     }
 
     fn gid(&self) -> Result<Gid> {

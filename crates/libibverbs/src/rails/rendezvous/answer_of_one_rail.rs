@@ -35,10 +35,16 @@ pub(in crate::rails) fn limits_of_nic(limits: Limits) -> Limits {
     Limits { pds: pds + 1, mrs: mrs + 1, cqs: cqs + 2, qps: qps + 1, srqs: srqs + 1, ..limits }
 }
 
-/// Returns the limits of the program on a NIC with the limits of [`limits_of_nic`].
-pub(in crate::rails) fn limits_of_program(limits: Limits) -> Limits {
-    let Limits { pds, mrs, cqs, qps, srqs, .. } = limits;
-    Limits { pds: pds - 1, mrs: mrs - 1, cqs: cqs - 2, qps: qps - 1, srqs: srqs.saturating_sub(1), ..limits }
+/// Returns the limits of the program on a NIC with these limits, such as those of
+/// [`limits_of_nic`]. Without queue pair 1, the control port has a protection domain only.
+pub(in crate::rails) fn limits_of_program(limits: Limits, has_queue_pair_1: bool) -> Limits {
+    let limits = Limits { pds: limits.pds.saturating_sub(1), ..limits };
+    if !has_queue_pair_1 {
+        return limits;
+    }
+    let Limits { mrs, cqs, qps, srqs, .. } = limits;
+    let [mrs, qps, srqs] = [mrs, qps, srqs].map(|limit| limit.saturating_sub(1));
+    Limits { mrs, cqs: cqs.saturating_sub(2), qps, srqs, ..limits }
 }
 
 impl OneRail {
@@ -53,6 +59,12 @@ impl OneRail {
         let srq = nic.provider.create_srq(nic.pd, SLOTS as u32).ok();
         let socket = ControlPort::open_sockets(std::iter::once(&nic)).pop().flatten();
         let port = ControlPort::new(&nic, srq, socket)?;
+        let srq = srq.filter(|&srq| {
+            let is_used = port.endpoints().has_queue_pair_1;
+            // A queue that cannot be destroyed only counts towards the limit.
+            let _ = (!is_used).then(|| nic.provider.destroy_srq(srq));
+            is_used
+        });
         port.arm()?;
         Ok(OneRail { port: Mutex::new(port), srq, device: Mutex::new(device), cm_receiver: OnceLock::new() })
     }
@@ -140,5 +152,39 @@ impl OneRail {
         replies.iter().for_each(|(to, reply)| port.send(to.gid, to.endpoint, reply));
         // Only a dead NIC refuses, and a dead NIC receives nothing.
         let _ = port.arm();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_nics::NicKind;
+    use mitra_verbs::{NicAddress, NicRequest};
+
+    use super::*;
+
+    #[test]
+    fn program_gets_what_queue_pair_1_leaves() {
+        let limits = NicKind::Soft.source().limits();
+        assert_eq!(limits_of_program(limits_of_nic(limits), true), limits);
+        let without = limits_of_program(limits, false);
+        assert_eq!(without, Limits { pds: limits.pds - 1, ..limits });
+        // A device of the kernel may have no shared receive queues.
+        assert_eq!(limits_of_program(Limits { srqs: 0, ..limits }, true).srqs, 0);
+    }
+
+    /// Another device of the process has queue pair 1, and there are no sockets at a loopback
+    /// address.
+    #[test]
+    fn refused_queue_pair_1_leaves_the_queues_to_the_program() {
+        let source = NicKind::Soft.source();
+        let limits = Limits { cqs: 4, ..source.limits() };
+        let request = NicRequest { limits, ..NicRequest::new(source, NicAddress::Free) };
+        let nic = source.open(&request).expect("an address is free").nic;
+        let open = || OneRail::new(Arc::clone(&nic) as Arc<dyn Provider>);
+        let _first = open().expect("queue pair 1 is free");
+        assert!(open().is_err(), "queue pair 1 is in use");
+        for _ in 0..2 {
+            nic.create_cq(1, None).expect("the second queue pair 1 has left no completion queue");
+        }
     }
 }

@@ -70,15 +70,11 @@ impl GsiQp {
         let (recv_cq, send_cq) = (p.create_cq(depth, nic.channel.as_ref())?, p.create_cq(depth, None)?);
         let recv_wrs = if srq.is_none() { depth } else { 0 };
         let cap = QpCap { send_wrs: depth, recv_wrs, send_sges: 1, recv_sges: 1, inline: 0 };
-        let qpn = p.create_qp(&QpInitAttr {
-            qp_type: QpType::Gsi,
-            pd: nic.pd,
-            send_cq,
-            recv_cq,
-            srq,
-            cap,
-            sq_sig_all: true,
-        })?;
+        let init =
+            QpInitAttr { qp_type: QpType::Gsi, pd: nic.pd, send_cq, recv_cq, srq, cap, sq_sig_all: true };
+        // A NIC of the kernel refuses, and has room for the program's objects instead.
+        let refused = |_: &_| [recv_cq, send_cq].into_iter().for_each(|cq| drop(p.destroy_cq(cq)));
+        let qpn = p.create_qp(&init).inspect_err(refused)?;
         let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
         p.modify_qp(qpn, &QpAttr { qkey: Some(GSI_QKEY), ..init })?;
         p.modify_qp(qpn, &QpAttr::to(QpState::Rtr))?;
