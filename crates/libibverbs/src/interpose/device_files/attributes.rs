@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use mitra_control::{RailsConfig, Settings};
+use mitra_nics::NicName;
 use mitra_os_util::interfaces::{interface_of, live_interface};
 use mitra_verbs::{Counter, Gid};
 
@@ -25,6 +26,8 @@ pub(in crate::interpose) struct Attributes {
     up: bool,
     /// The name of the interface that has the address of rail 0.
     interface: Option<String>,
+    /// The NICs: `Mitra over mlx5_0,mlx5_1`.
+    hca_type: String,
     /// The process whose counters the files contain, if it has opened the device.
     pub(super) owner: Option<u32>,
 }
@@ -51,6 +54,18 @@ const COUNTERS: [(&str, &str); 10] = [
     ("completer_retry_err", "timeouts"),
 ];
 
+/// The type of a device of software NICs.
+const SOFTWARE_NIC: &str = "Mitra software NIC";
+
+/// Returns the type of a device over these NICs. `None` is a software NIC.
+fn hca_type<'a>(devices: impl Iterator<Item = Option<&'a str>> + Clone) -> String {
+    if devices.clone().all(|device| device.is_none()) {
+        return SOFTWARE_NIC.to_owned();
+    }
+    let names: Vec<_> = devices.map(|device| device.unwrap_or("soft")).collect();
+    format!("Mitra over {}", names.join(","))
+}
+
 impl Attributes {
     /// Returns the present values. Before the process opens its device, the values follow from the
     /// settings. Returns `None` if the settings are malformed, so that there is no device. `before`
@@ -63,9 +78,18 @@ impl Attributes {
             let known = before.filter(|before| before.gid == gid);
             let interface = known.map_or_else(|| name_of(gid.into()), |known| known.interface.clone());
             let (up, owner) = (rails.is_up(), Some(std::process::id()));
-            return Some(Attributes { gid, first_gid, up, interface, owner });
+            let hca_type = hca_type(rails.nics.iter().map(|nic| nic.device_name()));
+            return Some(Attributes { gid, first_gid, up, interface, hca_type, owner });
         }
-        let addresses = match Settings::from_env().ok()?.rails {
+        let rails = Settings::from_env().ok()?.rails;
+        let hca_type = match &rails {
+            RailsConfig::Devices(names) => hca_type(names.iter().map(|name| {
+                // Which NIC has an address is known once the device is open.
+                name.parse().is_ok_and(|name: NicName| name.is_device()).then_some(&**name)
+            })),
+            RailsConfig::Count(_) | RailsConfig::Addresses(_) => SOFTWARE_NIC.to_owned(),
+        };
+        let addresses = match rails {
             // With `--rails N`, each process that uses verbs has loopback addresses of its own.
             // Another process, such as `cat`, has none.
             RailsConfig::Count(_) if !is_linked_with_verbs() => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
@@ -76,7 +100,7 @@ impl Attributes {
         let first = *addresses.first()?;
         let up = addresses.iter().any(|&address| !matches!(live_interface(address), Ok(None)));
         let gid = Gid::from(first);
-        Some(Attributes { gid, first_gid: gid, up, interface: name_of(first), owner: None })
+        Some(Attributes { gid, first_gid: gid, up, interface: name_of(first), hca_type, owner: None })
     }
 
     /// Returns all files, with their paths without the first slash.
@@ -115,7 +139,7 @@ impl Attributes {
         let guid = groups(&self.guid());
         for (name, text) in [
             ("fw_ver", env!("CARGO_PKG_VERSION")),
-            ("hca_type", "Mitra software NIC"),
+            ("hca_type", &self.hca_type),
             ("node_desc", DEVICE_NAME),
             ("node_guid", &guid),
             ("node_type", "1: CA"),
@@ -209,8 +233,8 @@ mod tests {
 
     fn text(up: bool, path: &str) -> Option<String> {
         let gid = Gid::from(IpAddr::from([127, 0, 0, 1]));
-        let attributes =
-            Attributes { gid, first_gid: gid, up, interface: Some("lo".to_owned()), owner: None };
+        let (interface, hca_type) = (Some("lo".to_owned()), SOFTWARE_NIC.to_owned());
+        let attributes = Attributes { gid, first_gid: gid, up, interface, hca_type, owner: None };
         let path = format!("sys/devices/virtual/infiniband/mitra0/{path}");
         attributes.files().into_iter().find(|(at, _)| *at == path).map(|(_, entry)| match entry {
             Entry::File(text) | Entry::Link(text) => text,
@@ -218,8 +242,17 @@ mod tests {
     }
 
     #[test]
+    fn type_names_the_devices_of_the_kernel() {
+        let of = |devices: &[Option<&str>]| hca_type(devices.iter().copied());
+        assert_eq!(of(&[None, None]), "Mitra software NIC");
+        assert_eq!(of(&[Some("mlx5_0"), Some("mlx5_1")]), "Mitra over mlx5_0,mlx5_1");
+        assert_eq!(of(&[None, Some("mlx5_1")]), "Mitra over soft,mlx5_1");
+    }
+
+    #[test]
     fn files_have_the_form_of_the_kernel() {
         for (path, expected) in [
+            ("hca_type", "Mitra software NIC\n"),
             ("node_guid", "024d:69ff:7f00:0001\n"),
             ("ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0001\n"),
             ("ports/1/gid_attrs/types/0", "RoCE v2\n"),
