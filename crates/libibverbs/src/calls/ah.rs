@@ -32,7 +32,7 @@ pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     }
     if u32::from(attr.grh.sgid_index) >= GID_COUNT {
         return Err(Error::Invalid(
-            "the GID table has no GID at this index; use index 0 or 1 (ibv_*_pingpong: -g 0, perftest: -x 0)",
+            "under `mitra run` the GID index is 0 (or 1, the same GID), whatever it is on the NIC: ibv_*_pingpong -g 0, perftest -x 0, NCCL_IB_GID_INDEX=0",
         ));
     }
     if attr.port_num != PORT {

@@ -19,7 +19,7 @@ pub(crate) const GID_TABLE_LEN: u32 = 1024;
 /// The number of GIDs in the table, at the first indices.
 pub(crate) const GID_COUNT: u32 = 2;
 
-const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
+const NO_SUCH_GID: &str = "under `mitra run` the GID index is 0 (or 1, the same GID), whatever it is on the NIC, and the port is 1: ibv_*_pingpong -g 0, perftest -x 0, NCCL_IB_GID_INDEX=0";
 
 /// Returns the GID at an index of a port's table, for the verb `call`.
 ///

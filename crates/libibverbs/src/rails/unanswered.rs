@@ -19,7 +19,10 @@ pub(super) fn explain(nic: &dyn Nic, completions: &[Wc]) {
         return;
     };
     let timeout = Duration::from_nanos(4096 << timeout.unwrap_or(0));
-    let reason = reason(nic.address(), peer.into(), nic.port_refusals(peer) != 0);
+    let reason = match nic.device_name() {
+        Some(device) => reason_over_device(device),
+        None => reason(nic.address(), peer.into(), nic.port_refusals(peer) != 0),
+    };
     let line = format_args!(
         "queue pair {}: {} answered none of {} transmissions, {timeout:.1?} each, so a request fails \
          (IBV_WC_RETRY_EXC_ERR): {reason}",
@@ -32,6 +35,14 @@ pub(super) fn explain(nic: &dyn Nic, completions: &[Wc]) {
     } else {
         tracing::warn!("{line}");
     }
+}
+
+/// The NIC of the peer answers by itself, even for a program that is stopped.
+fn reason_over_device(device: &str) -> String {
+    format!(
+        "the peer's queue pair has ended, is in error, or is connected to another one; or packets of {device} do not reach \
+         it: check the links, addresses and MTU of both ends (mitra devices), and priority flow control"
+    )
 }
 
 /// `is_refused` says whether the peer's machine reports that no process has the port open.

@@ -10,7 +10,7 @@ use super::Rendezvous;
 use super::message::{Answer, Message, Subject, encode};
 use super::owner_search::{self, OwnerSearch};
 use crate::common::lock::lock;
-use crate::rails::rail_address::{Endpoint, RailAddress};
+use crate::rails::rail_address::{Endpoint, Endpoints, RailAddress};
 
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -167,19 +167,41 @@ impl Query {
             if self.read(|query| Some(query.is_denied)) == Some(true) {
                 return Poll::Ready(Ok(None));
             }
-            return Poll::Ready(Err(Error::Invalid(
-                "this end has several rails and the peer does not answer for its own; run both ends under `mitra run`, of the same version and with the same number of --rails. \
-                 Without addresses, the rails are on loopback addresses, which reach no other machine: on two machines, give both ends \
-                 --rails ADDRESS,ADDRESS",
-            )));
+            let own = lock(&self.rendezvous.ports[0]).endpoints();
+            return Poll::Ready(Err(Error::Invalid(why_unanswered(own))));
         }
         self.transmit_if_due();
         Poll::Pending
     }
 }
 
+/// Returns why a peer may not have answered a device with the endpoints `own`. NICs of the kernel
+/// have no queue pair 1, and use the ports of [`super::control_socket`].
+fn why_unanswered(own: Endpoints) -> &'static str {
+    if own.has_queue_pair_1 {
+        "this end has several rails and the peer does not answer for its own; run both ends under `mitra run`, of the same version and with the same number of --rails. \
+         Without addresses, the rails are on loopback addresses, which reach no other machine: on two machines, give both ends \
+         --rails ADDRESS,ADDRESS"
+    } else {
+        "not a Mitra peer: nothing at the peer's address answers for its queue pair on UDP ports 19796 to 19859; run both ends under `mitra run`, of the same version \
+         and with the NICs of the same networks in the same order (--device), and let these ports pass"
+    }
+}
+
 impl Drop for Query {
     fn drop(&mut self) {
         lock(&self.rendezvous.outstanding).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_explained_by_what_the_device_asks_with() {
+        let why = |has_queue_pair_1| why_unanswered(Endpoints { has_queue_pair_1, port: Some(19_796) });
+        assert!(why(true).contains("--rails ADDRESS") && !why(true).contains("UDP"), "{}", why(true));
+        assert!(why(false).starts_with("not a Mitra peer") && why(false).contains("UDP"), "{}", why(false));
     }
 }
