@@ -10,9 +10,11 @@ use mitra_verbs_abi::*;
 use crate::objects::Pd;
 use crate::qp_attributes::address_vector;
 
-/// The time between two attempts to make a handle. An attempt may wait for the resolution of the
-/// address.
+/// The time between two attempts to make a handle.
 const RETRY: Duration = Duration::from_secs(1);
+/// The pause after an attempt, in multiples of its duration: an attempt may wait for seconds for the
+/// resolution of the address, and the caller with it.
+const PAUSE: u32 = 30;
 
 /// The index of a handle that was not made yet.
 const NO_INDEX: u16 = u16::MAX;
@@ -35,7 +37,8 @@ pub(crate) struct AddressHandle {
 struct Renewal {
     /// The handles that were replaced. Sends may still refer to them.
     replaced: Vec<AtomicPtr<ibv_ah>>,
-    failed_at: Option<Instant>,
+    /// When the next attempt may be made, after one that has failed.
+    due: Option<Instant>,
 }
 
 impl AddressHandle {
@@ -78,15 +81,18 @@ impl AddressHandle {
         let mut renewal = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
         let context = &self.pd.context;
         let index = context.gid_index().ok_or(NOT_REACHED)?;
-        let is_recent = renewal.failed_at.is_some_and(|failed_at| failed_at.elapsed() < RETRY);
-        if is_recent || self.sgid_index.load(Ordering::Relaxed) == u16::from(index) {
+        let begin = Instant::now();
+        if renewal.due.is_some_and(|due| begin < due)
+            || self.sgid_index.load(Ordering::Relaxed) == u16::from(index)
+        {
             return Ok(());
         }
         let mut attr = address_vector(self.destination, index, self.traffic_class);
         // SAFETY: the domain exists. The call may wait until the kernel has resolved the address.
         let raw = unsafe { (context.lib.create_ah)(self.pd.raw, &raw mut attr) };
         let made = context.check_ptr("creating an address handle", raw);
-        renewal.failed_at = made.is_err().then(Instant::now);
+        let end = Instant::now();
+        renewal.due = made.is_err().then(|| end + RETRY.max(PAUSE * (end - begin)));
         renewal.replaced.push(AtomicPtr::new(self.raw.swap(made?, Ordering::AcqRel)));
         self.sgid_index.store(index.into(), Ordering::Relaxed);
         Ok(())

@@ -22,10 +22,14 @@ pub enum LibraryError {
     )]
     NotFound(String),
     /// This process and its ancestors have loaded the library as often as the loader permits.
-    #[error(
-        "libibverbs.so.1 cannot be loaded in a child of {0} forks; open the device before the forks, or fewer forks deep"
-    )]
+    #[error("libibverbs.so.1 cannot be loaded in a child of {0} forks; open the device fewer forks deep")]
     TooManyForks(u32),
+    /// The loader has no room for the library in another namespace.
+    #[error(
+        "libibverbs.so.1 cannot be loaded into a namespace of its own ({0}); set \
+         GLIBC_TUNABLES=glibc.rtld.nns=16, and open the device fewer forks deep"
+    )]
+    NoRoom(String),
     /// The library is too old.
     #[error("libibverbs.so.1 has no {symbol} of {version}; install rdma-core 32 or newer")]
     TooOld {
@@ -153,10 +157,16 @@ pub unsafe fn use_own_namespace(linker: Linker) {
 
 static SUPPORTS_FORK: AtomicBool = AtomicBool::new(false);
 
-/// Asks the library to let children of this process use their memory, although it is registered
-/// here (`ibv_fork_init(3)`). Has an effect until a device is opened or listed.
-pub fn support_fork() {
+/// Asks the library, or the one that is loaded later, to let children of this process use their
+/// memory, although it is registered here. Returns the result of `ibv_fork_init(3)`.
+pub fn support_fork() -> c_int {
     SUPPORTS_FORK.store(true, Ordering::Relaxed);
+    let copy = LIBRARIES.get(fork_generation::current() as usize - 1);
+    match copy.and_then(OnceLock::get) {
+        // SAFETY: the call has no conditions.
+        Some(Ok(library)) => unsafe { (library.fork_init)() },
+        _ => 0,
+    }
 }
 
 /// The largest number of copies of the library. The loader has 16 namespaces (`DL_NNS`), of which
@@ -192,13 +202,17 @@ impl Library {
             None => (unsafe { libc::dlopen(NAME.as_ptr(), flags) }, libc::dlvsym as Dlvsym),
         };
         if handle.is_null() {
-            return Err(LibraryError::NotFound(last_loader_error()));
+            let reason = last_loader_error();
+            return Err(match reason.contains("static TLS") || reason.contains("namespaces") {
+                true => LibraryError::NoRoom(reason),
+                false => LibraryError::NotFound(reason),
+            });
         }
         // SAFETY: the handle was just opened and is never closed.
         let library = unsafe { Library::resolve(handle, dlvsym)? };
         if SUPPORTS_FORK.load(Ordering::Relaxed) {
-            // The result is that of the program's call, which has succeeded already. A kernel that
-            // copies registered pages at a fork needs no support.
+            // The program's call has succeeded already. A kernel that copies registered pages at a
+            // fork needs no support.
             // SAFETY: the call has no conditions.
             unsafe { (library.fork_init)() };
         }

@@ -97,7 +97,7 @@ pub(crate) struct Opened {
 /// Finds and opens the device.
 pub(crate) fn open(choice: &Choice<'_>) -> Result<Opened, OpenError> {
     let list = DeviceList::read(Library::load()?);
-    let mut known = Vec::new();
+    let (mut known, mut inaccessible) = (Vec::new(), None);
     for raw in list.iter() {
         let name = list.name(raw);
         match *choice {
@@ -111,20 +111,24 @@ pub(crate) fn open(choice: &Choice<'_>) -> Result<Opened, OpenError> {
                 let gid = gids.preferred().ok_or_else(|| OpenError::NoAddress(name.clone()))?;
                 return describe(name, context, gid);
             }
-            Choice::Address(address) => {
-                if let Ok(context) = list.open(raw)
-                    && gids(&name, &context)?.contains(Gid::from(address))
-                {
+            Choice::Address(address) => match list.open(raw) {
+                Ok(context) if gids(&name, &context)?.contains(Gid::from(address)) => {
                     return describe(name, context, Gid::from(address));
                 }
-            }
+                // It may have the address.
+                Err(refusal @ Refusal::Inaccessible(_)) => inaccessible = Some((name.clone(), refusal)),
+                _ => {}
+            },
         }
         known.push(name);
     }
     Err(match *choice {
         _ if known.is_empty() => OpenError::NoDevice,
         Choice::Name(name) => OpenError::NoSuchDevice { name: name.to_owned(), known: known.join(", ") },
-        Choice::Address(address) => OpenError::NoSuchAddress(address),
+        Choice::Address(address) => match inaccessible {
+            Some((name, refusal)) => OpenError::Refused { name, refusal },
+            None => OpenError::NoSuchAddress(address),
+        },
     })
 }
 

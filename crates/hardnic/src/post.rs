@@ -105,11 +105,12 @@ pub(crate) fn post_sends(
             posting.advance(taken);
             if result != 0 {
                 let index = posted + taken;
+                let errno = qp.pd.context.lib.errno_of(result);
                 if all && index > 0 {
                     // Some of the list was posted, and none of it may take effect twice.
                     let _ = qp.modify(&QpAttr::to(QpState::Err), || Err(Error::DeviceFatal));
                 }
-                let error = match qp.pd.context.lib.errno_of(result) {
+                let error = match errno {
                     Errno::ENOMEM => full(),
                     Errno::EINVAL => Error::Invalid("the NIC refused the request (EINVAL)"),
                     errno => qp.pd.context.error("posting a send", errno),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use mitra_hardnic::{HardNic, OpenError};
+use mitra_hardnic::{HardNic, LibraryError, OpenError};
 use mitra_verbs::fault::FaultKind;
 use mitra_verbs::{Links, NicAddress, NicOpenError, OpenedNic, Provider};
 use serde::{Deserialize, Serialize};
@@ -36,8 +36,15 @@ impl NicName {
             NicName::Device(name) => Ok(opened(HardNic::open(name)?)),
             NicName::Address(address) => match HardNic::open_at(*address) {
                 Ok(nic) => Ok(opened(nic)),
-                Err(OpenError::Library(_) | OpenError::NoDevice | OpenError::NoSuchAddress(_)) => {
-                    kind.open(NicAddress::At(*address), links)
+                Err(
+                    OpenError::Library(LibraryError::NotFound(_))
+                    | OpenError::NoDevice
+                    | OpenError::NoSuchAddress(_),
+                ) => {
+                    let opened = kind.open(NicAddress::At(*address), links)?;
+                    let note =
+                        format!("{address} is the address of no RDMA device, so a software NIC has it");
+                    Ok(OpenedNic { warning: Some(opened.warning.unwrap_or(note)), ..opened })
                 }
                 Err(error) => Err(error.into()),
             },

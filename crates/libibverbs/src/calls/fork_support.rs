@@ -8,8 +8,7 @@ use mitra_verbs_abi::*;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
-    mitra_nics::support_fork();
-    0
+    mitra_nics::support_fork()
 }
 
 #[unsafe(no_mangle)]

@@ -40,3 +40,13 @@ pub(crate) struct RailAddress {
     pub(crate) gid: Gid,
     pub(crate) endpoint: Endpoint,
 }
+
+impl RailAddress {
+    /// Returns the address of all processes that have sockets there, for that of one of them.
+    pub(crate) fn of_all_processes(self) -> RailAddress {
+        match self.endpoint {
+            Endpoint::Socket(_) => RailAddress { endpoint: Endpoint::Any, ..self },
+            Endpoint::Any | Endpoint::QueuePair1 => self,
+        }
+    }
+}

@@ -159,7 +159,12 @@ impl PeerPath {
     /// Returns [`address`](Self::address), and then the other addresses that the peer may have.
     pub fn all_addresses(&self) -> Vec<RailAddress> {
         let address = self.address();
-        let others = self.search.owners().chain([self.address_on_rail_0()]);
+        // A process has the same port on all of its rails.
+        let of_process = |owner: RailAddress| match owner.endpoint {
+            Endpoint::Any => RailAddress { endpoint: self.endpoint, ..owner },
+            Endpoint::QueuePair1 | Endpoint::Socket(_) => owner,
+        };
+        let others = self.search.owners().map(of_process).chain([self.address_on_rail_0()]);
         iter::once(address).chain(others.filter(|other| *other != address)).collect()
     }
 }

@@ -330,6 +330,8 @@ impl Directory {
             // present rail only if this rail is down.
             other.or_else(|| (0..rails).find(|rail| is_up(*rail) && !is_up(from))).unwrap_or(from)
         };
+        // Another process at the same address may have fewer rails.
+        let to = to.min(rails.saturating_sub(1));
         if to != from {
             self.moves.push(Move { device: gid, from, to });
         }

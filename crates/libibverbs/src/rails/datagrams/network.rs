@@ -86,7 +86,12 @@ impl DatagramNetwork {
                 continue; // another process at the address may have the queue pair
             }
             let answer = lock(&self.directory).handle(self.now(), from.rail, from.gid, message);
-            if let Some(answer) = answer {
+            let Some(answer) = answer else { continue };
+            // Each process at the address asks for itself whether this device is reached. The
+            // numbers of a queue pair are for all of them: the directory tells a device once.
+            if answer.message.qp.is_none() && (answer.rail, answer.to) == (from.rail, Some(from.gid)) {
+                self.rendezvous.reply_reach(from, answer.message);
+            } else {
                 self.rendezvous.send_reach(answer.rail, answer.to, answer.message);
             }
         }

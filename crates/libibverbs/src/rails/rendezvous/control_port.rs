@@ -1,21 +1,32 @@
 //! What a device sends and receives its datagrams with on a rail: queue pair 1 of the NIC, if the
 //! NIC lets programs have it, and UDP sockets, by which NICs of the kernel are reached.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 
 use mitra_failover::LocalNic;
-use mitra_verbs::{CqId, Gid, PortState, Result, SrqId};
+use mitra_verbs::{CqId, Error, Gid, PortState, Result, SrqId};
 
 use super::control_socket::ControlSocket;
 use super::gsi_qp::GsiQp;
 use crate::rails::rail_address::{Endpoint, Endpoints, RailAddress};
 
+/// Why a NIC of the kernel does not reach its peers' processes.
+const NO_SOCKET: Error = Error::Invalid(
+    "no UDP port from 19796 to 20051 is free at the addresses of all rails; end other programs of Mitra there",
+);
+
 pub(super) struct ControlPort {
     nic: LocalNic,
     gsi_qp: Option<GsiQp>,
     socket: Option<ControlSocket>,
+    /// The addresses from which datagrams have come by queue pair 1. Nothing goes to sockets there.
+    heard_by_gsi: HashSet<Gid>,
 }
+
+/// The number of addresses in [`ControlPort::heard_by_gsi`]. More are forgotten together.
+const MAX_HEARD: usize = 1 << 10;
 
 impl ControlPort {
     /// Opens queue pair 1, as [`GsiQp::new`] does, or uses the socket alone.
@@ -29,10 +40,11 @@ impl ControlPort {
     ) -> Result<ControlPort> {
         let gsi_qp = match GsiQp::new(nic, srq) {
             Ok(gsi_qp) => Some(gsi_qp),
+            Err(Error::Unsupported(_)) if socket.is_none() => return Err(NO_SOCKET),
             Err(error) if socket.is_none() => return Err(error),
             Err(_) => None,
         };
-        Ok(ControlPort { nic: nic.clone(), gsi_qp, socket })
+        Ok(ControlPort { nic: nic.clone(), gsi_qp, socket, heard_by_gsi: HashSet::new() })
     }
 
     /// Opens the sockets of a device whose NICs may have peers that the sockets alone reach: not
@@ -87,8 +99,14 @@ impl ControlPort {
         self.nic.provider.query_port().is_ok_and(|port| port.state == PortState::Active)
     }
 
-    /// Sends a datagram, which may be lost.
+    /// Sends a datagram, which may be lost. The peer's endpoint may be that of another rail.
     pub(super) fn send(&mut self, to: Gid, endpoint: Endpoint, bytes: &[u8]) {
+        let endpoint = match endpoint {
+            Endpoint::Any if self.heard_by_gsi.contains(&to) => Endpoint::QueuePair1,
+            Endpoint::QueuePair1 if self.gsi_qp.is_none() => Endpoint::Any,
+            Endpoint::Socket(_) if self.socket.is_none() => Endpoint::Any,
+            endpoint => endpoint,
+        };
         if let (Some(gsi_qp), Endpoint::Any | Endpoint::QueuePair1) = (&mut self.gsi_qp, endpoint) {
             gsi_qp.send(to, bytes);
         }
@@ -122,8 +140,15 @@ impl ControlPort {
 
     /// Calls `on_datagram` with the source and the content of each datagram that has arrived.
     pub(super) fn poll(&mut self, mut on_datagram: impl FnMut(Gid, Endpoint, &[u8])) {
-        if let Some(gsi_qp) = &mut self.gsi_qp {
-            gsi_qp.poll(|from, bytes| on_datagram(from, Endpoint::QueuePair1, bytes));
+        let Self { gsi_qp, heard_by_gsi, .. } = self;
+        if let Some(gsi_qp) = gsi_qp {
+            gsi_qp.poll(|from, bytes| {
+                if heard_by_gsi.len() >= MAX_HEARD {
+                    heard_by_gsi.clear();
+                }
+                heard_by_gsi.insert(from);
+                on_datagram(from, Endpoint::QueuePair1, bytes);
+            });
         }
         let is_up = self.socket.is_some() && self.is_up();
         if let Some(socket) = &mut self.socket {

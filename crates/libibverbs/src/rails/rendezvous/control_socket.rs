@@ -24,7 +24,7 @@ use crate::common::close_on_fork::{CloseOnFork, close_on_fork};
 /// The first port of the range. No service is registered for the range.
 const FIRST_PORT: u16 = 19_796;
 /// The number of ports, and so of processes with rails at one address.
-const PORTS: u16 = 64;
+const PORTS: u16 = 256;
 /// The port of the multicast group.
 const GROUP_PORT: u16 = FIRST_PORT - 1;
 /// The number of ports to which each question goes. The processes of a machine take the first free
@@ -38,6 +38,8 @@ const FIRST_WIDE: u32 = 1;
 const MAX_KNOWN: usize = 1 << 10;
 /// The number of datagrams that one poll takes.
 const BATCH: usize = 256;
+/// The requested size of the receive buffer, in bytes. Refused datagrams take a part of it.
+const RECEIVE_BUFFER: usize = 1 << 20;
 
 /// What is known of the processes at an address.
 #[derive(Default)]
@@ -90,6 +92,8 @@ impl ControlSocket {
             IpAddr::V4(_) => bound.set_freebind_v4(true)?,
             IpAddr::V6(_) => bound.set_freebind_v6(true)?,
         }
+        // The system grants less, up to its limit.
+        let _ = bound.set_recv_buffer_size(RECEIVE_BUFFER);
         let scope = interface_index(address).unwrap_or(0);
         bound.bind(&at(address, port, scope).into())?;
         let group = join_group(address, scope)
@@ -133,7 +137,7 @@ impl ControlSocket {
         let to = at(to.into(), port, self.scope);
         if self.socket.send_to(bytes, to).is_err() {
             // The call may have failed for an earlier datagram.
-            self.refusals.take(&self.socket);
+            self.refusals.take(&self.socket, |receiver| is_known(&self.known, receiver));
             let _ = self.socket.send_to(bytes, to);
         }
     }
@@ -178,7 +182,7 @@ impl ControlSocket {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     // An earlier datagram was refused, or the call was interrupted.
                     Err(_) => {
-                        refusals.take(socket);
+                        refusals.take(socket, |receiver| is_known(known, receiver));
                         continue;
                     }
                 };
@@ -197,6 +201,11 @@ impl ControlSocket {
             }
         }
     }
+}
+
+/// Whether a process was heard there. Questions to all ports are refused by most.
+fn is_known(known: &HashMap<Gid, Known>, receiver: SocketAddr) -> bool {
+    known.get(&Gid::from(receiver.ip())).is_some_and(|known| known.ports.contains(&receiver.port()))
 }
 
 fn at(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
@@ -309,8 +318,10 @@ mod tests {
     #[test]
     fn ended_process_refuses() {
         let address = address(7);
-        let (mut asker, ended) = (claim(address), claim(address));
+        let (mut asker, mut ended) = (claim(address), claim(address));
         let port = ended.port();
+        ended.send(address.into(), asker.port(), b"I");
+        assert_eq!(receive(&mut asker, 1).len(), 1);
         asker.send(address.into(), port, b"one");
         asker.poll(|_, _, _| ());
         assert_eq!(asker.refusals(address.into(), port), 0);

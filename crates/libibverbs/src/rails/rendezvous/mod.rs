@@ -225,6 +225,11 @@ impl Rendezvous {
         }
     }
 
+    /// Answers a message about a UD queue pair where it came from.
+    pub(super) fn reply_reach(&self, to: RailAddress, reach: Reach) {
+        self.send(to, &encode(0, &Message::Reach(reach)));
+    }
+
     /// Sends a datagram.
     pub(super) fn send(&self, to: RailAddress, bytes: &[u8]) {
         if let Some(port) = self.ports.get(to.rail) {
@@ -283,6 +288,7 @@ impl Rendezvous {
                     && query.accepts(from, Some(&info))
                 {
                     query.ended = Some(Instant::now());
+                    query.endpoint = from.endpoint;
                 }
             }
             Message::WhoHas(gid) => {

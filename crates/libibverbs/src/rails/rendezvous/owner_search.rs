@@ -47,7 +47,9 @@ impl OwnerSearch {
 
     /// Records a device that claims to have the GID, or to have had it. `current` is the GID that
     /// it has now.
+    /// Several processes may be at an address; the query goes to all of them.
     pub(crate) fn add_owner(&mut self, from: RailAddress, current: Gid) {
+        let from = from.of_all_processes();
         if self.owners.len() < MAX_OWNERS && from.rail > 0 && !self.owners.contains(&(from, current)) {
             self.owners.push((from, current));
         }
@@ -59,7 +61,7 @@ impl OwnerSearch {
     /// nothing that could be checked.
     pub(super) fn accepts(&self, from: RailAddress, answer: Option<&[u8]>) -> bool {
         let agrees = |info: &ConnectInfo| {
-            let claims = |current: Gid| self.owners.contains(&(from, current));
+            let claims = |current: Gid| self.owners.contains(&(from.of_all_processes(), current));
             info.gids().next().is_some_and(claims) && info.gids().nth(from.rail) == Some(from.gid)
         };
         answer.is_some_and(|answer| ConnectInfo::decode(answer).as_ref().is_ok_and(agrees))

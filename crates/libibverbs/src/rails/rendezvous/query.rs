@@ -183,7 +183,7 @@ fn why_unanswered(own: Endpoints) -> &'static str {
          Without addresses, the rails are on loopback addresses, which reach no other machine: on two machines, give both ends \
          --rails ADDRESS,ADDRESS"
     } else {
-        "not a Mitra peer: nothing at the peer's address answers for its queue pair on UDP ports 19796 to 19859; run both ends under `mitra run`, of the same version \
+        "not a Mitra peer: nothing at the peer's address answers for its queue pair on UDP ports 19796 to 20051; run both ends under `mitra run`, of the same version \
          and with the NICs of the same networks in the same order (--device), and let these ports pass"
     }
 }

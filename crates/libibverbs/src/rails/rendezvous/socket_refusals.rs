@@ -38,9 +38,9 @@ impl SocketRefusals {
         self.0.get(&receiver).copied().unwrap_or(0)
     }
 
-    /// Counts the refusals that the system has reported. To be called after a send or a receive has
-    /// failed: it fails once for each report, and transfers nothing.
-    pub(super) fn take(&mut self, socket: &UdpSocket) {
+    /// Counts the refusals that the system has reported, of receivers that matter. To be called after
+    /// a send or a receive has failed: it fails once for each report, and transfers nothing.
+    pub(super) fn take(&mut self, socket: &UdpSocket, matters: impl Fn(SocketAddr) -> bool) {
         let mut control = [0; CONTROL_SPACE];
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
         let fd = socket.as_raw_fd();
@@ -50,7 +50,9 @@ impl SocketRefusals {
             // The report of a router on the way says nothing about the process.
             let is_of_receiver =
                 |report| refused_by(&report).is_some_and(|host| receiver.map(|to| to.ip()) == Some(host));
-            if let (Some(receiver), true) = (receiver, reports.any(is_of_receiver)) {
+            if let (Some(receiver), true) = (receiver, reports.any(is_of_receiver))
+                && matters(receiver)
+            {
                 if self.0.len() >= MAX_RECEIVERS && !self.0.contains_key(&receiver) {
                     self.0.clear();
                 }
