@@ -12,8 +12,8 @@ use crate::qp_attributes::address_vector;
 
 /// The time between two attempts to make a handle.
 const RETRY: Duration = Duration::from_secs(1);
-/// The pause after an attempt, in multiples of its duration: an attempt may wait for seconds for the
-/// resolution of the address, and the caller with it.
+/// The pause after an attempt, in multiples of its duration: an attempt may wait for seconds for
+/// the resolution of the address, and the caller with it.
 const PAUSE: u32 = 30;
 
 /// The index of a handle that was not made yet.

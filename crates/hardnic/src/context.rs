@@ -30,8 +30,8 @@ pub(crate) use shared_by_threads;
 
 const NO_INDEX: u16 = u16::MAX;
 
-/// How the kernel says that it cannot resolve the address of a peer (`rdma_resolve_ip` and the route
-/// look-up).
+/// How the kernel says that it cannot resolve the address of a peer (`rdma_resolve_ip` and the
+/// route look-up).
 const UNREACHED: [Errno; 4] = [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::ETIMEDOUT, Errno::ENETDOWN];
 
 /// An open device. The drop closes it; all objects of the device hold an `Arc` of it, because the
@@ -80,8 +80,8 @@ impl Context {
         self.is_dead.load(Ordering::Acquire) || self.owner != fork_generation::current()
     }
 
-    /// Returns the index of the NIC's address, as it was read last. `None` if the device has lost the
-    /// address.
+    /// Returns the index of the NIC's address, as it was read last. `None` if the device has lost
+    /// the address.
     pub(crate) fn gid_index(&self) -> Option<u8> {
         u8::try_from(self.gid_index.load(Ordering::Relaxed)).ok()
     }

@@ -139,8 +139,8 @@ impl HardNic {
         &self.hardware
     }
 
-    /// Returns what the probe of the responder's PSN found when the NIC was opened. Empty if the port
-    /// was down.
+    /// Returns what the probe of the responder's PSN found when the NIC was opened. Empty if the
+    /// port was down.
     pub fn probe(&self) -> &ProbeReport {
         &self.probe
     }

@@ -63,8 +63,8 @@ impl NicName {
         }
     }
 
-    /// Checks whether a fault can be injected, without opening the NIC. A device that is named by its
-    /// address refuses later what it cannot have.
+    /// Checks whether a fault can be injected, without opening the NIC. A device that is named by
+    /// its address refuses later what it cannot have.
     ///
     /// # Errors
     /// Which faults the NIC can have, in one line.

@@ -70,8 +70,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// Lets queue pairs connect to peers that are not reached at present, as a virtual queue pair
     /// does with its other rails: their requests fail as on a path that loses them, and datagrams
-    /// are lost. Without this call, the change to RTR and the creation of an address handle may fail
-    /// there. Most NICs do not ask whether a peer is reached.
+    /// are lost. Without this call, the change to RTR and the creation of an address handle may
+    /// fail there. Most NICs do not ask whether a peer is reached.
     fn connect_unreached_peers(&self) {}
 
     /// Returns a descriptor that is readable while [`Provider::poll_async_event`] would return an

@@ -144,8 +144,8 @@ pub(crate) trait Device: Send + Sync {
     /// cannot send is lost.
     fn send_cm(&self, to: RailAddress, bytes: &[u8]);
 
-    /// Returns a number that changes when the host at an address says that no process has the socket
-    /// there. `None` if the endpoint is none of a socket.
+    /// Returns a number that changes when the host at an address says that no process has the
+    /// socket there. `None` if the endpoint is none of a socket.
     fn socket_refusals(&self, at: RailAddress) -> Option<u64>;
 
     /// Returns the endpoints by which peers reach this device at its GID.

@@ -27,8 +27,8 @@ static OPEN: PerProcess<Mutex<OpenDevice>> = PerProcess::new();
 
 type OpenDevice = Option<(u32, Arc<RailSet>)>;
 
-/// The address that rail 0 of `--rails N` or `--device` will have. Set when the program first reads a device file
-/// that shows the address.
+/// The address that rail 0 of `--rails N` or `--device` will have. Set when the program first reads
+/// a device file that shows the address.
 static EXPECTED_ADDRESS: PerProcess<OnceLock<IpAddr>> = PerProcess::new();
 
 /// A forked child inherits this flag and the handler.

@@ -25,8 +25,8 @@ use crate::rails::cm_receiver::Endpoints;
 /// Magic and version. Version 1 sent the connection manager's messages over the stream, and version
 /// 2 told no endpoints.
 const PREFIX: [u8; 5] = *b"MiCM\x03";
-/// The prefix, the GID, whether the device has queue pair 1 (8 bits), and the port of its UDP socket
-/// or 0 (16 bits, big endian).
+/// The prefix, the GID, whether the device has queue pair 1 (8 bits), and the port of its UDP
+/// socket or 0 (16 bits, big endian).
 const ANSWER: usize = PREFIX.len() + 16 + 1 + 2;
 
 /// The time between two questions while nothing listens.

@@ -173,8 +173,8 @@ impl Directory {
         self.own_qps.insert(numbers);
     }
 
-    /// Returns whether a question about this queue pair is one about this device: whether it has the
-    /// queue pair, or the question is about none.
+    /// Returns whether a question about this queue pair is one about this device: whether it has
+    /// the queue pair, or the question is about none.
     pub(super) fn may_answer_for(&self, qpn: Qpn) -> bool {
         qpn == ANY_QPN || self.own_qps.qps.contains_key(&qpn)
     }

@@ -1,7 +1,7 @@
 //! The answer of a device with one rail to peers with several.
 //!
-//! A peer with several rails queries the control port for connection data. A device with one rail has
-//! no such data, and answers with the number of its rails. The device also logs the mismatch,
+//! A peer with several rails queries the control port for connection data. A device with one rail
+//! has no such data, and answers with the number of its rails. The device also logs the mismatch,
 //! because the program at this end may wait for its peer without an error. UD queue pairs need no
 //! such data: the device answers that they can be reached on its rail.
 

@@ -213,7 +213,7 @@ fn at(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
         IpAddr::V6(address) if address.is_unicast_link_local() || address.is_multicast() => {
             SocketAddrV6::new(address, port, 0, scope).into()
         }
-        address => SocketAddr::new(address, port).into(),
+        address => SocketAddr::new(address, port),
     }
 }
 

@@ -38,8 +38,8 @@ impl SocketRefusals {
         self.0.get(&receiver).copied().unwrap_or(0)
     }
 
-    /// Counts the refusals that the system has reported, of receivers that matter. To be called after
-    /// a send or a receive has failed: it fails once for each report, and transfers nothing.
+    /// Counts the refusals that the system has reported, of receivers that matter. To be called
+    /// after a send or a receive has failed: it fails once for each report, and transfers nothing.
     pub(super) fn take(&mut self, socket: &UdpSocket, matters: impl Fn(SocketAddr) -> bool) {
         let mut control = [0; CONTROL_SPACE];
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
