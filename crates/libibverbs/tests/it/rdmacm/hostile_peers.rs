@@ -178,11 +178,11 @@ fn questions_are_answered_at_once() {
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         // A stream whose bytes were not read is reset, which may take the answer with it.
-        assert!(answer.is_empty() || answer == [&b"MiCM\x02"[..], &device.0].concat(), "{answer:?}");
+        assert!(answer.is_empty() || answer == answer_of(device), "{answer:?}");
     }
     let mut quiet = TcpStream::connect(address).expect("the port listens");
     let mut answer = Vec::new();
     quiet.read_to_end(&mut answer).expect("the stream ends");
-    assert_eq!(answer, [&b"MiCM\x02"[..], &device.0].concat());
+    assert_eq!(answer, answer_of(device));
     connect_well(&channel, port);
 }

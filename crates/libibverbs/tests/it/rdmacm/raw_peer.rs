@@ -21,6 +21,12 @@ pub const DATAGRAM: usize = 256;
 const SLOTS: usize = 64;
 const SLOT: usize = 1024;
 
+/// Returns the answer of a listening port whose device has queue pair 1, and no socket: it has a
+/// loopback address.
+pub fn answer_of(device: Gid) -> Vec<u8> {
+    [&b"MiCM\x03"[..], &device.0, &[1, 0, 0]].concat()
+}
+
 pub struct RawPeer {
     nic: Arc<SoftNic>,
     pd: PdId,
@@ -129,7 +135,7 @@ impl RawPeer {
     }
 
     pub fn listen_as_itself(&self) -> u16 {
-        Self::listen([&b"MiCM\x02"[..], &self.gid().0].concat())
+        Self::listen(answer_of(self.gid()))
     }
 }
 
