@@ -8,7 +8,8 @@ use mitra_failover::{Cause, CompletionLogConfig, Config, FailoverReport};
 use mitra_verbs::{LocalAckTimeout, PortState, Provider, Time};
 
 use crate::devices::Devices;
-use crate::rails::{Ends, Fault};
+use crate::link_faults::Fault;
+use crate::rails::Ends;
 use crate::requester::{Kind, Requester, Result, VirtualPair};
 use crate::rows::Rows;
 

@@ -15,6 +15,9 @@ mod cost;
 #[allow(dead_code, reason = "the tests use more of it")]
 mod devices;
 mod failover;
+#[path = "../../tests/hardware/link_faults.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod link_faults;
 #[path = "../../tests/hardware/rails.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod rails;

@@ -16,7 +16,7 @@ use mitra_verbs::{
 
 use crate::devices::Devices;
 use crate::ends::{End, FIRST_PSN, TIMEOUT};
-use crate::rails::Fault;
+use crate::link_faults::Fault;
 
 const QKEY: u32 = 0x1111_1111;
 /// The GRH, and a message of 8 bytes.

@@ -9,6 +9,8 @@ mod devices;
 mod dropped_nic;
 mod ends;
 mod faults;
+#[allow(dead_code, reason = "the programs of mitra use all of it")]
+mod link_faults;
 mod lost_address;
 mod rails;
 mod watch;

@@ -9,7 +9,7 @@ use mitra_hardnic::HardNic;
 use mitra_verbs::{AsyncEvent, Mtu, PortState, Provider};
 
 use crate::devices::Devices;
-use crate::rails::{Fault, set_mtu};
+use crate::link_faults::{Fault, set_mtu};
 
 const REPEATS: usize = 5;
 /// The time that the program that makes a link fail has to start.
