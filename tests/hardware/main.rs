@@ -2,6 +2,9 @@
 //! has. `cargo xtask hardware` runs them. `MITRA_DEVICES` names pairs of devices that reach each
 //! other, with commas between: `rxe0,rxe0b,rxe1,rxe1b` are two rails.
 
+#[path = "../programs/build_programs.rs"]
+#[allow(dead_code, reason = "the rows of `mitra run` build other programs, too")]
+mod build_programs;
 #[path = "../it/kv/child_process.rs"]
 #[allow(dead_code, reason = "the tests of the store use all of it")]
 mod child_process;
@@ -17,11 +20,18 @@ mod counter_example;
 #[path = "../it/election.rs"]
 mod election;
 mod killed_programs;
+#[path = "../../crates/hardnic/tests/hardware/link_faults.rs"]
+#[allow(dead_code, reason = "the tests of `HardNic` use all of it")]
+mod link_faults;
+#[path = "../programs/listening.rs"]
+#[allow(dead_code, reason = "the rows of `mitra run` use all of it")]
+mod listening;
 mod mixed_pairs;
 #[path = "../it/kv/network_hosts.rs"]
 #[allow(dead_code, reason = "the tests of the store use all of it")]
 mod network_hosts;
 mod programs;
+mod unmodified_programs;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
@@ -37,9 +47,12 @@ use tempfile::TempDir;
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A test.
-type Body = fn(&Devices) -> Result<(), Failed>;
+type Body = Box<dyn Fn(&Devices) -> Result<(), Failed> + Send>;
 
-const TESTS: [(&str, Body); 14] = [
+/// A test that is a function.
+type Function = fn(&Devices) -> Result<(), Failed>;
+
+const TESTS: [(&str, Function); 14] = [
     ("programs::devices_are_listed_and_qualified", programs::devices_are_listed_and_qualified),
     ("programs::demo_is_exactly_once", programs::demo_is_exactly_once),
     ("programs::latency_and_bandwidth", programs::latency_and_bandwidth),
@@ -64,17 +77,21 @@ fn main() -> ExitCode {
     let devices = Devices::named().map(Arc::new);
     // Without devices each test is listed as ignored.
     let is_ignored = devices.is_none();
-    let trial = |(name, body): (&'static str, Body)| {
-        let devices = devices.clone();
+    let trial = |(name, body): (String, Body)| {
+        let (devices, named) = (devices.clone(), name.clone());
         let timed = move || {
             let (devices, begin) = (devices.ok_or("no devices")?, Instant::now());
             body(&devices)?;
-            println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
+            println!("{named}: {:.1} s", begin.elapsed().as_secs_f64());
             Ok(())
         };
         Trial::test(name, timed).with_ignored_flag(is_ignored)
     };
-    libtest_mimic::run(&args, TESTS.into_iter().map(trial).collect()).exit_code()
+    let tests = TESTS.into_iter().map(|(name, body)| (name.to_owned(), Box::new(body) as Body));
+    let rows = unmodified_programs::tests().map(|(name, row)| {
+        (name, Box::new(move |devices: &Devices| unmodified_programs::run(devices, row)) as Body)
+    });
+    libtest_mimic::run(&args, tests.chain(rows).map(trial).collect()).exit_code()
 }
 
 /// The devices of the tests.

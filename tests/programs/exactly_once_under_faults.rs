@@ -11,7 +11,8 @@ use mitra_prng::seeds;
 use mitra_test_process::{Expired, OwnPort, TestProcess, command, variants};
 
 use super::build_programs::compile_with;
-use super::row_runner::{MOVED, is_listening};
+use super::listening::is_listening;
+use super::row_runner::MOVED;
 
 /// The time after which a run counts as hanging. It is longer than a run takes on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(120);

@@ -11,6 +11,7 @@ mod device_files;
 mod downloads_table;
 mod exactly_once_under_faults;
 mod fio_table;
+mod listening;
 mod loaded_at_run_time;
 mod mismatched_ends;
 mod program_alone;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mitra_test_process::{OwnPort, TestProcess, command};
 
-use super::row_runner::is_listening;
+use super::listening::is_listening;
 
 /// Both ends name the option and both values. No end blames the number of rails, which is the same.
 pub(crate) fn prefer_mismatch() -> Result<(), String> {

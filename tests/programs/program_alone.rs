@@ -10,7 +10,7 @@ use std::time::Duration;
 use mitra_test_process::{OwnPort, TestProcess, command};
 
 use super::build_programs::output_of;
-use super::row_runner::is_listening;
+use super::listening::is_listening;
 
 /// Copies `mitra` alone into a directory.
 fn copy(dir: &Path) -> Result<PathBuf, String> {

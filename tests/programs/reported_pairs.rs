@@ -10,7 +10,7 @@ use std::time::Duration;
 use mitra_test_process::{OwnPort, TestProcess, command, command_in_shared_network, output, variants};
 use nix::sys::signal::Signal;
 
-use super::row_runner::is_listening;
+use super::listening::is_listening;
 
 /// How often the pair of [`fi_pingpong_udp_flush`] runs. One run of three failed.
 const PINGPONG_RUNS: usize = 4;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use mitra_test_process::{OwnPort, TestProcess, command, links, lock, setup_dir, variants};
 
 use super::build_programs;
+use super::listening::is_listening;
 use super::table::{Row, Shape};
 
 /// The time after which a row counts as hanging. It is longer than any row takes on a slow machine.
@@ -312,27 +313,4 @@ impl Process {
 fn is_variable(word: &str) -> bool {
     word.split_once('=')
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
-}
-
-/// The bits in which a port of RDMA_PS_TCP or RDMA_PS_UDP differs from the TCP port that Mitra's
-/// librdmacm uses for it (crates/libibverbs/src/rdmacm).
-const RDMA_BITS: [u16; 2] = [1 << 13, 1 << 14];
-
-/// Returns whether a process listens at this TCP, UDP or RDMA port. Reading /proc does not disturb
-/// the listener.
-pub(crate) fn is_listening(port: u16) -> bool {
-    // proc(5), include/net/tcp_states.h: 0A is LISTEN; an unconnected UDP socket has state 07,
-    // CLOSE.
-    let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
-    tables.into_iter().any(|(table, state)| {
-        let table = fs::read_to_string(Path::new("/proc/net").join(table)).unwrap_or_default();
-        table.lines().any(|line| {
-            // The columns are sl, local_address, rem_address, st, ...; an address is hex:port.
-            let columns: Vec<&str> = line.split_whitespace().collect();
-            let [_, local, _, st, ..] = columns[..] else { return false };
-            let local = local.rsplit(':').next().and_then(|hex| u16::from_str_radix(hex, 16).ok());
-            let is_port = |local: u16| local == port || RDMA_BITS.contains(&(local ^ port));
-            st == state && local.is_some_and(is_port)
-        })
-    })
 }
