@@ -8,7 +8,7 @@ use mitra_control::{ControlServer, ControlledNics, RailsConfig, Settings, run_di
 use mitra_failover::{CompletionLogConfig, Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
 use mitra_nics::{NicKind, NicName, TwoEnds};
 use mitra_softnic::SoftNic;
-use mitra_verbs::fault::Trigger;
+use mitra_verbs::fault::{FaultKind, Trigger};
 use mitra_verbs::{Links, LocalAckTimeout, Nic, PortState, Provider};
 
 use super::fault_plan::Side;
@@ -81,12 +81,14 @@ impl RailEndpoint {
         self.vqp.connect(&ConnectInfo::decode(&peer.connect)?).context("cannot connect")
     }
 
-    /// Arms the fault on rail 0, if the fault is at this side. A device of the kernel does not fail
-    /// on demand: it is reset when the program has posted its operation of that number.
+    /// Arms the fault on rail 0, if the fault is at this side. No packet of a device of the
+    /// kernel fails on demand: it is reset when the program has posted its operation of that
+    /// number.
     pub(super) fn arm(&mut self, round: &RoundSetup) -> anyhow::Result<()> {
         if round.fault_at == self.side {
             let trigger: Trigger = round.fault.parse()?;
-            match self.nics[0].fault_switch() {
+            let switch = self.nics[0].fault_switch();
+            match switch.filter(|switch| switch.check(FaultKind::Trigger).is_ok()) {
                 Some(switch) => switch.arm(trigger),
                 None => self.reset_after = Some(trigger.nth as usize),
             }
