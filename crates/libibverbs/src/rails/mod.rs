@@ -4,10 +4,10 @@
 //! The C interface knows the device by the traits of [`device`]. On a device with one rail
 //! ([`one_nic`]), the program's objects are objects of the rail's NIC, whose asynchronous events a
 //! thread delivers. On a device with several rails ([`several_rails`]), a connection (RC, UC or
-//! XRC) is a virtual queue pair ([`multi_rail_qp`]). It obtains the peer's connection data through
-//! queue pair 1 of the NICs ([`rendezvous`]), and completes in a queue in this process's memory
-//! ([`virtual_cq`]). [`progress_thread`] drives it while the program does not poll. A UD queue pair
-//! has a queue pair on each rail ([`datagrams`]).
+//! XRC) is a virtual queue pair ([`multi_rail_qp`]). It obtains the peer's connection data by
+//! datagrams between the devices ([`rendezvous`]), and completes in a queue in this process's
+//! memory ([`virtual_cq`]). [`progress_thread`] drives it while the program does not poll. A UD
+//! queue pair has a queue pair on each rail ([`datagrams`]).
 //!
 //! Imports within this folder go one way: [`open`] → [`one_nic`] and [`several_rails`] → threads
 //! and [`fault_control`] → [`rail_set`] → [`device`]. [`several_rails`] and its thread also import

@@ -25,7 +25,7 @@ const HEALTH_INTERVAL_MS: u16 = 1000;
 
 struct OneNic {
     nic: Arc<dyn Nic>,
-    /// `None` if queue pair 1 cannot be opened. Then nothing arrives there.
+    /// `None` if the control port cannot be opened. Then no datagram of a peer's library arrives.
     gsi: Option<Arc<OneRail>>,
     /// The limits of the program.
     limits: Limits,
@@ -38,9 +38,9 @@ struct OneNic {
 /// `DeviceFatal` if the NIC is dead, or `System` if the thread cannot be started.
 pub(super) fn open(nic: Arc<dyn Nic>) -> Result<Arc<RailSet>> {
     let first_gid = nic.query_port()?.gid;
-    // Without queue pair 1, a peer with several rails waits for an answer until its timeout.
+    // Without the control port, a peer with several rails waits for an answer until its timeout.
     let gsi = OneRail::new(Arc::clone(&nic) as Arc<dyn Provider>)
-        .inspect_err(|error| tracing::debug!("queue pair 1 cannot be opened: {error}"))
+        .inspect_err(|error| tracing::debug!("the control port cannot be opened: {error}"))
         .ok()
         .map(Arc::new);
     let has_queue_pair_1 = gsi.as_ref().is_some_and(|gsi| gsi.endpoints().has_queue_pair_1);

@@ -1,9 +1,10 @@
 //! The calls of librdmacm: connections between queue pairs, by IP address (`man 7 rdma_cm`).
 //!
 //! The connection managers of two programs exchange the messages of the IBTA's connection manager,
-//! as those of the kernel do: datagrams between the queue pairs 1 of the NICs. Their faults and
-//! losses are those of the rails. A TCP socket at the port of a listener only tells which device
-//! listens there ([`service_directory`]).
+//! as those of the kernel do: datagrams between the queue pairs 1 of the NICs, or between UDP
+//! sockets where the kernel owns that queue pair. Their faults and losses are those of the rails. A
+//! TCP socket at the port of a listener only tells which device listens there
+//! ([`service_directory`]).
 //!
 //! The modules form layers. A module uses only modules of its own layer and of earlier layers:
 //!

@@ -3,7 +3,7 @@
 //! Several processes may have rails on one NIC of the kernel, and so at one address. Each takes a
 //! port of its own from a fixed range, the same on all of its rails. Who knows only the address of
 //! a peer sends a question to the ports of the range, and the process that has the object answers.
-//! There is no process on which the others depend: one that is stopped answers for nobody else.
+//! No process serves the others, so one that is stopped delays its own peers only.
 //!
 //! A second socket belongs to the multicast group of the rendezvous, which all processes receive.
 

@@ -4,8 +4,9 @@
 //! The programs exchange GIDs, queue pair numbers and rkeys by their own means. All of these belong
 //! to rail 0. With them, each library queries the other for the data to connect a queue pair on all
 //! rails, and for the keys of a memory region on all rails. Queries and answers are datagrams
-//! between the queue pairs 1 (general services interface) of the NICs. A query is sent again until
-//! its answer arrives or it times out.
+//! between the queue pairs 1 (general services interface) of the NICs, or between UDP sockets where
+//! the kernel owns that queue pair ([`control_port`]). A query is sent again until its answer
+//! arrives or it times out.
 //!
 //! A device with one rail answers that it has no such queue pair ([`answer_of_one_rail`]).
 //!
